@@ -1,0 +1,45 @@
+# Everything a newcomer needs is one word after `make`. Only Python >= 3.11 and make are assumed.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: run test lint types imports demo bench bench-quick docs clean
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing headgate into .venv (once; about a minute)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,testing]" --group dev
+	@touch $@
+
+run: $(STAMP)
+	@$(BIN)/headgate serve
+
+test: lint types imports
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+demo: $(STAMP)
+	@$(BIN)/headgate demo
+
+.venv/peers: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group peers
+	@touch $@
+
+bench: .venv/peers
+	$(BIN)/python -m benchmarks
+
+bench-quick: .venv/peers
+	$(BIN)/python -m benchmarks --quick
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""The driven side: one folder per technology, each implementing the features' ports."""

@@ -1,0 +1,1 @@
+"""Observers that turn what features report into Prometheus metrics."""

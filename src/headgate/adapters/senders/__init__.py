@@ -1,0 +1,1 @@
+"""What finally delivers a notification."""

@@ -1,0 +1,1 @@
+"""SQLite, PostgreSQL and Oracle, written once over SQLAlchemy Core."""

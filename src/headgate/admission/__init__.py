@@ -1,0 +1,1 @@
+"""May this run now? Plans, algorithms, decisions."""

@@ -1,0 +1,1 @@
+"""Reference applications, on headgate's public names and ports only."""

@@ -1,0 +1,1 @@
+"""Notifications: a rate-limited SMS gateway."""

@@ -1,0 +1,1 @@
+"""Payments: two-phase workflows towards a downstream with a hard limit."""

@@ -1,0 +1,34 @@
+"""Where time comes from when no store can tell it.
+
+Wherever two hosts could disagree, the store's clock decides (`now()` of the database, `TIME` of Redis). A `Clock`
+serves what stays inside one process: memory stores, local waits, measurements. Tests hand in a `FakeClock`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells time in integer microseconds."""
+
+    def now_us(self) -> int:
+        """Microseconds since the Unix epoch; may jump when the host's clock is set."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """Microseconds since some fixed point; never goes back."""
+        ...
+
+
+class SystemClock:
+    """The host's clock."""
+
+    __slots__ = ()
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1000

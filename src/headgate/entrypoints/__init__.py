@@ -1,0 +1,1 @@
+"""The driving side: HTTP service, command line, console, workers."""

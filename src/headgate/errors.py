@@ -1,0 +1,101 @@
+"""Every error headgate raises, as one tree.
+
+    HeadgateError
+    ├── InvalidInput                 a value is wrong: names the field and the fix; nothing was changed
+    │   ├── ConfigurationError       a plan, policy, setting or calendar that can't work
+    │   └── CostExceedsCapacity      a cost no amount of waiting can ever admit
+    ├── NotFound                     no such config, plan, slot, item or user
+    ├── SlotsExhausted               nothing free before the horizon; carries the earliest free time
+    ├── RateLimitExceeded            a denial, where the caller asked for an exception; carries the decision
+    └── StoreError                   the store's fault, not the caller's
+        ├── StoreUnavailable         unreachable, or too late; the only error a failure policy may absorb
+        └── Conflict                 someone else changed it first, or the state forbids it
+
+A refusal is a value with a time (`Decision`); an impossibility is one of these.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+
+class HeadgateError(Exception):
+    """Something headgate could not do."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+class InvalidInput(HeadgateError, ValueError):
+    """A value is wrong. `field` names it; the message says what would be right."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        self.problem = problem
+        super().__init__(f"{field}: {problem}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.field, self.problem)
+
+
+class ConfigurationError(InvalidInput):
+    """A plan, policy, setting or calendar that can't work as written."""
+
+
+class CostExceedsCapacity(InvalidInput):
+    """The cost is above the plan's capacity, so no amount of waiting would admit it."""
+
+    def __init__(self, plan: str, cost: int, capacity: int) -> None:
+        self.plan, self.cost, self.capacity = plan, cost, capacity
+        super().__init__("cost", f"{cost} is above the capacity {capacity} of plan {plan!r}; it can never be admitted")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.plan, self.cost, self.capacity)
+
+
+class NotFound(HeadgateError, LookupError):
+    """No such thing. `kind` says what was looked for, `name` which one."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name = kind, name
+        super().__init__(f"no {kind} named {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.kind, self.name)
+
+
+class SlotsExhausted(HeadgateError):
+    """No slot is free before the policy's horizon; nothing was booked."""
+
+    def __init__(self, config: str, earliest: datetime | None) -> None:
+        self.config = config
+        self.earliest = earliest
+        """The first instant that would have been free, had the horizon allowed it."""
+        super().__init__(f"no slot of {config!r} is free before its horizon")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.config, self.earliest)
+
+
+class RateLimitExceeded(HeadgateError):
+    """The limiter said no. `decision` says which plan and when to come back."""
+
+    def __init__(self, decision: Any) -> None:
+        self.decision = decision
+        super().__init__(f"rate limit exceeded: plan {decision.plan!r}, retry after {decision.retry_after:.3f} s")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.decision,)
+
+
+class StoreError(HeadgateError):
+    """A store failed."""
+
+
+class StoreUnavailable(StoreError):
+    """A store can't be reached or did not answer in time."""
+
+
+class Conflict(StoreError):
+    """The state changed underneath, or does not allow this."""

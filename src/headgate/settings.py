@@ -1,0 +1,1 @@
+"""One frozen settings tree, from the environment and `headgate.toml`."""

@@ -1,0 +1,1 @@
+"""When may this run? A capacity ledger of time windows."""

@@ -1,0 +1,1 @@
+"""The pytest plugin: `-p headgate.testing.plugin` gives a test suite headgate's fixtures."""
