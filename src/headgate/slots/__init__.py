@@ -1,1 +1,17 @@
 """When may this run? A capacity ledger of time windows."""
+
+from headgate.slots.calendars import Calendar
+from headgate.slots.forecast import Forecast
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, Spread, WindowPolicy
+from headgate.slots.scheduler import SlotScheduler
+
+__all__ = [
+    "AssignedSlot",
+    "Calendar",
+    "Forecast",
+    "PolicyVersion",
+    "SlotRequest",
+    "SlotScheduler",
+    "Spread",
+    "WindowPolicy",
+]

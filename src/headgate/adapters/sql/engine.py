@@ -1,0 +1,129 @@
+"""One database, any of three dialects, from async code.
+
+Stores are plain functions over a SQLAlchemy `Connection`. `Database.write` runs one of them in a transaction of its
+own, `Database.read` in a read-only snapshot. On PostgreSQL they run on psycopg's async connection (`run_sync`); on
+SQLite and Oracle they run on a worker thread: one hop a transaction, where an async driver would take one a statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from headgate.adapters.sql.faults import translated
+from headgate.errors import ConfigurationError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_DRIVERS = {
+    "sqlite": "sqlite+pysqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "oracle": "oracle+oracledb",
+}
+
+
+def database_url(text: str) -> URL:
+    """The SQLAlchemy URL for what a user typed: `sqlite:///x.db`, `postgresql://…`, `oracle://…`."""
+    try:
+        url = sa.make_url(text)
+    except sa.exc.ArgumentError:
+        raise ConfigurationError(
+            "database_url", "not a database URL; write for example sqlite:///headgate.db or postgresql://host/name"
+        ) from None
+    family = url.drivername.partition("+")[0]
+    if family not in _DRIVERS:
+        raise ConfigurationError(
+            "database_url", f"{family!r} is not a database headgate knows; use sqlite, postgresql or oracle"
+        )
+    return url.set(drivername=_DRIVERS[family])
+
+
+class Database:
+    """A pool of connections to one database. Open it, share it between stores, close it once."""
+
+    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+        self.url = database_url(url)
+        self.dialect = self.url.get_backend_name()
+        self._threads: ThreadPoolExecutor | None = None
+        self._engine: Engine | None = None
+        self.async_engine: AsyncEngine | None = None
+        if self.dialect == "postgresql":
+            self.async_engine = create_async_engine(self.url, pool_size=pool_size, max_overflow=0, pool_pre_ping=False)
+        else:
+            # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
+            width = 1 if self.dialect == "sqlite" else pool_size
+            self._engine = _threaded_engine(self.url, width)
+            self._threads = ThreadPoolExecutor(width, thread_name_prefix="headgate-sql")
+
+    async def write(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs `work(connection, …)` in a transaction: committed when it returns, rolled back when it raises."""
+        with translated():
+            if self.async_engine is not None:
+                async with self.async_engine.begin() as connection:
+                    return await connection.run_sync(work, *args, **kwargs)
+            return await self._on_thread(_in_transaction, False, work, args, kwargs)
+
+    async def read(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs `work(connection, …)` without taking the write lock; what it reads is one snapshot a statement."""
+        with translated():
+            if self.async_engine is not None:
+                async with self.async_engine.begin() as connection:
+                    return await connection.run_sync(work, *args, **kwargs)
+            return await self._on_thread(_in_transaction, True, work, args, kwargs)
+
+    async def close(self) -> None:
+        """Ends every connection. Transactions in flight on worker threads finish first."""
+        if self.async_engine is not None:
+            await self.async_engine.dispose()
+        if self._threads is not None and self._engine is not None:
+            await asyncio.to_thread(self._threads.shutdown)
+            self._engine.dispose()
+
+    async def _on_thread(
+        self, runner: Callable[..., R], read_only: bool, work: Callable[..., R], args: Any, kwargs: Any
+    ) -> R:
+        # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
+        return await asyncio.shield(
+            asyncio.get_running_loop().run_in_executor(
+                self._threads, runner, cast(Engine, self._engine), read_only, work, args, kwargs
+            )
+        )
+
+
+def _in_transaction(engine: Engine, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
+    with engine.connect().execution_options(headgate_read_only=read_only) as connection, connection.begin():
+        return work(connection, *args, **kwargs)
+
+
+def _threaded_engine(url: URL, width: int) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        return sa.create_engine(url, pool_size=width, max_overflow=0)
+    engine = sa.create_engine(
+        url,
+        poolclass=sa.pool.QueuePool if url.database not in (None, "", ":memory:") else sa.pool.StaticPool,
+        connect_args={"timeout": 30, "check_same_thread": False},
+    )
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # The driver must not begin transactions by itself: it would begin them deferred, and a deferred transaction that
+    # turns from reading to writing fails with SQLITE_BUSY_SNAPSHOT instead of waiting.
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=30000", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    read_only = connection.get_execution_options().get("headgate_read_only", False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

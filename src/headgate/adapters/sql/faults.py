@@ -1,0 +1,39 @@
+"""Driver errors, translated to headgate's tree in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+
+from headgate.errors import Conflict, StoreError, StoreUnavailable
+
+_RETRYABLE_STATES = {"40001", "40P01", "55P03", "23505"}
+"""PostgreSQL: serialization failure, deadlock, lock not available, unique violation."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raises `StoreUnavailable`, `Conflict` or `StoreError` instead of what SQLAlchemy or a driver raised."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        raise _translation(error) from error
+    except sa.exc.TimeoutError as error:
+        raise StoreUnavailable("no database connection became free in time") from error
+    except sa.exc.SQLAlchemyError as error:
+        raise StoreError(f"database error: {type(error).__name__}") from error
+    except OSError as error:
+        raise StoreUnavailable(f"database unreachable: {error.strerror or type(error).__name__}") from error
+
+
+def _translation(error: sa.exc.DBAPIError) -> StoreError:
+    """`Conflict` means: roll back, try again. The driver's text may hold values, so only its first line is kept."""
+    summary = str(error.orig).strip().partition("\n")[0][:200]
+    state = getattr(error.orig, "sqlstate", None)
+    if isinstance(error, sa.exc.IntegrityError) or state in _RETRYABLE_STATES:
+        return Conflict(f"conflicting write: {summary}")
+    if error.connection_invalidated or isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
+        return StoreUnavailable(f"database unavailable: {summary}")
+    return StoreError(f"database error: {summary}")

@@ -1,0 +1,74 @@
+"""Every table, in one metadata; each feature's tables stand in a module of their own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+import sqlalchemy.ext.compiler
+from sqlalchemy.engine import Dialect
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "%(table_name)s_pk",
+        "ix": "%(table_name)s_%(column_0_N_name)s_ix",
+        "uq": "%(table_name)s_%(column_0_N_name)s_uq",
+        "ck": "%(table_name)s_%(constraint_name)s_ck",
+    }
+)
+
+
+class Instant(sa.types.TypeDecorator[datetime]):
+    """A UTC timestamp an operator can read: `timestamptz` on PostgreSQL, `TIMESTAMP` in UTC on Oracle (one with a zone
+    can't be part of a key there), and `2027-03-01 16:00:02.371000` as text on SQLite, where text sorts as time does.
+    Python sees aware UTC datetimes."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> sa.types.TypeEngine[Any]:
+        # Oracle's DATE, SQLAlchemy's default there, has no fractions of a second.
+        return dialect.type_descriptor(sa.TIMESTAMP() if dialect.name == "oracle" else self.impl_instance)
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        value = value.astimezone(UTC)
+        return value if dialect.name == "postgresql" else value.replace(tzinfo=None)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        moment: datetime = value
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+class database_now(sa.sql.functions.GenericFunction[datetime]):  # noqa: N801 - reads as the SQL function it is
+    """The database's clock, now: not the start of the transaction, which may have waited for a lock since."""
+
+    type = Instant()
+    inherit_cache = True
+    name = "headgate_now"
+
+
+@sa.ext.compiler.compiles(database_now, "postgresql")
+def _now_postgresql(_element: Any, _compiler: Any, **_: Any) -> str:
+    return "clock_timestamp()"
+
+
+@sa.ext.compiler.compiles(database_now, "sqlite")
+def _now_sqlite(_element: Any, _compiler: Any, **_: Any) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'"
+
+
+@sa.ext.compiler.compiles(database_now, "oracle")
+def _now_oracle(_element: Any, _compiler: Any, **_: Any) -> str:
+    return "SYS_EXTRACT_UTC(SYSTIMESTAMP)"
+
+
+def now(connection: sa.Connection) -> datetime:
+    """The database's clock."""
+    moment = connection.execute(sa.select(database_now())).scalar_one()
+    assert moment is not None
+    return moment

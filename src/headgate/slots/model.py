@@ -1,0 +1,182 @@
+"""What a slot is: the policy that shapes it, the request for it, the slot itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from headgate.errors import ConfigurationError, InvalidInput
+from headgate.iso8601 import duration_ms, format_duration, from_ms, parse_duration, parse_instant, to_ms
+from headgate.slots.calendars import Calendar
+
+LONGEST_ID = 255
+MOST_PER_WINDOW = 2**31 - 1
+SHORTEST_WINDOW = timedelta(milliseconds=10)
+LONGEST_WINDOW = timedelta(days=366)
+LONGEST_DELAY = timedelta(days=36_500)
+
+
+class Spread(StrEnum):
+    """How slots lie inside their window."""
+
+    JITTER = "jitter"
+    """Uniformly at random."""
+    EVEN = "even"
+    """By the golden-ratio sequence: gaps stay nearly equal at every fill level, and after a raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPolicy:
+    """How much may happen in each window of time.
+
+    `window` is an ISO-8601 duration or a timedelta; `max_delay`, if given, is how far past the wanted time a slot may
+    lie before nothing is booked at all.
+    """
+
+    max_per_window: int
+    window: timedelta
+    spread: Spread = Spread.JITTER
+    calendar: Calendar | None = None
+    max_delay: timedelta | None = None
+
+    def __init__(
+        self,
+        max_per_window: int,
+        window: str | timedelta,
+        spread: str | Spread = Spread.JITTER,
+        calendar: Calendar | dict[str, Any] | None = None,
+        max_delay: str | timedelta | None = None,
+    ) -> None:
+        put = object.__setattr__
+        put(self, "max_per_window", _limit(max_per_window))
+        put(self, "window", _window(window))
+        put(self, "spread", _spread(spread))
+        put(self, "calendar", Calendar.from_json(calendar) if isinstance(calendar, dict) else calendar)
+        put(self, "max_delay", None if max_delay is None else _delay(max_delay))
+
+    @property
+    def size_ms(self) -> int:
+        """The window's length in milliseconds."""
+        return duration_ms(self.window)
+
+    @property
+    def max_delay_ms(self) -> int | None:
+        return None if self.max_delay is None else duration_ms(self.max_delay)
+
+    def to_json(self) -> dict[str, Any]:
+        """The policy as it stands on the wire."""
+        return {
+            "maxPerWindow": self.max_per_window,
+            "windowSize": format_duration(self.window),
+            "spread": self.spread.value,
+            "calendar": None if self.calendar is None else self.calendar.to_json(),
+            "maxDelay": None if self.max_delay is None else format_duration(self.max_delay),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersion:
+    """A policy under its name, as the store keeps it: versions count from 1, the newest is active, none is deleted."""
+
+    name: str
+    version: int
+    policy: WindowPolicy
+    created_at: datetime
+
+
+class SlotRequest(NamedTuple):
+    """An event that wants a time. Build it with `SlotRequest.of`, which checks."""
+
+    event_id: str
+    requested_ms: int
+
+    @classmethod
+    def of(cls, event_id: str, requested_time: str | datetime) -> SlotRequest:
+        """A checked request; the wanted time is rounded up to the millisecond, so that nothing runs early."""
+        return cls(checked_id(event_id), to_ms(parse_instant(requested_time, "requested_time")))
+
+
+class AssignedSlot(NamedTuple):
+    """A booked time. Times are kept as epoch milliseconds and turned into datetimes when asked for."""
+
+    event_id: str
+    config_name: str
+    config_version: int
+    requested_ms: int
+    window_start_ms: int
+    scheduled_ms: int
+    existing: bool = False
+    """True when this event had its slot before this call."""
+
+    @property
+    def scheduled_time(self) -> datetime:
+        return from_ms(self.scheduled_ms)
+
+    @property
+    def requested_time(self) -> datetime:
+        return from_ms(self.requested_ms)
+
+    @property
+    def window_start(self) -> datetime:
+        return from_ms(self.window_start_ms)
+
+    @property
+    def delay(self) -> timedelta:
+        """How long after the wanted time the slot lies."""
+        return timedelta(milliseconds=self.scheduled_ms - self.requested_ms)
+
+
+def checked_id(event_id: object, field: str = "event_id") -> str:
+    """An identifier of 1 to 255 printable characters."""
+    if not isinstance(event_id, str) or not event_id:
+        raise InvalidInput(field, "must be a text of 1 to 255 characters")
+    if len(event_id) > LONGEST_ID:
+        raise InvalidInput(field, f"has {len(event_id)} characters; at most {LONGEST_ID} are allowed")
+    if not event_id.isprintable():
+        raise InvalidInput(field, "holds a control character; use printable ones only")
+    return event_id
+
+
+def checked_name(name: object, field: str = "config_name") -> str:
+    """A config name: 1 to 128 printable characters."""
+    if not isinstance(name, str) or not name or len(name) > 128 or not name.isprintable():
+        raise InvalidInput(field, "must be a text of 1 to 128 printable characters")
+    return name
+
+
+def _limit(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_PER_WINDOW:
+        raise ConfigurationError("max_per_window", f"must be a whole number from 1 to {MOST_PER_WINDOW}")
+    return value
+
+
+def _window(value: str | timedelta) -> timedelta:
+    span = _span(value, "window")
+    if not SHORTEST_WINDOW <= span <= LONGEST_WINDOW:
+        raise ConfigurationError("window", "must be from PT0.01S (10 ms) to P366D")
+    if span % timedelta(milliseconds=1):
+        raise ConfigurationError("window", "must be a whole number of milliseconds")
+    return span
+
+
+def _delay(value: str | timedelta) -> timedelta:
+    span = _span(value, "max_delay")
+    if not timedelta(0) <= span <= LONGEST_DELAY:
+        raise ConfigurationError("max_delay", "must be from PT0S to P36500D")
+    return span
+
+
+def _span(value: str | timedelta, field: str) -> timedelta:
+    try:
+        return parse_duration(value, field)
+    except InvalidInput as error:
+        raise ConfigurationError(error.field, error.problem) from None
+
+
+def _spread(value: object) -> Spread:
+    try:
+        return Spread(str(value).lower())
+    except ValueError:
+        raise ConfigurationError("spread", f"{value!r} is unknown; use jitter or even") from None

@@ -1,0 +1,229 @@
+"""How full the windows are, as far as a transaction has had to look.
+
+`Occupancy` is what the packer sees of a store: counters and full runs, loaded when needed and remembered, with the
+transaction's own changes on top. A *full run* (start, resume) says that every open window in [start, resume) is full
+and that `resume` is an open window which is not; closed windows inside a run cost nothing, so a million-event burst is
+one run even across nights and weekends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from headgate.slots.model import WindowPolicy
+from headgate.slots.windows import LATEST_MS, next_open
+
+
+class WindowCount(NamedTuple):
+    """One window's counters. `placed` counts every slot ever put there and never falls: it numbers the slots, so a
+    cancelled one's place is not given out twice while its neighbours still stand."""
+
+    start_ms: int
+    taken: int
+    placed: int
+
+
+class FullRun(NamedTuple):
+    """Every open window in [start, resume) is full; `resume` is open and is not."""
+
+    start_ms: int
+    resume_ms: int
+
+
+class Ledger(Protocol):
+    """The store's side: two reads, under the policy's lock."""
+
+    def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
+        """Up to `limit` counted windows that start at or after a time, in order."""
+        ...
+
+    def run_before(self, start_ms: int) -> FullRun | None:
+        """The run with the greatest start at or before a time."""
+        ...
+
+
+class RunChanges(NamedTuple):
+    """What a transaction does to the table of runs: remove by start, then write."""
+
+    removed: list[int]
+    written: list[FullRun]
+
+
+class Occupancy:
+    """A view of one config's windows that remembers what it has read and what it has changed."""
+
+    def __init__(self, policy: WindowPolicy, ledger: Ledger, *, chunk: int = 64) -> None:
+        self.limit = policy.max_per_window
+        self.size_ms = policy.size_ms
+        self._calendar = policy.calendar
+        self._ledger = ledger
+        self._chunk = chunk
+        self._counts: dict[int, list[int]] = {}
+        self._known: list[tuple[int, int]] = []  # disjoint, ordered stretches whose counters have been read
+        self._jumps: dict[int, int] = {}
+        self._runs: dict[int, FullRun] = {}
+        self._changed: set[int] = set()
+        self._filled: set[int] = set()
+
+    def following(self, at_ms: int) -> int:
+        """The first open window at or after a time."""
+        return next_open(self._calendar, self.size_ms, at_ms)
+
+    def taken(self, start_ms: int) -> int:
+        """How many slots the window holds."""
+        counts = self._counts.get(start_ms)
+        if counts is None:
+            if not self._is_known(start_ms):
+                self.learn_windows(start_ms, self._ledger.windows_from(start_ms, self._chunk), self._chunk)
+                return self.taken(start_ms)
+            return 0
+        return counts[0]
+
+    def first_free(self, start_ms: int) -> int:
+        """The first open window at or after `start_ms` (itself open) that is not full; `LATEST_MS` if none."""
+        path = []
+        at = start_ms
+        while at < LATEST_MS:
+            onward = self._jumps.get(at)
+            if onward is None:
+                onward = self._beyond(at)
+                if onward is None:
+                    break
+            path.append(at)
+            at = onward
+        for passed in path:
+            self._jumps[passed] = at
+        return at
+
+    def take(self, start_ms: int) -> int:
+        """Takes a place in the window and returns its ordinal there."""
+        counts = self._counts.get(start_ms)
+        if counts is None:
+            counts = self._counts[start_ms] = [0, 0]
+        counts[0] += 1
+        counts[1] += 1
+        self._changed.add(start_ms)
+        if counts[0] == self.limit:
+            self._filled.add(start_ms)
+            self._jumps[start_ms] = self.following(start_ms + self.size_ms)
+        return counts[1] - 1
+
+    def learn_windows(self, from_ms: int, rows: Iterable[WindowCount], limit: int) -> None:
+        """Remembers what `windows_from(from_ms, limit)` returned; a short answer says that nothing follows."""
+        last, count = from_ms, 0
+        for start, taken, placed in rows:
+            last, count = start, count + 1
+            if start not in self._changed:
+                self._counts[start] = [taken, placed]
+        self._know(from_ms, last + 1 if count >= limit else LATEST_MS)
+
+    def learn_run(self, at_ms: int, run: FullRun | None) -> None:
+        """Remembers what `run_before(at_ms)` returned."""
+        if run is not None:
+            self._runs[run.resume_ms] = run
+            if run.start_ms <= at_ms < run.resume_ms:
+                self._jumps[at_ms] = run.resume_ms
+
+    def changed_windows(self) -> list[WindowCount]:
+        """The counters to write back."""
+        return [WindowCount(start, *self._counts[start]) for start in sorted(self._changed)]
+
+    def changed_runs(self) -> RunChanges:
+        """The runs to remove and write, so that the table again holds exactly the maximal full runs."""
+        return joined_runs(
+            self._fresh_runs(),
+            ending_at=self._run_ending_at,
+            starting_at=self._run_starting_at,
+        )
+
+    def _beyond(self, at: int) -> int | None:
+        """Where to go on from a full window; None if the window has room."""
+        if at not in self._counts and not self._is_known(at):
+            self.learn_run(at, self._ledger.run_before(at))
+            onward = self._jumps.get(at)
+            if onward is not None:
+                return onward
+        if self.taken(at) < self.limit:
+            return None
+        return self.following(at + self.size_ms)
+
+    def _is_known(self, start_ms: int) -> bool:
+        index = bisect_right(self._known, (start_ms, LATEST_MS)) - 1
+        return index >= 0 and start_ms < self._known[index][1]
+
+    def _know(self, low: int, high: int) -> None:
+        first = bisect_left(self._known, (low, 0))
+        if first and self._known[first - 1][1] >= low:
+            first -= 1
+            low = self._known[first][0]
+        last = bisect_right(self._known, (high, LATEST_MS))
+        if last > first:
+            high = max(high, self._known[last - 1][1])
+        self._known[first:last] = [(low, high)]
+
+    def _fresh_runs(self) -> list[FullRun]:
+        """The windows this transaction filled, as maximal runs among themselves."""
+        fresh: list[FullRun] = []
+        for start in sorted(self._filled):
+            resume = self.following(start + self.size_ms)
+            if fresh and fresh[-1].resume_ms == start:
+                fresh[-1] = FullRun(fresh[-1].start_ms, resume)
+            else:
+                fresh.append(FullRun(start, resume))
+        return fresh
+
+    def _run_ending_at(self, start_ms: int) -> FullRun | None:
+        run = self._runs.get(start_ms)
+        if run is None:
+            run = self._ledger.run_before(start_ms - 1)
+        return run if run is not None and run.resume_ms == start_ms else None
+
+    def _run_starting_at(self, start_ms: int) -> FullRun | None:
+        if start_ms >= LATEST_MS or self.taken(start_ms) < self.limit:
+            return None
+        run = self._ledger.run_before(start_ms)
+        return run if run is not None and run.start_ms == start_ms else None
+
+
+def joined_runs(
+    fresh: Iterable[FullRun],
+    *,
+    ending_at: Callable[[int], FullRun | None],
+    starting_at: Callable[[int], FullRun | None],
+) -> RunChanges:
+    """Joins fresh runs with the stored ones they touch on either side."""
+    removed: list[int] = []
+    written: list[FullRun] = []
+    for run in fresh:
+        start, resume = run
+        before = ending_at(start)
+        if written and written[-1].resume_ms == start:
+            # The stored run between two fresh ones was already drawn into the first.
+            before = written.pop()
+        elif before is not None:
+            removed.append(before.start_ms)
+        if before is not None:
+            start = before.start_ms
+        after = starting_at(resume)
+        if after is not None:
+            removed.append(after.start_ms)
+            resume = after.resume_ms
+        written.append(FullRun(start, resume))
+    return RunChanges(removed, written)
+
+
+def full_runs(counts: Iterable[WindowCount], policy: WindowPolicy) -> list[FullRun]:
+    """The maximal full runs among counted windows, given in order: what the table of runs must hold."""
+    runs: list[FullRun] = []
+    size = policy.size_ms
+    for start, taken, _ in counts:
+        if taken < policy.max_per_window or next_open(policy.calendar, size, start) != start:
+            continue
+        resume = next_open(policy.calendar, size, start + size)
+        if runs and runs[-1].resume_ms == start:
+            runs[-1] = FullRun(runs[-1].start_ms, resume)
+        else:
+            runs.append(FullRun(start, resume))
+    return runs

@@ -1,0 +1,99 @@
+"""What slots need from the outside: a store, and somebody to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from headgate.errors import HeadgateError
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.occupancy import Occupancy
+
+Booking = AssignedSlot | HeadgateError
+"""What came of one request: its slot, or why there is none."""
+
+
+class Pruned(NamedTuple):
+    """What retention removed."""
+
+    slots: int
+    windows: int
+
+
+class SlotStore(Protocol):
+    """Keeps policies, slots and window counters.
+
+    Time is the store's own clock unless `now_ms` is given. Every method is one transaction: it happens whole or not
+    at all, and whatever was returned survives a crash.
+    """
+
+    async def configure(self, name: str, policy: WindowPolicy, *, now_ms: int | None = None) -> PolicyVersion:
+        """Makes `policy` the active version of `name`, recounting future windows if their size changed."""
+        ...
+
+    async def history(self, name: str) -> list[PolicyVersion]:
+        """Every version of `name`, newest first; empty if there is none."""
+        ...
+
+    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+        """Books a slot for each request, in order, exactly packed; one that has a slot keeps it.
+
+        Serialised per name. Raises `NotFound` only if no request could be answered without the policy.
+        """
+        ...
+
+    async def find(self, event_id: str) -> AssignedSlot | None:
+        """The event's slot."""
+        ...
+
+    async def cancel(self, event_id: str, *, now_ms: int | None = None) -> AssignedSlot | None:
+        """Removes the event's slot and frees its room; None if it has none."""
+        ...
+
+    async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
+        """Slots scheduled before a time, oldest first, past the (scheduled, event) cursor: pages for reconciliation."""
+        ...
+
+    async def occupancy(self, name: str, from_ms: int, windows: int) -> tuple[PolicyVersion, Occupancy, int]:
+        """The active policy, a detached view of at least `windows` windows that are not full, and the time now."""
+        ...
+
+    async def prune(self, before_ms: int) -> Pruned:
+        """Forgets slots and windows that ended before a time, in batches."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the store holds."""
+        ...
+
+
+class SlotObserver(Protocol):
+    """Hears what the scheduler does, for metrics. Called on the event loop: must be quick and must not raise."""
+
+    def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
+        """A batch was carried in one transaction."""
+        ...
+
+    def assigned(self, name: str, seconds: float) -> None:
+        """One caller got its answer, after waiting and booking."""
+        ...
+
+    def contended(self, name: str) -> None:
+        """A batch had to be tried again because another writer was in the way."""
+        ...
+
+    def policy_looked_up(self, name: str, *, cached: bool) -> None:
+        """The active policy was read, from memory or from the store."""
+        ...
+
+
+class Unobserved:
+    """Tells nobody."""
+
+    def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None: ...
+
+    def assigned(self, name: str, seconds: float) -> None: ...
+
+    def contended(self, name: str) -> None: ...
+
+    def policy_looked_up(self, name: str, *, cached: bool) -> None: ...

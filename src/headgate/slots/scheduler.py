@@ -1,0 +1,266 @@
+"""`SlotScheduler`: when may this run? Group commit over a `SlotStore`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TypeVar
+
+from headgate.errors import ConfigurationError, Conflict, HeadgateError, NotFound
+from headgate.gather import Gatherer
+from headgate.iso8601 import duration_ms, parse_instant, to_ms
+from headgate.slots.forecast import Forecast, forecast
+from headgate.slots.model import (
+    AssignedSlot,
+    PolicyVersion,
+    SlotRequest,
+    WindowPolicy,
+    checked_id,
+    checked_name,
+)
+from headgate.slots.ports import Booking, Pruned, SlotObserver, SlotStore, Unobserved
+from headgate.slots.windows import ever_opens
+from headgate.wiring import factory
+
+MOST_TRIES = 8
+"""How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
+OPENS_WITHIN = timedelta(days=3660)
+"""A calendar that opens no window within ten years is taken for a mistake."""
+
+EventTime = tuple[str, datetime | str]
+T = TypeVar("T")
+
+
+class SlotScheduler:
+    """Books times at which the downstream can take the work.
+
+    The same event always gets the same slot. Whatever `assign` returned is committed. Concurrent callers share
+    transactions; any number of processes may work on one database.
+    """
+
+    def __init__(
+        self,
+        store: SlotStore,
+        *,
+        observer: SlotObserver | None = None,
+        batch: int = 1000,
+        bulk_batch: int = 10_000,
+        cache_ttl: float = 5.0,
+    ) -> None:
+        self._store = store
+        self._observer = observer or Unobserved()
+        self._batch = batch
+        self._bulk_batch = bulk_batch
+        self._cache_ttl = cache_ttl
+        self._writers: dict[str, Gatherer[SlotRequest, AssignedSlot]] = {}
+        self._policies: dict[str, tuple[float, PolicyVersion]] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, **options: object) -> AsyncIterator[SlotScheduler]:
+        """A scheduler on the database at `url`, migrated and ready; closed when the block ends."""
+        store = await factory("slot_store")(url)
+        async with cls(store, **options) as scheduler:  # type: ignore[arg-type]
+            yield scheduler
+
+    async def __aenter__(self) -> SlotScheduler:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets accepted assignments finish, then closes the store."""
+        await asyncio.gather(*(writer.close() for writer in self._writers.values()))
+        await self._store.close()
+
+    # -- policies ------------------------------------------------------------------------------------------------
+
+    async def configure(self, name: str, policy: WindowPolicy, *, now: datetime | None = None) -> PolicyVersion:
+        """Makes `policy` the active version of `name`. Effective from the next call on any node."""
+        checked_name(name)
+        now_ms = None if now is None else to_ms(now)
+        at = int(time.time() * 1000) if now_ms is None else now_ms
+        if not ever_opens(policy, at, duration_ms(OPENS_WITHIN)):
+            raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
+        version = await self._retried(name, lambda: self._store.configure(name, policy, now_ms=now_ms))
+        self._policies[name] = time.monotonic(), version
+        return version
+
+    async def policy(self, name: str) -> PolicyVersion:
+        """The active policy; at most `cache_ttl` seconds old when another node changed it. For showing, not booking:
+        bookings read the policy under its lock."""
+        cached = self._policies.get(name)
+        fresh = cached is not None and time.monotonic() - cached[0] < self._cache_ttl
+        self._observer.policy_looked_up(name, cached=fresh)
+        if cached is not None and fresh:
+            return cached[1]
+        versions = await self._store.history(checked_name(name))
+        if not versions:
+            self._policies.pop(name, None)
+            raise NotFound("config", name)
+        self._policies[name] = time.monotonic(), versions[0]
+        return versions[0]
+
+    async def history(self, name: str) -> list[PolicyVersion]:
+        """Every version of `name`, newest first."""
+        versions = await self._store.history(checked_name(name))
+        if not versions:
+            raise NotFound("config", name)
+        return versions
+
+    def flush(self) -> None:
+        """Forgets remembered policies; the next look-up asks the store."""
+        self._policies.clear()
+
+    # -- slots ---------------------------------------------------------------------------------------------------
+
+    async def assign(self, event_id: str, config_name: str, requested_time: datetime | str) -> AssignedSlot:
+        """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now."""
+        request = SlotRequest.of(event_id, requested_time)
+        started = time.perf_counter()
+        writer = self._writers.get(config_name)
+        if writer is None:
+            writer = self._writer(checked_name(config_name))
+        slot = await writer.submit(request)
+        self._observer.assigned(config_name, time.perf_counter() - started)
+        return slot
+
+    async def assign_many(
+        self, events: Iterable[EventTime] | Sequence[SlotRequest], config_name: str
+    ) -> list[AssignedSlot]:
+        """A slot for each event, in order. All are checked before any is booked; the first that can't have a slot
+        raises its error, after the others have theirs."""
+        bookings = await self.book(
+            [event if isinstance(event, SlotRequest) else SlotRequest.of(*event) for event in events], config_name
+        )
+        return [_raised(booking) for booking in bookings]
+
+    async def book(self, requests: Sequence[SlotRequest], config_name: str) -> list[Booking]:
+        """What came of each request, in order: its slot or its error. Large lists go in several transactions."""
+        checked_name(config_name)
+        bookings: list[Booking] = []
+        for first in range(0, len(requests), self._bulk_batch):
+            bookings += await self._carry(config_name, requests[first : first + self._bulk_batch])
+        return bookings
+
+    async def assign_stream(
+        self, requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest], config_name: str
+    ) -> AsyncIterator[list[Booking]]:
+        """Books an endless supply in constant memory, a batch a transaction, and yields each batch's outcomes."""
+        checked_name(config_name)
+        batch: list[SlotRequest] = []
+        async for request in _each(requests):
+            batch.append(request)
+            if len(batch) >= self._bulk_batch:
+                yield await self._carry(config_name, batch)
+                batch = []
+        if batch:
+            yield await self._carry(config_name, batch)
+
+    async def find(self, event_id: str) -> AssignedSlot:
+        """The event's slot."""
+        slot = await self._store.find(checked_id(event_id))
+        if slot is None:
+            raise NotFound("slot", event_id)
+        return slot
+
+    async def cancel(self, event_id: str) -> AssignedSlot:
+        """Gives the event's slot back; its room is free from the next call on."""
+        checked_id(event_id)
+        slot = await self._retried(event_id, lambda: self._store.cancel(event_id))
+        if slot is None:
+            raise NotFound("slot", event_id)
+        return slot
+
+    # -- looking ahead and behind --------------------------------------------------------------------------------
+
+    async def forecast(self, config_name: str, events: int = 1, at: datetime | str | None = None) -> Forecast:
+        """When `events` events that want `at` (now, if not given) would land, without booking anything."""
+        wanted = None if at is None else to_ms(parse_instant(at, "at"))
+        version, occupancy, now_ms = await self._store.occupancy(checked_name(config_name), wanted or 0, 0)
+        return forecast(version, occupancy, now_ms, events, now_ms if wanted is None else wanted)
+
+    async def reconcile(
+        self,
+        started: Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]],
+        *,
+        before: datetime,
+        redispatch: Callable[[AssignedSlot], Awaitable[None]] | None = None,
+        page: int = 1000,
+    ) -> list[AssignedSlot]:
+        """Finds slots scheduled before a time whose work never started (a crash between booking and starting).
+
+        `started` is asked, page by page, which events are known to have work. The others are handed to `redispatch`,
+        or, without one, cancelled so that their room is free again. Returns them.
+        """
+        leaked: list[AssignedSlot] = []
+        cursor: tuple[int, str] | None = None
+        while slots := await self._store.booked(to_ms(before), cursor, page):
+            known = await started(slots)
+            for slot in slots:
+                if slot.event_id in known:
+                    continue
+                leaked.append(slot)
+                if redispatch is not None:
+                    await redispatch(slot)
+                else:
+                    await self.cancel(slot.event_id)
+            cursor = slots[-1].scheduled_ms, slots[-1].event_id
+        return leaked
+
+    async def prune(self, before: datetime) -> Pruned:
+        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot."""
+        return await self._store.prune(to_ms(before))
+
+    # -- carrying ------------------------------------------------------------------------------------------------
+
+    def _writer(self, name: str) -> Gatherer[SlotRequest, AssignedSlot]:
+        async def carry(batch: Sequence[SlotRequest]) -> list[Booking]:
+            bookings = await self._carry(name, batch)
+            if all(isinstance(booking, NotFound) for booking in bookings):
+                # A name that does not exist must not leave a writer behind for every typing mistake.
+                self._writers.pop(name, None)
+            return bookings
+
+        writer: Gatherer[SlotRequest, AssignedSlot] = Gatherer(carry, most=self._batch)
+        self._writers[name] = writer
+        return writer
+
+    async def _carry(self, name: str, batch: Sequence[SlotRequest]) -> list[Booking]:
+        started = time.perf_counter()
+        bookings = await self._retried(name, lambda: self._store.book(name, batch))
+        self._observer.booked(name, bookings, time.perf_counter() - started)
+        return bookings
+
+    async def _retried(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Runs a transaction again when another config's writer booked the same event at the same time."""
+        for attempt in range(1, MOST_TRIES + 1):
+            try:
+                return await work()
+            except Conflict:
+                self._observer.contended(name)
+                if attempt == MOST_TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+
+def _raised(booking: Booking) -> AssignedSlot:
+    if isinstance(booking, HeadgateError):
+        raise booking
+    return booking
+
+
+async def _each(requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest]) -> AsyncIterator[SlotRequest]:
+    if isinstance(requests, AsyncIterable):
+        async for request in requests:
+            yield request
+    else:
+        for request in requests:
+            yield request

@@ -1,0 +1,52 @@
+"""Windows of time: where they start, what they hold, where in them a slot lies. Pure; milliseconds throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headgate.iso8601 import LATEST, to_ms
+from headgate.slots.calendars import Calendar
+from headgate.slots.model import Spread, WindowPolicy
+
+LATEST_MS = to_ms(LATEST)
+"""No window starts at or after this; a search that gets here has nowhere left to go."""
+
+_INVERSE_GOLDEN = 0x9E3779B97F4A7C15
+"""2⁶⁴ / φ: multiplying by it modulo 2⁶⁴ walks the golden-ratio sequence in exact integers."""
+_WRAP = (1 << 64) - 1
+
+
+def align(at_ms: int, size_ms: int) -> int:
+    """The start of the epoch-aligned window that holds `at_ms`."""
+    return at_ms - at_ms % size_ms
+
+
+def first_capacity(limit: int, size_ms: int, effective_ms: int) -> int:
+    """What is left of a window for somebody who enters it at `effective_ms`: the limit in proportion to the rest."""
+    return limit * (size_ms - effective_ms % size_ms) // size_ms
+
+
+def even_position(ordinal: int, span_ms: int) -> int:
+    """Where the `ordinal`-th slot (from 0) lies in a span: at frac(ordinal · φ⁻¹) of it."""
+    return ((ordinal * _INVERSE_GOLDEN & _WRAP) * span_ms) >> 64
+
+
+def position(spread: Spread, ordinal: int, low_ms: int, high_ms: int, uniform: Callable[[], float]) -> int:
+    """The scheduled time of a window's `ordinal`-th slot, in [low, high)."""
+    span = high_ms - low_ms
+    if spread is Spread.EVEN:
+        return low_ms + even_position(ordinal, span)
+    return low_ms + int(uniform() * span)
+
+
+def next_open(calendar: Calendar | None, size_ms: int, at_ms: int) -> int:
+    """The first open window that starts at or after `at_ms`; `LATEST_MS` if there is none."""
+    if calendar is None:
+        return min(-(-at_ms // size_ms) * size_ms, LATEST_MS)
+    start = calendar.next_open_window(at_ms, size_ms)
+    return LATEST_MS if start is None else start
+
+
+def ever_opens(policy: WindowPolicy, now_ms: int, within_ms: int) -> bool:
+    """Whether any window opens within a span from now; a calendar that never opens would defer work for ever."""
+    return next_open(policy.calendar, policy.size_ms, now_ms) <= now_ms + within_ms
