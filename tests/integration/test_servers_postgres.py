@@ -1,0 +1,77 @@
+"""The packaged PostgreSQL: one per run for everyone, and private ones that can be broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from headgate.testing import PostgresServer, eventually
+from headgate.testing.servers.postgres import PostgresDatabases
+
+
+def rows(url: str, query: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True, connect_timeout=2) as connection:
+        cursor = connection.execute(query)
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_each_test_gets_an_empty_database_of_the_shared_server(postgres_url: str) -> None:
+    assert rows(postgres_url, "SELECT 1") == [(1,)]
+    assert rows(postgres_url, "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == [(0,)]
+    rows(postgres_url, "CREATE TABLE left_behind (a int)")
+
+
+def test_no_test_sees_what_another_left(postgres_url: str) -> None:
+    assert rows(postgres_url, "SELECT to_regclass('left_behind')") == [(None,)]
+
+
+def test_a_database_is_dropped_under_open_connections(postgres_server: PostgresDatabases) -> None:
+    url = postgres_server.create("test_open_connection")
+    with psycopg.connect(url, autocommit=True) as connection:
+        postgres_server.drop("test_open_connection")
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+    with pytest.raises(psycopg.OperationalError):
+        rows(url, "SELECT 1")
+
+
+def test_committed_data_and_the_port_survive_stop_kill_and_restart(own_postgres: PostgresServer) -> None:
+    url = own_postgres.url
+    rows(url, "CREATE TABLE t (a int)")
+    for step, bring_back in enumerate((own_postgres.restart, _killed_and_started(own_postgres))):
+        rows(url, f"INSERT INTO t VALUES ({step})")
+        bring_back()
+        assert own_postgres.url == url
+    assert rows(url, "SELECT a FROM t ORDER BY a") == [(0,), (1,)]
+
+
+def _killed_and_started(server: PostgresServer) -> Callable[[], None]:
+    def bring_back() -> None:
+        server.kill()
+        assert not server.running
+        server.start()
+
+    return bring_back
+
+
+async def test_a_paused_server_answers_nothing_until_resumed(own_postgres: PostgresServer) -> None:
+    async with await psycopg.AsyncConnection.connect(own_postgres.url, autocommit=True) as connection:
+        own_postgres.pause()
+        try:
+            with pytest.raises(psycopg.OperationalError):
+                rows(own_postgres.url, "SELECT 1")
+        finally:
+            own_postgres.resume()
+        cursor = await connection.execute("SELECT 1")
+        assert await cursor.fetchone() == (1,)
+    await eventually(lambda: rows(own_postgres.url, "SELECT 1"))
+
+
+def test_settings_reach_the_server() -> None:
+    with PostgresServer(fsync=True, settings={"work_mem": "7MB"}) as server:
+        assert rows(server.url, "SHOW work_mem") == [("7MB",)]
+        assert rows(server.url, "SHOW fsync") == [("on",)]
+        assert rows(server.url, "SHOW synchronous_commit") == [("on",)]
+        assert rows(server.url, "SHOW max_connections") == [("300",)]
