@@ -1,0 +1,259 @@
+"""The arithmetic of admission: the one reference every store must agree with, to the microsecond.
+
+A state is a small tuple of integers that starts with its spec's `tag`; what is missing, or carries another tag, is as
+new, so an algorithm can be changed under live keys. Time is integer microseconds and is given. Every function is pure.
+
+    at(spec, state, now)      the state brought forward to `now`: refilled, rolled over, cut to a lowered limit
+    room(spec, view, now, n)  what is left, how long until `n` fits, how long until as new
+    take(spec, view, now, n)  the state after `n` more were spent
+    give(spec, view, n)       the state after `n` were given back
+
+`docs/explanation/admission.md` states the same arithmetic in prose, for translations.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from headgate.admission.model import FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
+
+State: TypeAlias = tuple[int, ...]
+
+
+class Room(NamedTuple):
+    """What a view offers: whole units left; microseconds until the cost fits (0: it does) and until it is as new."""
+
+    remaining: int
+    retry_after_us: int
+    reset_after_us: int
+
+
+def at(spec: Spec, state: State | None, now_us: int) -> State:
+    """The state as of `now_us`.
+
+    A clock that went back stands still for the key until it has caught up; if that would take longer than a state
+    lives, the key counts as spent as of now. So going back never grants anything, nor locks a key for long.
+    """
+    if state is None or state[0] != spec.tag:
+        return _as_new(spec, now_us)
+    if stranded(spec, state, now_us):
+        return _spent(spec, now_us)
+    match spec:
+        case TokenBucket():
+            return _bucket_at(spec, state, now_us)
+        case FixedWindow():
+            return _fixed_at(spec, state, now_us)
+        case SlidingWindow():
+            return _sliding_at(spec, state, now_us)
+        case SlidingLog():
+            return _log_at(spec, state, now_us)
+
+
+def stranded(spec: Spec, state: State, now_us: int) -> bool:
+    """Whether the clock was set back so far that this state lies further ahead than any state of `spec` lives."""
+    if state[0] != spec.tag or len(state) == 1:
+        return False
+    match spec:
+        case TokenBucket():
+            instant = state[3]
+        case FixedWindow() | SlidingWindow():
+            instant = state[1]
+        case SlidingLog():
+            instant = state[-2]
+    return instant - now_us > spec.life_us
+
+
+def room(spec: Spec, view: State, now_us: int, cost: int) -> Room:
+    """What `view` (made by `at` for the same `now_us`) offers to a cost of at most `spec.size`."""
+    match spec:
+        case TokenBucket():
+            return _bucket_room(spec, view, now_us, cost)
+        case FixedWindow():
+            return _fixed_room(spec, view, now_us, cost)
+        case SlidingWindow():
+            return _sliding_room(spec, view, now_us, cost)
+        case SlidingLog():
+            return _log_room(spec, view, now_us, cost)
+
+
+def take(spec: Spec, view: State, now_us: int, cost: int) -> State:
+    """`view` with `cost` more spent, whether it fits or not; what does not fit is cut at the limit."""
+    match spec:
+        case TokenBucket():
+            tag, unit, debt, last = view
+            return (tag, unit, min(debt + cost * unit, spec.full), last)
+        case FixedWindow():
+            tag, start, used = view
+            return (tag, start, min(used + cost, spec.limit))
+        case SlidingWindow():
+            tag, start, before, used = view
+            return (tag, start, before, min(used + cost, spec.limit))
+        case SlidingLog():
+            return _log_take(spec, view, now_us, cost)
+
+
+def give(spec: Spec, view: State, cost: int) -> State:
+    """`view` with `cost` given back, at most what it has spent."""
+    match spec:
+        case TokenBucket():
+            tag, unit, debt, last = view
+            return (tag, unit, max(debt - cost * unit, 0), last)
+        case FixedWindow():
+            tag, start, used = view
+            return (tag, start, max(used - cost, 0))
+        case SlidingWindow():
+            tag, start, before, used = view
+            rest = max(cost - used, 0)
+            return (tag, start, max(before - rest, 0), max(used - cost, 0))
+        case SlidingLog():
+            return _log_give(view, cost)
+
+
+def life_us(spec: Spec, state: State, now_us: int) -> int:
+    """Microseconds from `now_us` after which a stored state says no more than a missing one would; at least 1."""
+    return max(room(spec, at(spec, state, now_us), now_us, 1).reset_after_us, 1)
+
+
+def _as_new(spec: Spec, now_us: int) -> State:
+    match spec:
+        case TokenBucket():
+            return (spec.tag, spec.unit, 0, now_us)
+        case FixedWindow():
+            return (spec.tag, now_us, 0)
+        case SlidingWindow():
+            return (spec.tag, now_us, 0, 0)
+        case SlidingLog():
+            return (spec.tag,)
+
+
+def _spent(spec: Spec, now_us: int) -> State:
+    return take(spec, _as_new(spec, now_us), now_us, spec.size)
+
+
+# Token bucket: (tag, unit, debt, last). The debt is what is missing from a full bucket, in ticks, as of `last`: a
+# raised capacity therefore adds room at once.
+
+
+def _bucket_at(spec: TokenBucket, state: State, now_us: int) -> State:
+    tag, unit, debt, last = state
+    if unit != spec.unit:
+        # Another rate: whole tokens carry over, a begun token counts as spent. Cut first, so the product stays small.
+        debt = min(-(-debt // unit), spec.capacity) * spec.unit
+    debt = min(debt, spec.full)
+    elapsed = now_us - last
+    if elapsed >= spec.life_us or debt == 0:
+        return (tag, spec.unit, 0, now_us)
+    if elapsed < 0:
+        return (tag, spec.unit, debt, last)
+    return (tag, spec.unit, max(debt - elapsed * spec.gain, 0), now_us)
+
+
+def _bucket_room(spec: TokenBucket, view: State, now_us: int, cost: int) -> Room:
+    _, unit, debt, last = view
+    behind = last - now_us
+    missing = debt + cost * unit - spec.full
+    return Room(
+        (spec.full - debt) // unit,
+        behind - (-missing // spec.gain) if missing > 0 else 0,
+        behind - (-debt // spec.gain),
+    )
+
+
+# Fixed window: (tag, start, used). A window that has not been used has not begun.
+
+
+def _fixed_at(spec: FixedWindow, state: State, now_us: int) -> State:
+    tag, start, used = state
+    if now_us - start >= spec.window_us or used == 0:
+        return (tag, now_us, 0)
+    return (tag, start, min(used, spec.limit))
+
+
+def _fixed_room(spec: FixedWindow, view: State, now_us: int, cost: int) -> Room:
+    _, start, used = view
+    ends = start + spec.window_us - now_us
+    return Room(spec.limit - used, ends if used + cost > spec.limit else 0, ends if used else 0)
+
+
+# Sliding window: (tag, start, before, used). `before` is the last window's count; it weighs by the grains of the last
+# window still in view, rounded up to whole units.
+
+
+def _sliding_at(spec: SlidingWindow, state: State, now_us: int) -> State:
+    tag, start, before, used = state
+    before, used = min(before, spec.limit), min(used, spec.limit)
+    elapsed = now_us - start
+    if elapsed >= spec.window_us:
+        start, before, used = start + spec.window_us, used, 0
+        elapsed -= spec.window_us
+    if elapsed >= spec.window_us or before == used == 0:
+        return (tag, now_us, 0, 0)
+    return (tag, start, before, used)
+
+
+def _sliding_room(spec: SlidingWindow, view: State, now_us: int, cost: int) -> Room:
+    _, start, before, used = view
+    elapsed = max(now_us - start, 0)
+    in_view = spec.grains - elapsed // spec.grain_us
+    left = max(spec.limit - used - -(-before * in_view // spec.grains), 0)
+    ends = start + spec.window_us
+    retry = 0
+    if cost > left:
+        free = spec.limit - used - cost
+        moment = min(start + _leaves(spec, before, free), ends) if free >= 0 and before > 0 else ends
+        if moment == ends:
+            # In the next window `used` is what lies before.
+            moment += min(_leaves(spec, used, spec.limit - cost), spec.window_us) if used else 0
+        retry = moment - now_us
+    reset = (ends + spec.window_us if used else ends if before else now_us) - now_us
+    return Room(left, retry, reset)
+
+
+def _leaves(spec: SlidingWindow, before: int, free: int) -> int:
+    """Microseconds into a window until no more than `free` of `before` are in view."""
+    return max(spec.grains - free * spec.grains // before, 0) * spec.grain_us
+
+
+# Sliding log: (tag, time, cost, time, cost, ...), oldest first. A call made at t counts in [t, t + window).
+
+
+def _log_at(spec: SlidingLog, state: State, now_us: int) -> State:
+    since = now_us - spec.window_us
+    first = 1
+    while first < len(state) and state[first] <= since:
+        first += 2
+    return (spec.tag, *state[first:])
+
+
+def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Room:
+    used = sum(view[2::2])
+    retry = 0
+    excess = used + cost - spec.limit
+    if excess > 0:
+        for index in range(1, len(view), 2):
+            excess -= view[index + 1]
+            if excess <= 0:
+                retry = view[index] + spec.window_us - now_us
+                break
+    reset = view[-2] + spec.window_us - now_us if len(view) > 1 else 0
+    return Room(max(spec.limit - used, 0), retry, reset)
+
+
+def _log_take(spec: SlidingLog, view: State, now_us: int, cost: int) -> State:
+    cost = min(cost, spec.limit - sum(view[2::2]))
+    if cost <= 0:
+        return view
+    if len(view) > 1 and view[-2] >= now_us:
+        return (*view[:-1], view[-1] + cost)
+    return (*view, now_us, cost)
+
+
+def _log_give(view: State, cost: int) -> State:
+    entries = list(view)
+    while cost > 0 and len(entries) > 1:
+        back = min(cost, entries[-1])
+        cost -= back
+        entries[-1] -= back
+        if entries[-1] == 0:
+            del entries[-2:]
+    return tuple(entries)
