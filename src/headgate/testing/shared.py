@@ -32,6 +32,7 @@ class Kind(NamedTuple):
 KINDS = {
     "postgres": Kind("postgres", lambda m: m.PostgresServer().start(), lambda server: server.port),
     "redis": Kind("redis", lambda m: m.RedisServer(durable=False).start(), lambda server: server.port),
+    "temporal": Kind("temporal", lambda m: m.TemporalServer(durable=False).start(), lambda server: server.address),
 }
 
 

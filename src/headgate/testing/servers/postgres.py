@@ -18,6 +18,7 @@ from headgate.testing.servers.account import Account
 from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
 from headgate.testing.servers.packaged import package_directory
 from headgate.testing.servers.server import HOST, Server
+from headgate.testing.servers.watch import free_shared_memory
 
 USER = "postgres"
 INITDB = f"--username {USER} --auth trust --encoding UTF8 --locale C --no-sync --no-instructions".split()
@@ -110,6 +111,12 @@ class PostgresServer(Server):
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return [self._program("postgres"), "-D", self._data, *options]
+
+    def close(self) -> None:
+        if self._directory is not None:
+            self.kill()
+            free_shared_memory(self.directory)
+        super().close()
 
     def answers(self) -> bool:
         with psycopg.connect(self.url, connect_timeout=2) as connection:

@@ -219,8 +219,8 @@ class Server:
         self._claims = []
 
     def close(self) -> None:
-        """Stops it, gives its port back and removes its data."""
-        self.stop()
+        """Ends it, gives its port back and removes its data."""
+        self.kill()  # no data to save: a graceful stop would only take its time
         self._release_ports()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
