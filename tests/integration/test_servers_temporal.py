@@ -60,5 +60,5 @@ async def test_namespaces_search_attributes_and_settings_reach_the_server() -> N
         attributes = TypedSearchAttributes([SearchAttributePair(item_type, "INVOICE")])
         handle = await client.start_workflow(Echo.run, "x", id="x", task_queue="x", search_attributes=attributes)
         assert (await handle.describe()).typed_search_attributes[item_type] == "INVOICE"
-        with pytest.raises(RPCError, match="exceeds length limit"):
+        with pytest.raises(RPCError, match="exceeds maximum allowed length"):
             await client.start_workflow(Echo.run, "y", id="y" * 41, task_queue="x")
