@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
     from headgate.testing.servers.postgres import PostgresServer
     from headgate.testing.servers.redis import RedisServer
+    from headgate.testing.servers.redis_cluster import RedisCluster
+    from headgate.testing.servers.redis_sentinel import RedisSentinel
     from headgate.testing.servers.temporal import TemporalServer
 
 __all__ = [
     "FakeClock",
     "PostgresServer",
+    "RedisCluster",
+    "RedisSentinel",
     "RedisServer",
     "ServerFailed",
     "ServerUnavailable",
@@ -32,6 +36,8 @@ __all__ = [
 
 _LAZY = {
     "PostgresServer": "headgate.testing.servers.postgres",
+    "RedisCluster": "headgate.testing.servers.redis_cluster",
+    "RedisSentinel": "headgate.testing.servers.redis_sentinel",
     "RedisServer": "headgate.testing.servers.redis",
     "ServerFailed": "headgate.testing.servers.failures",
     "ServerUnavailable": "headgate.testing.servers.failures",

@@ -21,6 +21,8 @@ from headgate.testing.shared import Invitation, SharedServers
 if TYPE_CHECKING:
     from headgate.testing.servers.postgres import PostgresDatabases, PostgresServer
     from headgate.testing.servers.redis import RedisServer
+    from headgate.testing.servers.redis_cluster import RedisClusterAddress
+    from headgate.testing.servers.redis_sentinel import RedisSentinel
     from headgate.testing.servers.temporal import TemporalServer
 
 SHARED = pytest.StashKey[SharedServers | Invitation]()
@@ -118,6 +120,24 @@ def own_redis() -> Iterator[RedisServer]:
 
     with available("redis"), RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(pytestconfig: pytest.Config) -> RedisClusterAddress:
+    """Where the run's shared Redis Cluster of three masters is; tests keep apart by their keys."""
+    with available("redis"):
+        location: RedisClusterAddress = pytestconfig.stash[SHARED].locate("redis_cluster")
+        return location
+
+
+@pytest.fixture
+def redis_sentinel() -> Iterator[RedisSentinel]:
+    """A master, a replica and three sentinels of the test's own, to `fail_over`."""
+    require("redis")
+    from headgate.testing.servers.redis_sentinel import RedisSentinel
+
+    with available("redis"), RedisSentinel() as group:
+        yield group
 
 
 @pytest.fixture(scope="session")

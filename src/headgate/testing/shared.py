@@ -32,6 +32,9 @@ class Kind(NamedTuple):
 KINDS = {
     "postgres": Kind("postgres", lambda m: m.PostgresServer().start(), lambda server: server.port),
     "redis": Kind("redis", lambda m: m.RedisServer(durable=False).start(), lambda server: server.port),
+    "redis_cluster": Kind(
+        "redis_cluster", lambda m: m.RedisCluster(durable=False).start(), lambda cluster: cluster.location
+    ),
     "temporal": Kind("temporal", lambda m: m.TemporalServer(durable=False).start(), lambda server: server.address),
 }
 

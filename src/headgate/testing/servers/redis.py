@@ -29,15 +29,23 @@ class RedisServer(Server):
         super().__init__()
         self._program = packaged_redis()
         self._settings = {
-            "save": "",
+            "save": '""',
             "appendonly": "yes" if durable else "no",
             "databases": str(DATABASES),
             **(settings or {}),
         }
 
     def command(self) -> Sequence[str]:
-        settings = self._settings | {"bind": HOST, "port": str(self.port), "dir": str(self.directory)}
-        return [self._program, *(word for name, value in settings.items() for word in (f"--{name}", value))]
+        # Written once per port: Redis rewrites the file when Sentinel gives it another role, and must find that again.
+        configuration = self.directory / f"redis-{self.port}.conf"
+        if not configuration.exists():
+            here = [f"bind {HOST}", f"port {self.port}", f'dir "{self.directory}"']
+            configuration.write_text("\n".join([*here, *self.configuration(), ""]))
+        return [self._program, str(configuration)]
+
+    def configuration(self) -> list[str]:
+        """The lines of redis.conf, besides its address and directory."""
+        return [f"{name} {value}" for name, value in self._settings.items()]
 
     def client(self, database: int = 0) -> redis.Redis:
         """A plain blocking client that never retries; the caller closes it."""
