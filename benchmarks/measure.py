@@ -1,0 +1,157 @@
+"""Measuring side by side on a machine that is never quiet.
+
+A figure means nothing by itself here: a core's speed may double or halve within seconds. So contestants take turns,
+round after round, and what is judged is a ratio between figures of the same round; the median over the rounds is
+reported with its spread.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+Contestant = Callable[[], float]
+"""Does its share of work once and returns operations per second (or any other figure to compare)."""
+
+
+def rate(work: Callable[[], object], operations: int) -> float:
+    """Operations per second of `work`, which performs `operations` of them."""
+    started = time.perf_counter()
+    work()
+    return operations / (time.perf_counter() - started)
+
+
+def race(contestants: Mapping[str, Contestant], *, repeats: int = 5, warm_up: bool = True) -> Race:
+    """Lets all contestants take turns, `repeats` rounds, every other round in the opposite order."""
+    names = list(contestants)
+    if warm_up:
+        for name in names:
+            contestants[name]()
+    figures: dict[str, list[float]] = {name: [] for name in names}
+    for round_number in range(repeats):
+        for name in names if round_number % 2 == 0 else reversed(names):
+            gc.collect()
+            figures[name].append(contestants[name]())
+    return Race(figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median, and the lowest and highest figure around it."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Every contestant's figures, round by round."""
+
+    figures: Mapping[str, Sequence[float]]
+
+    def spread(self, name: str) -> Spread:
+        return Spread.of(self.figures[name])
+
+    def ratio(self, ours: str, *others: str) -> Spread:
+        """Our figure over the highest of `others` in the same round."""
+        rounds = zip(self.figures[ours], *(self.figures[name] for name in others), strict=True)
+        return Spread.of([mine / max(theirs) for mine, *theirs in rounds])
+
+    def best(self, *names: str) -> str:
+        """The name with the highest median."""
+        return max(names, key=lambda name: self.spread(name).median)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a ratio has to reach: at least `least`, at most `most`, or nothing in particular."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def met(self, ratio: float) -> bool:
+        return (self.least is None or ratio >= self.least) and (self.most is None or ratio <= self.most)
+
+    def __str__(self) -> str:
+        bounds = [f"≥ {self.least:g}"] if self.least is not None else []
+        bounds += [f"≤ {self.most:g}"] if self.most is not None else []
+        return " and ".join(bounds) or "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table: what was measured, our figure, whose figure it is compared with, and the ratio judged."""
+
+    work: str
+    ours: str
+    against: str
+    ratio: Spread
+    target: Target = Target()
+
+    @property
+    def met(self) -> bool:
+        return self.target.met(self.ratio.median)
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows as they are measured; each is printed at once, so that a long run can be watched."""
+
+    title: str
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        print(f"\n## {self.title}\n")
+        print(_line("work", "headgate", "against", "ratio (spread)", "target", ""))
+        print(_line(*("-" * width for width in _WIDTHS)))
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        verdict = "PASS" if row.met else "MISS"
+        if row.target == Target():
+            verdict = ""
+        print(_line(row.work, row.ours, row.against, str(row.ratio), str(row.target), verdict), flush=True)
+
+    def note(self, text: str) -> None:
+        """A remark under the table: what every contestant reached, sizes, circumstances."""
+        self.notes.append(text)
+
+    def close(self) -> None:
+        for text in self.notes:
+            print(f"  {text}")
+
+    @property
+    def missed(self) -> list[Row]:
+        return [row for row in self.rows if not row.met]
+
+
+def per_second(figure: float) -> str:
+    """`12.3k/s`"""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if figure >= size:
+            return f"{figure / size:.3g}{unit}/s"
+    return f"{figure:.3g}/s"
+
+
+def summary(work: str, race: Race) -> str:
+    """All contestants' medians in one line."""
+    return f"{work}: " + ", ".join(f"{name} {per_second(race.spread(name).median)}" for name in race.figures)
+
+
+_WIDTHS = (44, 12, 34, 20, 14, 4)
+
+
+def _line(*cells: str) -> str:
+    return " | ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
