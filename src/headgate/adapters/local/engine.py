@@ -1,0 +1,202 @@
+"""The in-process engine: executions are asyncio tasks, and the queue is what makes them durable.
+
+A process that dies takes its executions along; their claims fall silent, stale recovery gives them back, and they run
+again. A process that lives shows it: claims of running executions are touched, so nobody else takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from headgate.dispatch.model import Claim
+from headgate.dispatch.ports import (
+    STARTED,
+    Execution,
+    ExecutionState,
+    Guard,
+    Outcomes,
+    Start,
+    StartOutcome,
+    StartRequest,
+    Unguarded,
+)
+from headgate.dispatch.registry import Execute, Registry
+from headgate.errors import StoreError
+
+SHORTEST_BEAT, LONGEST_BEAT = 0.05, 15.0
+LONGEST_PAUSE = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One execution, from its start to the report of its outcome."""
+
+    claim: Claim
+    request: StartRequest
+    execute: Execute
+    started: float
+    task: asyncio.Task[None] | None = None
+    begun: bool = False
+    executed: bool = False
+    """Only the report is missing."""
+
+
+class LocalEngine:
+    """A `WorkflowEngine` in this process.
+
+    At most `concurrency` executions of an item type run at once and at most `backlog` are held, waiting ones included.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        outcomes: Outcomes,
+        *,
+        guard: Guard | None = None,
+        concurrency: int = 100,
+        backlog: int = 2000,
+        grace: float = 10.0,
+    ) -> None:
+        self._registry = registry
+        self._outcomes = outcomes
+        self._guard = guard or Unguarded()
+        self._concurrency = concurrency
+        self._backlog = backlog
+        self._grace = grace
+        self._runs: dict[str, _Run] = {}
+        self._held: Counter[str] = Counter()
+        self._lanes: dict[str, asyncio.Semaphore] = {}
+        self._closing = False
+        self._heart: asyncio.Task[None] | None = None
+
+    # -- WorkflowEngine ------------------------------------------------------------------------------------------
+
+    async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
+        if self._heart is None:
+            self._heart = asyncio.create_task(self._beat())
+        return [self._start(request) for request in requests]
+
+    def _start(self, request: StartRequest) -> StartOutcome:
+        item_type = request.claim.item_type
+        if self._closing:
+            return StartOutcome(Start.EXHAUSTED, "shutting down")
+        if item_type not in self._registry:
+            return StartOutcome(Start.FAILED, f"no {item_type!r} is registered in this process")
+        running = self._runs.get(request.execution_id)
+        if running is not None:
+            # Our own older claim was recovered while it ran; the run goes on under the new one.
+            running.claim = request.claim
+            return StartOutcome(Start.ALREADY_STARTED)
+        loop = asyncio.get_running_loop()
+        run = _Run(request.claim, request, self._registry[item_type].execute, loop.time())
+        self._runs[request.execution_id] = run
+        self._held[item_type] += 1
+        run.task = loop.create_task(self._carry(run), name=request.execution_id)
+        return STARTED
+
+    async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
+        return [
+            ExecutionState(Execution.RUNNING if claim.execution_id in self._runs else Execution.NOT_FOUND)
+            for claim in claims
+        ]
+
+    def room(self, item_type: str) -> int | None:
+        return 0 if self._closing else max(0, self._backlog - self._held[item_type])
+
+    async def close(self) -> None:
+        """Gives back what has not begun, waits a while for what runs, then gives that back too."""
+        self._closing = True
+        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
+        for run in self._runs.values():
+            if run.task is not None and not run.begun:
+                run.task.cancel()
+        if tasks:
+            _, running = await asyncio.wait(tasks, timeout=self._grace)
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running, timeout=self._grace)
+        if self._heart is not None:
+            self._heart.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._heart
+
+    # -- one execution -------------------------------------------------------------------------------------------
+
+    async def _carry(self, run: _Run) -> None:
+        try:
+            await self._report(run, await self._execute(run))
+        finally:
+            del self._runs[run.request.execution_id]
+            self._held[run.claim.item_type] -= 1
+
+    async def _execute(self, run: _Run) -> Callable[[], Awaitable[bool]]:
+        """Runs the item at its time; the result says whom to tell."""
+        outcomes, request, item_type = self._outcomes, run.request, run.claim.item_type
+        try:
+            delay = request.start_delay.total_seconds()
+            if delay > 0:
+                await asyncio.sleep(delay)
+            async with self._lane(item_type):
+                if request.config.admission_plan is not None:
+                    await self._guard.admit(request.config.admission_plan, item_type)
+                if not await outcomes.enabled(item_type):
+                    return lambda: outcomes.released(run.claim, "the kill switch was off at its time")
+                run.begun = True
+                await run.execute(run.claim.item_id, json.loads(request.context_json))
+        except asyncio.CancelledError:
+            if not self._closing:
+                raise
+            return lambda: outcomes.released(run.claim, "the engine was closed")
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            return lambda: outcomes.failed(run.claim, failure)
+        return lambda: outcomes.completed(run.claim)
+
+    async def _report(self, run: _Run, tell: Callable[[], Awaitable[bool]]) -> None:
+        """Tells the outcome until it is told: the effect has happened, and nothing but the report may show it."""
+        run.begun = run.executed = True
+        pause = 0.05
+        while True:
+            try:
+                await tell()
+            except StoreError:
+                if self._closing:
+                    return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                return
+
+    def _lane(self, item_type: str) -> asyncio.Semaphore:
+        lane = self._lanes.get(item_type)
+        if lane is None:
+            lane = self._lanes[item_type] = asyncio.Semaphore(self._concurrency)
+        return lane
+
+    # -- signs of life -------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            spans = [run.request.config.stale_after.total_seconds() for run in self._runs.values()]
+            beat = min(max(min(spans, default=LONGEST_BEAT) / 4, SHORTEST_BEAT), LONGEST_BEAT)
+            await asyncio.sleep(beat)
+            long = [run for run in self._runs.values() if loop.time() - run.started >= beat]
+            if long:
+                with contextlib.suppress(StoreError):
+                    await self._touch(long)
+
+    async def _touch(self, runs: Sequence[_Run]) -> None:
+        claims = [run.claim for run in runs]
+        alive = await self._outcomes.alive(claims)
+        for run, claim, held in zip(runs, claims, alive, strict=True):
+            # Lost to another dispatcher, which runs it by now: stop, unless only the report is missing.
+            if not held and not run.executed and run.claim == claim and run.task is not None:
+                run.task.cancel()

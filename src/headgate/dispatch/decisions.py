@@ -1,0 +1,129 @@
+"""What follows from what happened to an item. Pure: facts in, the change out."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import Action, Change, Claim, ClaimedItem, Item, shortened
+from headgate.dispatch.ports import Execution, ExecutionState, Start, StartOutcome
+from headgate.dispatch.status import IN_FLIGHT, Status, may
+from headgate.errors import Conflict
+
+
+def start_delay(
+    item: ClaimedItem, config: DispatchConfig, now: datetime, uniform: Callable[[], float] = random.random
+) -> timedelta:
+    """How long the engine shall hold the item back: until its time, and then some jitter, unless a slot already
+    placed it."""
+    delay = max(item.execute_at - now, timedelta(0))
+    if not item.slotted:
+        delay += timedelta(milliseconds=config.jitter_window_ms * uniform())
+    return delay
+
+
+def after_start(claim: Claim, outcome: StartOutcome, config: DispatchConfig, batch_id: str) -> Change:
+    """The engine answered a start."""
+    if outcome.start in (Start.STARTED, Start.ALREADY_STARTED):
+        detail = "already started" if outcome.start is Start.ALREADY_STARTED else None
+        return Change(claim, (Status.DISPATCHED,), Action.DISPATCHED, claim.retries, batch_id=batch_id, detail=detail)
+    if outcome.start is Start.EXHAUSTED:
+        return released(claim, f"engine exhausted: {outcome.detail}", batch_id)
+    if outcome.start is Start.POISONED:
+        return unrunnable(claim, outcome.detail, batch_id)
+    return _counted(claim, config, Action.START_FAILED, outcome.detail, (), batch_id)
+
+
+def after_success(claim: Claim, detail: str | None = None) -> Change:
+    """The execution ended well."""
+    return Change(claim, (Status.COMPLETED,), Action.COMPLETED, claim.retries, detail=detail)
+
+
+def after_failure(claim: Claim, config: DispatchConfig, error: str) -> Change:
+    """The execution failed."""
+    return _counted(claim, config, Action.FAILED, error, (Status.FAILED,))
+
+
+def after_silence(claim: Claim, status: Status, state: ExecutionState, config: DispatchConfig) -> Change | None:
+    """The claim gave no sign of life and the engine was asked; None if it lives and should just be left alone."""
+    if state.execution is Execution.COMPLETED:
+        return after_success(claim, "found completed")
+    if state.execution is Execution.FAILED:
+        return after_failure(claim, config, state.detail or "found failed")
+    if state.execution is Execution.RUNNING and status is Status.CLAIMED:
+        detail = "found running"
+        return Change(claim, (Status.DISPATCHED,), Action.ADOPTED, claim.retries, detail=detail, seen=status)
+    if state.execution is not Execution.NOT_FOUND:
+        return None
+    lost = status is Status.DISPATCHED
+    error = "execution lost" if lost else "claimed, never started"
+    through = (Status.FAILED,) if lost else ()
+    return _counted(claim, config, Action.STALE_RECOVERED, error, through)._replace(seen=status)
+
+
+def released(claim: Claim, detail: str, batch_id: str | None = None) -> Change:
+    """Given back unrun; counts as nothing."""
+    detail = shortened(detail)
+    return Change(claim, (Status.READY,), Action.RELEASED, claim.retries, batch_id=batch_id, detail=detail)
+
+
+def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:
+    """It can never run: retrying would only hide that."""
+    error = shortened(error)
+    path = (Status.DEAD_LETTER,)
+    return Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, batch_id=batch_id, detail=error)
+
+
+def checked_redirection(before: Status, to: Status, item_id: str) -> None:
+    """`Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item that stands so."""
+    if before in IN_FLIGHT or not may(before, to):
+        verb = "requeued" if to is Status.READY else "discarded"
+        raise Conflict(f"item {item_id!r} is {before} and can't be {verb}")
+
+
+def redirected(item: Item, to: Status, now: datetime) -> Item:
+    """The item after an operator requeued or discarded it. Requeued, it is as new: only its claim's epoch goes on, so
+    that whoever still holds an old claim stays fenced off."""
+    if to is Status.CANCELLED:
+        return replace(item, status=to, completed_at=now, updated_at=now)
+    return replace(
+        item,
+        status=to,
+        due_at=max(item.execute_at, now),
+        batch_id=None,
+        exec_workflow_id=None,
+        claimed_at=None,
+        seen_at=None,
+        dispatched_at=None,
+        completed_at=None,
+        retry_count=0,
+        last_error=None,
+        updated_at=now,
+    )
+
+
+def batch_name() -> str:
+    """A name for a batch: unique, and short enough to read."""
+    return f"BATCH-{secrets.token_hex(6)}"
+
+
+def _counted(
+    claim: Claim,
+    config: DispatchConfig,
+    action: Action,
+    error: str,
+    through: tuple[Status, ...],
+    batch_id: str | None = None,
+) -> Change:
+    """A retry is counted; at the maximum the item is dead-lettered."""
+    retries = claim.retries + 1
+    error = shortened(error)
+    if retries >= config.max_dispatch_retries:
+        path = (*through, Status.DEAD_LETTER)
+        return Change(claim, path, Action.DEAD_LETTERED, retries, error, batch_id=batch_id, detail=error)
+    path = (*through, Status.READY)
+    return Change(claim, path, action, retries, error, config.backoff(retries), batch_id, error)

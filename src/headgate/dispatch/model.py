@@ -1,0 +1,297 @@
+"""What a queued item is: the request for it, its claim, the changes made to it, the trace it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from headgate.dispatch.config import DispatchConfig, checked_type
+from headgate.dispatch.status import Status, origins
+from headgate.errors import Conflict, InvalidInput
+from headgate.iso8601 import format_instant, parse_instant
+from headgate.slots.model import AssignedSlot, checked_id
+
+LARGEST_CONTEXT = 2 * 1024 * 1024
+"""Bytes of JSON; the default limit."""
+LONGEST_ERROR = 2000
+LONGEST_WORKFLOW_ID = 400
+
+
+class EnqueueRequest(NamedTuple):
+    """An item to be queued. Build it with `EnqueueRequest.of`, which checks."""
+
+    item_type: str
+    item_id: str
+    context_json: str
+    execute_at: datetime | None
+    """When it shall run; None or a past time mean now."""
+    slotted: bool = False
+    """Its time is a booked slot: it gets no jitter."""
+    init_workflow_id: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        item_type: str,
+        item_id: str,
+        context: Any = None,
+        execute_at: datetime | str | None = None,
+        *,
+        slot: AssignedSlot | None = None,
+        slotted: bool = False,
+        init_workflow_id: str | None = None,
+        largest_context: int = LARGEST_CONTEXT,
+    ) -> EnqueueRequest:
+        """A checked request. A `slot` gives the time, unless `execute_at` says otherwise."""
+        checked_type(item_type)
+        checked_id(item_id, "item_id")
+        if slot is not None:
+            slotted = True
+            execute_at = slot.scheduled_time if execute_at is None else execute_at
+        moment = None if execute_at is None else parse_instant(execute_at, "execute_at")
+        if init_workflow_id is not None:
+            good = isinstance(init_workflow_id, str) and 0 < len(init_workflow_id) <= LONGEST_WORKFLOW_ID
+            if not good or not init_workflow_id.isprintable():
+                raise InvalidInput(
+                    "init_workflow_id", f"must be a text of 1 to {LONGEST_WORKFLOW_ID} printable characters"
+                )
+        text = context_json(context, largest_context)
+        return cls(item_type, item_id, text, moment, bool(slotted), init_workflow_id)
+
+
+class Enqueued(NamedTuple):
+    """What came of an enqueue."""
+
+    item_type: str
+    item_id: str
+    existing: bool
+    """True when the item was queued before this call, whatever became of it since; it was left as it is."""
+
+
+class Claim(NamedTuple):
+    """The right to change one item. The epoch grows with every claim of the item: an older one can change nothing."""
+
+    item_type: str
+    item_id: str
+    epoch: int
+    retries: int
+    """How many retries the item had used when it was claimed; true as long as the epoch is."""
+
+    @property
+    def execution_id(self) -> str:
+        """The id under which engines run the item: always the same, so that none runs it twice at once."""
+        return f"exec-{self.item_type}-{self.item_id}"
+
+
+class ClaimedItem(NamedTuple):
+    """A claim with all that is needed to start it."""
+
+    claim: Claim
+    execute_at: datetime
+    slotted: bool
+    context_json: str | None
+
+
+class Batch(NamedTuple):
+    """Items claimed together, by the store's clock."""
+
+    batch_id: str
+    claimed_at: datetime
+    items: list[ClaimedItem]
+
+
+class Action(StrEnum):
+    """What an audit entry tells."""
+
+    CLAIMED = "CLAIMED"
+    DISPATCHED = "DISPATCHED"
+    ADOPTED = "ADOPTED"
+    """Found running although its start was never recorded."""
+    RELEASED = "RELEASED"
+    """Given back unrun, without counting a retry."""
+    START_FAILED = "START_FAILED"
+    STALE_RECOVERED = "STALE_RECOVERED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    DEAD_LETTERED = "DEAD_LETTERED"
+    REQUEUED = "REQUEUED"
+    DISCARDED = "DISCARDED"
+    CONFIGURED = "CONFIGURED"
+    BATCH_COMPLETE = "BATCH_COMPLETE"
+
+
+class Change(NamedTuple):
+    """One item's next step, decided; a store writes it if the claim still holds and the status allows it."""
+
+    claim: Claim
+    path: tuple[Status, ...]
+    """The statuses passed through; it rests in the last."""
+    action: Action
+    retries: int
+    error: str | None = None
+    """Replaces the item's last error; None keeps it."""
+    pause: timedelta | None = None
+    """Not due again before this long from now; None keeps its time."""
+    batch_id: str | None = None
+    detail: str | None = None
+    seen: Status | None = None
+    """The status on which the decision rests: a change that came in between voids it. None if any will do."""
+
+    @property
+    def status(self) -> Status:
+        return self.path[-1]
+
+    @property
+    def origins(self) -> tuple[Status, ...]:
+        """The statuses the item may leave by this change; `Conflict` if the table knows no such step."""
+        found = origins(self.path)
+        if self.seen is None:
+            return found
+        if self.seen not in found:
+            raise Conflict(f"an item that is {self.seen} can't become {self.path[0]}")
+        return (self.seen,)
+
+
+class AuditEntry(NamedTuple):
+    """One line of the insert-only audit."""
+
+    audit_id: int
+    item_type: str
+    item_id: str | None
+    batch_id: str | None
+    action: str
+    status_before: str | None
+    status_after: str | None
+    detail: str | None
+    created_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "auditId": self.audit_id,
+            "itemType": self.item_type,
+            "itemId": self.item_id,
+            "batchId": self.batch_id,
+            "action": self.action,
+            "statusBefore": self.status_before,
+            "statusAfter": self.status_after,
+            "detail": self.detail,
+            "createdAt": format_instant(self.created_at),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A queued item as it stands now."""
+
+    item_type: str
+    item_id: str
+    status: Status
+    execute_at: datetime
+    due_at: datetime
+    """When it may be claimed: `execute_at`, or later while it waits for a retry."""
+    slotted: bool
+    init_workflow_id: str | None
+    batch_id: str | None
+    exec_workflow_id: str | None
+    claim_epoch: int
+    claimed_at: datetime | None
+    seen_at: datetime | None
+    """The last sign of life of its claim."""
+    dispatched_at: datetime | None
+    completed_at: datetime | None
+    retry_count: int
+    last_error: str | None
+    created_at: datetime
+    updated_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "itemType": self.item_type,
+            "itemId": self.item_id,
+            "status": self.status.value,
+            "executeAt": format_instant(self.execute_at),
+            "dueAt": format_instant(self.due_at),
+            "slotted": self.slotted,
+            "initWorkflowId": self.init_workflow_id,
+            "batchId": self.batch_id,
+            "execWorkflowId": self.exec_workflow_id,
+            "claimEpoch": self.claim_epoch,
+            "claimedAt": _instant(self.claimed_at),
+            "seenAt": _instant(self.seen_at),
+            "dispatchedAt": _instant(self.dispatched_at),
+            "completedAt": _instant(self.completed_at),
+            "retryCount": self.retry_count,
+            "lastError": self.last_error,
+            "createdAt": format_instant(self.created_at),
+            "updatedAt": format_instant(self.updated_at),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One item type's queue at a glance."""
+
+    item_type: str
+    depth: Mapping[Status, int]
+    oldest_ready_age: timedelta | None
+    """How long the oldest due item has waited past its time; None if none is due."""
+
+    def to_json(self) -> dict[str, Any]:
+        age = self.oldest_ready_age
+        return {
+            "itemType": self.item_type,
+            "depth": {status.value: self.depth.get(status, 0) for status in Status},
+            "oldestReadyAgeSecs": None if age is None else age.total_seconds(),
+        }
+
+
+class Pruned(NamedTuple):
+    """What retention removed."""
+
+    items: int
+    audit: int
+
+
+def context_json(context: Any, largest: int = LARGEST_CONTEXT) -> str:
+    """The context as JSON text, or `InvalidInput`."""
+    try:
+        text = json.dumps(context, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text) if text.isascii() else len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput("context", f"is not JSON: {error}"[:200]) from None
+    if size > largest:
+        raise InvalidInput("context", f"has {size} bytes of JSON; at most {largest} are allowed")
+    return text
+
+
+def shortened(error: str) -> str:
+    """An error text that fits its column in every database, Oracle's bytes included, without control characters."""
+    text = "".join(char if char.isprintable() else " " for char in error[:LONGEST_ERROR])
+    return text.encode("utf-8", "replace")[:LONGEST_ERROR].decode("utf-8", "ignore") or "unknown error"
+
+
+def _instant(moment: datetime | None) -> str | None:
+    return None if moment is None else format_instant(moment)
+
+
+__all__ = [
+    "Action",
+    "AuditEntry",
+    "Batch",
+    "Change",
+    "Claim",
+    "ClaimedItem",
+    "DispatchConfig",
+    "EnqueueRequest",
+    "Enqueued",
+    "Item",
+    "Pruned",
+    "QueueStats",
+    "Status",
+    "context_json",
+    "shortened",
+]

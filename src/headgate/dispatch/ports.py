@@ -1,0 +1,285 @@
+"""What dispatch needs from the outside: a store, an engine, a guard at the call, and somebody to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import (
+    AuditEntry,
+    Batch,
+    Change,
+    Claim,
+    Enqueued,
+    EnqueueRequest,
+    Item,
+    Pruned,
+    QueueStats,
+)
+from headgate.dispatch.status import Status
+
+
+class QueueStore(Protocol):
+    """Keeps the queue; what dispatching needs of it.
+
+    Time is the store's own clock unless `now` is given. Every method is one transaction: it happens whole or not at
+    all, and whatever was returned survives a crash.
+    """
+
+    async def config(self, item_type: str) -> DispatchConfig | None:
+        """The item type's settings as they are now."""
+        ...
+
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
+    ) -> list[Enqueued]:
+        """Queues each item with its context, once: one that exists is left alone. `within` is a transaction of the
+        caller's, in the store's own terms; the items are then queued if and when that commits."""
+        ...
+
+    async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
+        """Claims up to `limit` items that are due before `look_ahead` from now, with their contexts. No item is
+        claimed twice, whoever else is claiming; nobody waits for anybody."""
+        ...
+
+    async def stale(
+        self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
+    ) -> list[tuple[Claim, Status]]:
+        """Claims in flight without a sign of life for `stale_after`, the longest silent first."""
+        ...
+
+    async def settle(self, changes: Sequence[Change], *, now: datetime | None = None) -> list[bool]:
+        """Writes each change and its audit entry, if its claim still holds; False where it does not. A change to
+        COMPLETED deletes the context."""
+        ...
+
+    async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+        """Notes a sign of life of each claim; False where the claim is lost."""
+        ...
+
+    async def wait(self, item_type: str, timeout: float) -> None:
+        """Returns after `timeout` seconds, or sooner if items may have become ready. A hint, no promise."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the store holds."""
+        ...
+
+
+class QueueLedger(Protocol):
+    """Keeps the queue; what operating it needs. The same object as the `QueueStore`."""
+
+    async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
+        """Makes `config` its item type's settings, effective from the next cycle on any node."""
+        ...
+
+    async def configs(self) -> list[DispatchConfig]:
+        """Every item type's settings, by name."""
+        ...
+
+    async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
+        """The item and its context, as JSON text."""
+        ...
+
+    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
+        """A page of items in order of their ids, past the id `after`."""
+        ...
+
+    async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
+        """How many items stand where."""
+        ...
+
+    async def redirect(
+        self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
+    ) -> int:
+        """Requeues (to READY) or discards (to CANCELLED) items; with None, all dead letters. A requeued item is as
+        new: its time, its context and its slot stand, retries and error start afresh. `NotFound` or `Conflict` for an
+        item that is not there or not in a status that allows it; then nothing is changed at all."""
+        ...
+
+    async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
+        """Audit entries, newest first, older than the entry `before`."""
+        ...
+
+    async def prune(self, before: datetime) -> Pruned:
+        """Forgets items that finished, and audit entries written, before a time; in batches."""
+        ...
+
+
+class StartRequest(NamedTuple):
+    """An execution to start."""
+
+    claim: Claim
+    config: DispatchConfig
+    """Names the workflow type, the task queue and the admission plan."""
+    context_json: str
+    """Checked: it parses."""
+    start_delay: timedelta
+
+    @property
+    def execution_id(self) -> str:
+        return self.claim.execution_id
+
+
+class Start(StrEnum):
+    """What came of a start."""
+
+    STARTED = "STARTED"
+    ALREADY_STARTED = "ALREADY_STARTED"
+    """An execution with this id runs, or ran and ended well. As good as started."""
+    EXHAUSTED = "EXHAUSTED"
+    """The engine takes no more just now. The claim is released, no retry is counted, the cycle slows down."""
+    FAILED = "FAILED"
+    """Not started; worth a retry."""
+    POISONED = "POISONED"
+    """This item can never be started (too large for the engine, say); it is dead-lettered alone."""
+
+
+class StartOutcome(NamedTuple):
+    start: Start
+    detail: str = ""
+
+
+STARTED = StartOutcome(Start.STARTED)
+
+
+class Execution(StrEnum):
+    """What an engine knows of an execution."""
+
+    RUNNING = "RUNNING"
+    """Runs, or waits for its start delay."""
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    """Ended badly: failed, timed out, terminated or cancelled."""
+    NOT_FOUND = "NOT_FOUND"
+    """The engine knows of none: it was never started, or is lost."""
+    UNKNOWN = "UNKNOWN"
+    """The engine can't tell now. Nothing is concluded from it."""
+
+
+class ExecutionState(NamedTuple):
+    execution: Execution
+    detail: str = ""
+
+
+class WorkflowEngine(Protocol):
+    """Runs executions. It may be started twice for the same item, and makes it one.
+
+    It tells `Outcomes` how executions ended; what it could not tell is found by asking `describe`.
+    """
+
+    async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
+        """Starts all of them concurrently and says for each what came of it, in order. Never raises for one item's
+        sake."""
+        ...
+
+    async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
+        """What is known of each claim's execution, in order, in as few calls as the engine allows. One that runs
+        under an older epoch is RUNNING too."""
+        ...
+
+    def room(self, item_type: str) -> int | None:
+        """How many more items it would take now; None for any number."""
+        ...
+
+    async def close(self) -> None:
+        """Stops taking work. What is lost by it is found by stale recovery."""
+        ...
+
+
+class Outcomes(Protocol):
+    """Who an engine tells. Each call returns when it is committed: True, or False if the claim was lost meanwhile and
+    nothing was changed. `StoreError` means: not told, tell again."""
+
+    async def completed(self, claim: Claim) -> bool:
+        """The execution ended well."""
+        ...
+
+    async def failed(self, claim: Claim, error: str) -> bool:
+        """The execution failed: it is retried later, or dead-lettered at the maximum."""
+        ...
+
+    async def released(self, claim: Claim, reason: str) -> bool:
+        """The execution was not begun and won't be: the item goes back, no retry is counted."""
+        ...
+
+    async def alive(self, claims: Sequence[Claim]) -> list[bool]:
+        """A sign of life of executions that go on; False where the claim is lost."""
+        ...
+
+    async def enabled(self, item_type: str) -> bool:
+        """Whether executions of this type may begin, by the kill switch; at most a second old."""
+        ...
+
+
+class Guard(Protocol):
+    """Holds an execution back until its item type's limit admits it."""
+
+    async def admit(self, plan: str, key: str) -> None:
+        """Returns when the plan admits one call for `key`; waits as long as that takes."""
+        ...
+
+
+class Unguarded:
+    """Admits everybody."""
+
+    async def admit(self, plan: str, key: str) -> None: ...
+
+
+class DispatchObserver(Protocol):
+    """Hears what dispatch does, for metrics. Called on the event loop: must be quick and must not raise."""
+
+    def claimed(self, item_type: str, items: int) -> None:
+        """A batch was claimed."""
+        ...
+
+    def started(self, item_type: str, items: int) -> None:
+        """Executions were started."""
+        ...
+
+    def start_failed(self, item_type: str, items: int) -> None:
+        """Starts failed or were refused."""
+        ...
+
+    def recovered(self, item_type: str, items: int) -> None:
+        """Stale claims were given back."""
+        ...
+
+    def finished(self, item_type: str, completed: int, failed: int) -> None:
+        """Outcomes of executions were recorded."""
+        ...
+
+    def dead_lettered(self, item_type: str, items: int) -> None:
+        """Items ran out of retries, or could never run."""
+        ...
+
+    def cycled(self, item_type: str, seconds: float) -> None:
+        """A cycle ended."""
+        ...
+
+    def measured(self, item_type: str, depth: Mapping[Status, int]) -> None:
+        """The queue's depth was measured."""
+        ...
+
+
+class Unobserved:
+    """Tells nobody."""
+
+    def claimed(self, item_type: str, items: int) -> None: ...
+
+    def started(self, item_type: str, items: int) -> None: ...
+
+    def start_failed(self, item_type: str, items: int) -> None: ...
+
+    def recovered(self, item_type: str, items: int) -> None: ...
+
+    def finished(self, item_type: str, completed: int, failed: int) -> None: ...
+
+    def dead_lettered(self, item_type: str, items: int) -> None: ...
+
+    def cycled(self, item_type: str, seconds: float) -> None: ...
+
+    def measured(self, item_type: str, depth: Mapping[Status, int]) -> None: ...

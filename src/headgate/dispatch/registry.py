@@ -1,0 +1,64 @@
+"""Where a domain says what its items are and how they run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.errors import ConfigurationError, NotFound
+
+Execute = Callable[[str, Any], Awaitable[Any]]
+"""`async def execute(item_id, context)`: pure business logic that knows nothing of dispatch. Raising means failed. It
+may be run again after a crash, so its effects should be keyed by the item's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """One item type: its first settings and how it runs."""
+
+    config: DispatchConfig
+    """Written when the database has none for this type; afterwards the database's word stands."""
+    execute: Execute
+    workflow: type | None = None
+    """The workflow class an engine with workflows of its own runs instead of `execute`."""
+
+    @property
+    def item_type(self) -> str:
+        return self.config.item_type
+
+
+class Registry:
+    """The domains of this process."""
+
+    def __init__(self, *domains: Domain) -> None:
+        self._domains: dict[str, Domain] = {}
+        for domain in domains:
+            self.add(domain)
+
+    def add(self, domain: Domain) -> None:
+        if domain.item_type in self._domains:
+            raise ConfigurationError("item_type", f"{domain.item_type!r} is registered twice")
+        self._domains[domain.item_type] = domain
+
+    def register(self, item_type: str, execute: Execute, *, workflow: type | None = None, **settings: Any) -> Domain:
+        """Registers an item type; `settings` are its first `DispatchConfig`."""
+        domain = Domain(DispatchConfig(item_type=item_type, **settings), execute, workflow)
+        self.add(domain)
+        return domain
+
+    def __getitem__(self, item_type: str) -> Domain:
+        try:
+            return self._domains[item_type]
+        except KeyError:
+            raise NotFound("item type", item_type) from None
+
+    def __contains__(self, item_type: object) -> bool:
+        return item_type in self._domains
+
+    def __iter__(self) -> Iterator[Domain]:
+        return iter(self._domains.values())
+
+    def __len__(self) -> int:
+        return len(self._domains)

@@ -1,0 +1,76 @@
+"""The status machine of a queued item: one table, from which everything else follows.
+
+READY ──▶ CLAIMED ──▶ DISPATCHED ──▶ COMPLETED
+  ▲          │             │
+  ├──────────┤◀────────────┤           given back unrun: failed start, stale claim, lost execution
+  │          └──▶ FAILED ◀─┘           passed through, never rested in: the same write goes on to …
+  ├───────────────┘ └──▶ DEAD_LETTER   … READY while retries are left, DEAD_LETTER when they are used up
+  └──────── requeue ────────┘
+READY, DEAD_LETTER ──▶ CANCELLED       discarded by an operator
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import pairwise
+
+from headgate.errors import Conflict
+
+
+class Status(StrEnum):
+    """Where an item stands."""
+
+    READY = "READY"
+    """Waits for its time."""
+    CLAIMED = "CLAIMED"
+    """Taken by a dispatcher that has not said yet what came of it."""
+    DISPATCHED = "DISPATCHED"
+    """An engine has it: it runs, or waits there for its start delay."""
+    COMPLETED = "COMPLETED"
+    """Its execution ended well. Final; the context is gone."""
+    FAILED = "FAILED"
+    """Its execution failed. Passed through on the way to READY or DEAD_LETTER."""
+    DEAD_LETTER = "DEAD_LETTER"
+    """Out of retries, or never able to run. An operator requeues or discards it."""
+    CANCELLED = "CANCELLED"
+    """Discarded by an operator. Final; the context is gone."""
+
+
+TRANSITIONS: dict[Status, frozenset[Status]] = {
+    Status.READY: frozenset({Status.CLAIMED, Status.CANCELLED}),
+    # An outcome may overtake the record of its own start, so CLAIMED ends as DISPATCHED does.
+    Status.CLAIMED: frozenset({Status.DISPATCHED, Status.READY, Status.COMPLETED, Status.FAILED, Status.DEAD_LETTER}),
+    Status.DISPATCHED: frozenset({Status.READY, Status.COMPLETED, Status.FAILED}),
+    Status.FAILED: frozenset({Status.READY, Status.DEAD_LETTER}),
+    Status.DEAD_LETTER: frozenset({Status.READY, Status.CANCELLED}),
+    Status.COMPLETED: frozenset(),
+    Status.CANCELLED: frozenset(),
+}
+
+IN_FLIGHT = (Status.CLAIMED, Status.DISPATCHED)
+"""Held by a claim: only the holder of its epoch may change it."""
+FINISHED = (Status.COMPLETED, Status.CANCELLED)
+"""Nothing will ever happen to it again; retention may forget it."""
+
+
+def may(before: Status, after: Status) -> bool:
+    """Whether the table allows the step."""
+    return after in TRANSITIONS[before]
+
+
+def checked_step(before: Status, after: Status) -> Status:
+    """`after`, or `Conflict` if the table does not allow the step."""
+    if not may(before, after):
+        raise Conflict(f"an item that is {before} can't become {after}")
+    return after
+
+
+def origins(path: Sequence[Status]) -> tuple[Status, ...]:
+    """The statuses in flight from which `path`, a chain of steps made in one write, may start."""
+    for before, after in pairwise(path):
+        checked_step(before, after)
+    found = tuple(status for status in IN_FLIGHT if may(status, path[0]))
+    if not found:
+        raise Conflict(f"an item in flight can't become {path[0]}")
+    return found

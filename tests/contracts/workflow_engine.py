@@ -1,0 +1,166 @@
+"""What every `WorkflowEngine` promises. Each engine's test module brings a harness and inherits the tests.
+
+The harness runs items of type `WORK` whose context says how they behave:
+`{"do": "succeed"}`, `{"do": "fail", "error": "…"}`, `{"do": "wait"}` (until `release(item_id)`).
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
+
+from headgate.dispatch.model import Claim, EnqueueRequest, Item
+from headgate.dispatch.ports import Execution, QueueLedger, QueueStore, Start, StartRequest, WorkflowEngine
+from headgate.dispatch.status import Status
+from headgate.testing import eventually
+
+WORK = "WORK"
+NO_DELAY = timedelta(0)
+
+
+class Ran(NamedTuple):
+    """One execution that began."""
+
+    item_id: str
+    context: Any
+    at: float
+    """`time.monotonic()`"""
+
+
+class Store(QueueStore, QueueLedger, Protocol):
+    """Both sides of a store."""
+
+
+class EngineHarness(Protocol):
+    """An engine with a queue behind it, in which `WORK` is configured (two retries, no backoff)."""
+
+    engine: WorkflowEngine
+    store: Store
+    ran: list[Ran]
+
+    def release(self, item_id: str) -> None:
+        """Lets an item that waits go on."""
+        ...
+
+
+async def claimed(harness: EngineHarness, contexts: dict[str, Any], delay: timedelta = NO_DELAY) -> list[StartRequest]:
+    """Start requests for items freshly enqueued and claimed."""
+    config = await harness.store.config(WORK)
+    assert config is not None
+    await harness.store.enqueue([EnqueueRequest.of(WORK, item_id, context) for item_id, context in contexts.items()])
+    batch = await harness.store.claim(WORK, len(contexts), NO_DELAY)
+    assert len(batch.items) == len(contexts)
+    return [StartRequest(item.claim, config, item.context_json or "", delay) for item in batch.items]
+
+
+async def item(harness: EngineHarness, item_id: str) -> Item:
+    found = await harness.store.find(WORK, item_id)
+    assert found is not None
+    return found[0]
+
+
+async def all_stand(harness: EngineHarness, item_ids: list[str], status: Status) -> bool:
+    return all([(await item(harness, item_id)).status is status for item_id in item_ids])
+
+
+class WorkflowEngineContract:
+    """Inherit, and override the fixture `harness`."""
+
+    async def test_runs_each_item_with_its_context_and_reports_completion(self, harness: EngineHarness) -> None:
+        contexts = {f"ok-{n}": {"do": "succeed", "n": n, "text": "żółć 💧"} for n in range(5)}
+        outcomes = await harness.engine.start(await claimed(harness, contexts))
+        assert [outcome.start for outcome in outcomes] == [Start.STARTED] * 5
+        await eventually(lambda: all_stand(harness, list(contexts), Status.COMPLETED))
+        assert {ran.item_id: ran.context for ran in harness.ran} == contexts
+
+    async def test_executions_run_concurrently(self, harness: EngineHarness) -> None:
+        names = [f"together-{n}" for n in range(4)]
+        await harness.engine.start(await claimed(harness, {name: {"do": "wait"} for name in names}))
+        await eventually(lambda: len(harness.ran) == 4)
+        for name in names:
+            harness.release(name)
+        await eventually(lambda: all_stand(harness, names, Status.COMPLETED))
+
+    async def test_a_second_start_is_as_good_as_the_first_and_runs_nothing(self, harness: EngineHarness) -> None:
+        requests = await claimed(harness, {"twice": {"do": "wait"}})
+        (first,) = await harness.engine.start(requests)
+        (second,) = await harness.engine.start(requests)
+        assert (first.start, second.start) == (Start.STARTED, Start.ALREADY_STARTED)
+        harness.release("twice")
+        await eventually(lambda: all_stand(harness, ["twice"], Status.COMPLETED))
+        assert [ran.item_id for ran in harness.ran] == ["twice"]
+
+    async def test_a_failure_is_reported_with_its_error_and_may_be_started_again(self, harness: EngineHarness) -> None:
+        requests = await claimed(harness, {"bad": {"do": "fail", "error": "card declined"}})
+        await harness.engine.start(requests)
+
+        async def failed() -> Item | None:
+            found = await item(harness, "bad")
+            return found if found.retry_count else None
+
+        once = await eventually(failed)
+        assert once is not None
+        assert once.status is Status.READY
+        assert once.retry_count == 1
+        assert once.last_error is not None
+        assert "card declined" in once.last_error
+        batch = await harness.store.claim(WORK, 1, NO_DELAY)
+        (again,) = [StartRequest(i.claim, requests[0].config, i.context_json or "", NO_DELAY) for i in batch.items]
+        (outcome,) = await harness.engine.start([again])
+        assert outcome.start is Start.STARTED
+        await eventually(lambda: all_stand(harness, ["bad"], Status.DEAD_LETTER))
+        assert len(harness.ran) == 2
+
+    async def test_nothing_begins_before_its_start_delay(self, harness: EngineHarness) -> None:
+        requests = await claimed(harness, {"later": {"do": "succeed"}}, timedelta(seconds=1))
+        before = time.monotonic()
+        await harness.engine.start(requests)
+        (state,) = await harness.engine.describe([requests[0].claim])
+        assert state.execution is Execution.RUNNING
+        await eventually(lambda: all_stand(harness, ["later"], Status.COMPLETED))
+        # A server's timer may count from when it took the request, and in its own resolution.
+        assert harness.ran[0].at - before >= 0.95
+
+    async def test_describe_tells_running_from_unknown_in_order(self, harness: EngineHarness) -> None:
+        requests = await claimed(harness, {"here": {"do": "wait"}})
+        await harness.engine.start(requests)
+        await eventually(lambda: harness.ran)
+        strangers = [Claim(WORK, f"never-{n}", 1, 0) for n in range(120)]
+        states = await harness.engine.describe([*strangers[:60], requests[0].claim, *strangers[60:]])
+        assert [state.execution for state in states] == (
+            [Execution.NOT_FOUND] * 60 + [Execution.RUNNING] + [Execution.NOT_FOUND] * 60
+        )
+        harness.release("here")
+        await eventually(lambda: all_stand(harness, ["here"], Status.COMPLETED))
+
+    async def test_describe_of_nothing_and_start_of_nothing(self, harness: EngineHarness) -> None:
+        assert await harness.engine.describe([]) == []
+        assert await harness.engine.start([]) == []
+
+    async def test_an_outcome_may_overtake_the_record_of_its_start(self, harness: EngineHarness) -> None:
+        """The cycle records DISPATCHED after the engine's answer; the execution may be over by then."""
+        await harness.engine.start(await claimed(harness, {"quick": {"do": "succeed"}}))
+        await eventually(lambda: all_stand(harness, ["quick"], Status.COMPLETED))
+        found = await harness.store.find(WORK, "quick")
+        assert found is not None
+        assert found[1] is None, "COMPLETED deletes the context"
+
+    async def test_a_lost_claim_changes_nothing(self, harness: EngineHarness) -> None:
+        """Peer bug 19: an execution started under an old epoch reports in vain."""
+        (request,) = await claimed(harness, {"zombie": {"do": "wait"}})
+        stale = request._replace(claim=request.claim._replace(epoch=request.claim.epoch - 1))
+        await harness.engine.start([stale])
+        await eventually(lambda: harness.ran)
+        harness.release("zombie")
+
+        async def gone() -> bool:
+            (state,) = await harness.engine.describe([request.claim])
+            return state.execution is not Execution.RUNNING
+
+        await eventually(gone)
+        assert (await item(harness, "zombie")).status is Status.CLAIMED
+
+    async def test_room_is_a_number_or_unlimited(self, harness: EngineHarness) -> None:
+        room = harness.engine.room(WORK)
+        assert room is None or room > 0
