@@ -64,8 +64,10 @@ class Occupancy:
         self._known: list[tuple[int, int]] = []  # disjoint, ordered stretches whose counters have been read
         self._jumps: dict[int, int] = {}
         self._runs: dict[int, FullRun] = {}
+        self._stored: set[int] = set()
         self._changed: set[int] = set()
         self._filled: set[int] = set()
+        self._opened: set[int] = set()
 
     def following(self, at_ms: int) -> int:
         """The first open window at or after a time."""
@@ -110,14 +112,28 @@ class Occupancy:
             self._jumps[start_ms] = self.following(start_ms + self.size_ms)
         return counts[1] - 1
 
+    def release(self, start_ms: int) -> None:
+        """Gives a place in the window back."""
+        was_full = self.taken(start_ms) >= self.limit
+        counts = self._counts[start_ms]
+        counts[0] -= 1
+        self._changed.add(start_ms)
+        if was_full and counts[0] < self.limit:
+            self._opened.add(start_ms)
+
     def learn_windows(self, from_ms: int, rows: Iterable[WindowCount], limit: int) -> None:
         """Remembers what `windows_from(from_ms, limit)` returned; a short answer says that nothing follows."""
         last, count = from_ms, 0
-        for start, taken, placed in rows:
-            last, count = start, count + 1
-            if start not in self._changed:
-                self._counts[start] = [taken, placed]
+        for row in rows:
+            last, count = row.start_ms, count + 1
+            self._remember(row)
         self._know(from_ms, last + 1 if count >= limit else LATEST_MS)
+
+    def learn_window(self, start_ms: int, count: WindowCount | None) -> None:
+        """Remembers what the store said of one window: its counters, or that it has none."""
+        if count is not None:
+            self._remember(count)
+        self._know(start_ms, start_ms + 1)
 
     def learn_run(self, at_ms: int, run: FullRun | None) -> None:
         """Remembers what `run_before(at_ms)` returned."""
@@ -127,16 +143,22 @@ class Occupancy:
                 self._jumps[at_ms] = run.resume_ms
 
     def changed_windows(self) -> list[WindowCount]:
-        """The counters to write back."""
+        """The counters to write back, in order."""
         return [WindowCount(start, *self._counts[start]) for start in sorted(self._changed)]
+
+    def is_stored(self, start_ms: int) -> bool:
+        """Whether the store has a row for the window already."""
+        return start_ms in self._stored
 
     def changed_runs(self) -> RunChanges:
         """The runs to remove and write, so that the table again holds exactly the maximal full runs."""
-        return joined_runs(
-            self._fresh_runs(),
-            ending_at=self._run_ending_at,
-            starting_at=self._run_starting_at,
-        )
+        joined = joined_runs(self._fresh_runs(), ending_at=self._run_ending_at, starting_at=self._run_starting_at)
+        for start in self._opened:
+            run = self._ledger.run_before(start)
+            if run is not None and start < run.resume_ms:
+                joined.removed.append(run.start_ms)
+                joined.written.extend(split_run(run, start, self.following(start + self.size_ms)))
+        return joined
 
     def _beyond(self, at: int) -> int | None:
         """Where to go on from a full window; None if the window has room."""
@@ -148,6 +170,11 @@ class Occupancy:
         if self.taken(at) < self.limit:
             return None
         return self.following(at + self.size_ms)
+
+    def _remember(self, count: WindowCount) -> None:
+        self._stored.add(count.start_ms)
+        if count.start_ms not in self._changed:
+            self._counts[count.start_ms] = [count.taken, count.placed]
 
     def _is_known(self, start_ms: int) -> bool:
         index = bisect_right(self._known, (start_ms, LATEST_MS)) - 1
@@ -212,6 +239,12 @@ def joined_runs(
             resume = after.resume_ms
         written.append(FullRun(start, resume))
     return RunChanges(removed, written)
+
+
+def split_run(run: FullRun, start_ms: int, following_ms: int) -> list[FullRun]:
+    """What is left of a run when one of its windows has room again; `following_ms` is the next open window."""
+    parts = [FullRun(run.start_ms, start_ms), FullRun(following_ms, run.resume_ms)]
+    return [part for part in parts if part.start_ms < part.resume_ms]
 
 
 def full_runs(counts: Iterable[WindowCount], policy: WindowPolicy) -> list[FullRun]:

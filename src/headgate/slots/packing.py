@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from headgate.errors import SlotsExhausted
+from headgate.errors import HeadgateError, NotFound, SlotsExhausted
 from headgate.iso8601 import from_ms
-from headgate.slots.model import WindowPolicy
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.windows import LATEST_MS, align, first_capacity, position
+
+Booking = AssignedSlot | HeadgateError
+"""What came of one request: its slot, or why there is none."""
 
 
 class Place(NamedTuple):
@@ -67,6 +70,36 @@ class Packer:
         return occupancy.first_free(following)
 
 
-def exhausted(name: str, full: Full) -> SlotsExhausted:
-    """The error for a request that found no room before its horizon."""
-    return SlotsExhausted(name, None if full.earliest_ms is None else from_ms(full.earliest_ms))
+def book_all(
+    active: PolicyVersion,
+    packer: Packer,
+    requests: Sequence[SlotRequest],
+    existing: Mapping[str, AssignedSlot],
+) -> tuple[list[Booking], list[AssignedSlot]]:
+    """What comes of each request, in order, and which slots are new. An event that has a slot keeps it, also when it
+    got it earlier in the same list."""
+    name, version = active.name, active.version
+    bookings: list[Booking] = []
+    fresh: dict[str, AssignedSlot] = {}
+    for event_id, requested_ms in requests:
+        had = existing.get(event_id) or fresh.get(event_id)
+        if had is not None:
+            bookings.append(had._replace(existing=True))
+            continue
+        place = packer.place(requested_ms)
+        if isinstance(place, Full):
+            earliest = None if place.earliest_ms is None else from_ms(place.earliest_ms)
+            bookings.append(SlotsExhausted(name, earliest))
+            continue
+        slot = AssignedSlot(event_id, name, version, requested_ms, place.window_start_ms, place.scheduled_ms)
+        fresh[event_id] = slot
+        bookings.append(slot)
+    return bookings, list(fresh.values())
+
+
+def unbooked(name: str, requests: Sequence[SlotRequest], existing: Mapping[str, AssignedSlot]) -> list[Booking]:
+    """What comes of requests for a config that does not exist: the slots their events have, or `NotFound`."""
+    return [
+        existing[event_id]._replace(existing=True) if event_id in existing else NotFound("config", name)
+        for event_id, _ in requests
+    ]

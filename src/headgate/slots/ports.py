@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
-from headgate.errors import HeadgateError
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
+from headgate.slots.packing import Booking
 
-Booking = AssignedSlot | HeadgateError
-"""What came of one request: its slot, or why there is none."""
+T = TypeVar("T")
 
 
 class Pruned(NamedTuple):
@@ -46,7 +45,7 @@ class SlotStore(Protocol):
         """The event's slot."""
         ...
 
-    async def cancel(self, event_id: str, *, now_ms: int | None = None) -> AssignedSlot | None:
+    async def cancel(self, event_id: str) -> AssignedSlot | None:
         """Removes the event's slot and frees its room; None if it has none."""
         ...
 
@@ -54,8 +53,8 @@ class SlotStore(Protocol):
         """Slots scheduled before a time, oldest first, past the (scheduled, event) cursor: pages for reconciliation."""
         ...
 
-    async def occupancy(self, name: str, from_ms: int, windows: int) -> tuple[PolicyVersion, Occupancy, int]:
-        """The active policy, a detached view of at least `windows` windows that are not full, and the time now."""
+    async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
+        """What `look(active policy, view of the windows, now in ms)` makes of the state; nothing is written."""
         ...
 
     async def prune(self, before_ms: int) -> Pruned:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TypeVar
@@ -22,7 +22,8 @@ from headgate.slots.model import (
     checked_id,
     checked_name,
 )
-from headgate.slots.ports import Booking, Pruned, SlotObserver, SlotStore, Unobserved
+from headgate.slots.packing import Booking
+from headgate.slots.ports import Pruned, SlotObserver, SlotStore, Unobserved
 from headgate.slots.windows import ever_opens
 from headgate.wiring import factory
 
@@ -184,8 +185,12 @@ class SlotScheduler:
     async def forecast(self, config_name: str, events: int = 1, at: datetime | str | None = None) -> Forecast:
         """When `events` events that want `at` (now, if not given) would land, without booking anything."""
         wanted = None if at is None else to_ms(parse_instant(at, "at"))
-        version, occupancy, now_ms = await self._store.occupancy(checked_name(config_name), wanted or 0, 0)
-        return forecast(version, occupancy, now_ms, events, now_ms if wanted is None else wanted)
+        return await self._store.survey(
+            checked_name(config_name),
+            lambda version, occupancy, now_ms: forecast(
+                version, occupancy, now_ms, events, now_ms if wanted is None else wanted
+            ),
+        )
 
     async def reconcile(
         self,
@@ -211,7 +216,8 @@ class SlotScheduler:
                 if redispatch is not None:
                     await redispatch(slot)
                 else:
-                    await self.cancel(slot.event_id)
+                    with suppress(NotFound):  # cancelled by somebody else in the meantime
+                        await self.cancel(slot.event_id)
             cursor = slots[-1].scheduled_ms, slots[-1].event_id
         return leaked
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from headgate.clock import Clock, SystemClock
 from headgate.errors import NotFound
 from headgate.iso8601 import from_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from headgate.slots.packing import Full, Packer, exhausted
-from headgate.slots.ports import Booking, Pruned
+from headgate.slots.packing import Booking, Packer, book_all, unbooked
+from headgate.slots.ports import Pruned
 from headgate.slots.windows import align
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -93,39 +96,31 @@ class MemorySlotStore:
         return config.versions[::-1] if config else []
 
     async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+        existing = {event_id: slot for event_id, _ in requests if (slot := self._slots.get(event_id))}
         config = self._configs.get(name)
         if config is None:
-            return [self._existing(request.event_id) or NotFound("config", name) for request in requests]
-        active = config.active
-        occupancy = Occupancy(active.policy, config)
-        packer = Packer(active.policy, occupancy, self._now(now_ms), self._uniform)
-        bookings: list[Booking] = []
-        for event_id, requested_ms in requests:
-            booking: Booking | None = self._existing(event_id)
-            if booking is None:
-                place = packer.place(requested_ms)
-                if isinstance(place, Full):
-                    booking = exhausted(name, place)
-                else:
-                    booking = AssignedSlot(event_id, name, active.version, requested_ms, *place)
-                    self._slots[event_id] = booking
-            bookings.append(booking)
+            return unbooked(name, requests, existing)
+        policy = config.active.policy
+        occupancy = Occupancy(policy, config)
+        packer = Packer(policy, occupancy, self._now(now_ms), self._uniform)
+        bookings, fresh = book_all(config.active, packer, requests, existing)
         config.write(occupancy)
+        self._slots.update((slot.event_id, slot) for slot in fresh)
         return bookings
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return self._existing(event_id)
 
-    async def cancel(self, event_id: str, *, now_ms: int | None = None) -> AssignedSlot | None:
+    async def cancel(self, event_id: str) -> AssignedSlot | None:
         slot = self._slots.pop(event_id, None)
         if slot is None:
             return None
         config = self._configs[slot.config_name]
         start = align(slot.scheduled_ms, config.active.policy.size_ms)
-        count = config.counts.get(start)
-        if count is not None:
-            config.count(count._replace(taken=count.taken - 1))
-            config.find_runs(self._now(now_ms))
+        if start in config.counts:
+            occupancy = Occupancy(config.active.policy, config)
+            occupancy.release(start)
+            config.write(occupancy)
         return slot._replace(existing=True)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
@@ -136,11 +131,11 @@ class MemorySlotStore:
         first = bisect_right(found, after, key=lambda slot: (slot.scheduled_ms, slot.event_id)) if after else 0
         return [slot._replace(existing=True) for slot in found[first : first + limit]]
 
-    async def occupancy(self, name: str, from_ms: int, windows: int) -> tuple[PolicyVersion, Occupancy, int]:
+    async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         config = self._configs.get(name)
         if config is None:
             raise NotFound("config", name)
-        return config.active, Occupancy(config.active.policy, config), self._now(None)
+        return look(config.active, Occupancy(config.active.policy, config), self._now(None))
 
     async def prune(self, before_ms: int) -> Pruned:
         old = [event_id for event_id, slot in self._slots.items() if slot.scheduled_ms < before_ms]

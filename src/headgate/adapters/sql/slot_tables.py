@@ -34,7 +34,7 @@ slot = sa.Table(
     sa.Column("window_start", Instant, nullable=False),
     sa.Column("scheduled_at", Instant, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
-    sa.Index("headgate_slot_config_name_scheduled_at_ix", "config_name", "scheduled_at"),
+    sa.Index("headgate_slot_scheduled_at_ix", "scheduled_at"),
     info={"about": "One row an event. window_start is the window it was booked into, under its config version."},
 )
 

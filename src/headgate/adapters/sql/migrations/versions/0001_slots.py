@@ -39,7 +39,7 @@ def upgrade() -> None:
         sa.Column("created_at", Instant, nullable=False),
         sa.PrimaryKeyConstraint("event_id", name="headgate_slot_pk"),
     )
-    op.create_index("headgate_slot_config_name_scheduled_at_ix", "headgate_slot", ["config_name", "scheduled_at"])
+    op.create_index("headgate_slot_scheduled_at_ix", "headgate_slot", ["scheduled_at"])
     op.create_table(
         "headgate_slot_window",
         sa.Column("config_name", sa.String(128), nullable=False),

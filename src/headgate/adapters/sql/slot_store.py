@@ -1,0 +1,64 @@
+"""`SqlSlotStore`: the `SlotStore` port over a `Database`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from headgate.adapters.sql import slots
+from headgate.adapters.sql.engine import Database
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.occupancy import Occupancy
+from headgate.slots.packing import Booking
+from headgate.slots.ports import Pruned
+
+T = TypeVar("T")
+
+PRUNE_BATCH = 5000
+
+
+class SqlSlotStore:
+    """Slots in SQLite, PostgreSQL or Oracle. Any number of processes may share the database."""
+
+    def __init__(self, database: Database, *, owns_database: bool = True) -> None:
+        self._database = database
+        self._owns_database = owns_database
+        self._uniform = random.Random().random
+        self._book = slots.book
+        if database.dialect == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.adapters.sql.slots_postgres import Booker
+
+            self._book = Booker().book
+
+    async def configure(self, name: str, policy: WindowPolicy, *, now_ms: int | None = None) -> PolicyVersion:
+        return await self._database.write(slots.configure, name, policy, now_ms)
+
+    async def history(self, name: str) -> list[PolicyVersion]:
+        return await self._database.read(slots.history, name)
+
+    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+        return await self._database.write(self._book, name, requests, now_ms, self._uniform)
+
+    async def find(self, event_id: str) -> AssignedSlot | None:
+        return (await self._database.read(slots.find_all, [event_id])).get(event_id)
+
+    async def cancel(self, event_id: str) -> AssignedSlot | None:
+        return await self._database.write(slots.cancel, event_id)
+
+    async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
+        return await self._database.read(slots.booked, before_ms, after, limit)
+
+    async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
+        return await self._database.read(slots.survey, name, look)
+
+    async def prune(self, before_ms: int) -> Pruned:
+        total = 0
+        while removed := await self._database.write(slots.prune_slots, before_ms, PRUNE_BATCH):
+            total += removed
+        return Pruned(total, await self._database.write(slots.prune_windows, before_ms))
+
+    async def close(self) -> None:
+        if self._owns_database:
+            await self._database.close()
