@@ -58,7 +58,7 @@ class Occupancy:
         self.limit = policy.max_per_window
         self.size_ms = policy.size_ms
         self._calendar = policy.calendar
-        self._ledger = ledger
+        self.ledger = ledger
         self._chunk = chunk
         self._counts: dict[int, list[int]] = {}
         self._known: list[tuple[int, int]] = []  # disjoint, ordered stretches whose counters have been read
@@ -78,7 +78,7 @@ class Occupancy:
         counts = self._counts.get(start_ms)
         if counts is None:
             if not self._is_known(start_ms):
-                self.learn_windows(start_ms, self._ledger.windows_from(start_ms, self._chunk), self._chunk)
+                self.learn_windows(start_ms, self.ledger.windows_from(start_ms, self._chunk), self._chunk)
                 return self.taken(start_ms)
             return 0
         return counts[0]
@@ -154,7 +154,7 @@ class Occupancy:
         """The runs to remove and write, so that the table again holds exactly the maximal full runs."""
         joined = joined_runs(self._fresh_runs(), ending_at=self._run_ending_at, starting_at=self._run_starting_at)
         for start in self._opened:
-            run = self._ledger.run_before(start)
+            run = self.ledger.run_before(start)
             if run is not None and start < run.resume_ms:
                 joined.removed.append(run.start_ms)
                 joined.written.extend(split_run(run, start, self.following(start + self.size_ms)))
@@ -163,7 +163,7 @@ class Occupancy:
     def _beyond(self, at: int) -> int | None:
         """Where to go on from a full window; None if the window has room."""
         if at not in self._counts and not self._is_known(at):
-            self.learn_run(at, self._ledger.run_before(at))
+            self.learn_run(at, self.ledger.run_before(at))
             onward = self._jumps.get(at)
             if onward is not None:
                 return onward
@@ -204,13 +204,13 @@ class Occupancy:
     def _run_ending_at(self, start_ms: int) -> FullRun | None:
         run = self._runs.get(start_ms)
         if run is None:
-            run = self._ledger.run_before(start_ms - 1)
+            run = self.ledger.run_before(start_ms - 1)
         return run if run is not None and run.resume_ms == start_ms else None
 
     def _run_starting_at(self, start_ms: int) -> FullRun | None:
         if start_ms >= LATEST_MS or self.taken(start_ms) < self.limit:
             return None
-        run = self._ledger.run_before(start_ms)
+        run = self.ledger.run_before(start_ms)
         return run if run is not None and run.start_ms == start_ms else None
 
 

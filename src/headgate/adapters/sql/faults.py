@@ -11,6 +11,8 @@ from headgate.errors import Conflict, StoreError, StoreUnavailable
 
 _RETRYABLE_STATES = {"40001", "40P01", "55P03", "23505"}
 """PostgreSQL: serialization failure, deadlock, lock not available, unique violation."""
+_OUTAGE_CLASSES = {"08", "53", "57", "58"}
+"""PostgreSQL: connection lost, no resources, shut down by an operator, system error."""
 
 
 @contextmanager
@@ -28,11 +30,23 @@ def translated() -> Iterator[None]:
         raise StoreUnavailable(f"database unreachable: {error.strerror or type(error).__name__}") from error
 
 
+def fault(state: str, message: str) -> StoreError:
+    """What a PostgreSQL error is to headgate. `Conflict` means: roll back, try again."""
+    summary = message.strip().partition("\n")[0][:200]
+    if state in _RETRYABLE_STATES:
+        return Conflict(f"conflicting write: {summary}")
+    if state[:2] in _OUTAGE_CLASSES:
+        return StoreUnavailable(f"database unavailable: {summary}")
+    return StoreError(f"database error: {summary}")
+
+
 def _translation(error: sa.exc.DBAPIError) -> StoreError:
-    """`Conflict` means: roll back, try again. The driver's text may hold values, so only its first line is kept."""
-    summary = str(error.orig).strip().partition("\n")[0][:200]
+    """The driver's text may hold values from the statement, so only its first line is kept."""
     state = getattr(error.orig, "sqlstate", None)
-    if isinstance(error, sa.exc.IntegrityError) or state in _RETRYABLE_STATES:
+    if state:
+        return fault(state, str(error.orig))
+    summary = str(error.orig).strip().partition("\n")[0][:200]
+    if isinstance(error, sa.exc.IntegrityError):
         return Conflict(f"conflicting write: {summary}")
     if error.connection_invalidated or isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
         return StoreUnavailable(f"database unavailable: {summary}")

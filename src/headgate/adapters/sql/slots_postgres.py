@@ -1,7 +1,7 @@
 """Booking on PostgreSQL in two flushes: one that locks and reads, one that writes and commits.
 
 The generic path in `slots.py` asks one thing at a time, and the config's lock is held over every round trip. Here the
-questions go out together in psycopg's pipeline mode. What to ask is guessed from the policy of the last booking and
+questions go out together (`flight.py`). What to ask is guessed from the policy of the last booking and
 the host's clock; a wrong guess costs another question (`SqlLedger`), never a wrong answer.
 """
 
@@ -9,80 +9,105 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from psycopg import AsyncConnection
 from sqlalchemy.engine import Connection
 
 from headgate.adapters.sql import slots
+from headgate.adapters.sql.flight import BEGIN, BY_INDEX, COMMIT, Raw, Rows, Statement, awaited, fly, numbers, texts
 from headgate.adapters.sql.instants import InstantText
-from headgate.adapters.sql.slots import SqlLedger, assigned
-from headgate.iso8601 import from_ms, to_ms
+from headgate.adapters.sql.slots import SqlLedger
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.windows import align, next_open
 
-Raw = AsyncConnection[tuple[Any, ...]]
-
 COPY_FROM = 400
-"""Slots in one transaction from which COPY, which pipeline mode can't carry, is worth its own round trip."""
+"""Slots in one transaction from which COPY, which a flight can't carry, is worth its own round trip."""
 MOST_PROBES = 64
 """First windows asked about in advance; a batch with more distinct ones asks for the rest as it comes to them."""
 
-LOCK = "SELECT version FROM headgate_slot_config WHERE name = %s FOR UPDATE"
+LOCK = Statement("headgate_slot_lock", "SELECT version FROM headgate_slot_config WHERE name = $1 FOR UPDATE")
 # Not now(), which is when the transaction began: it may have waited for the lock since.
-CLOCK = "SELECT clock_timestamp()"
-EXISTING = """
-    SELECT event_id, config_name, config_version, requested_at, window_start, scheduled_at
-    FROM headgate_slot WHERE event_id = ANY(%s)
-"""
-FIRST_WINDOWS = """
-    SELECT window_start, taken, placed FROM headgate_slot_window
-    WHERE config_name = %s AND window_start = ANY(%s)
-"""
+CLOCK = Statement("headgate_slot_clock", "SELECT ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+EXISTING = Statement(
+    "headgate_slot_existing",
+    """
+    SELECT event_id, config_name, config_version, (extract(epoch FROM requested_at) * 1000)::bigint,
+        (extract(epoch FROM window_start) * 1000)::bigint, (extract(epoch FROM scheduled_at) * 1000)::bigint
+    FROM headgate_slot WHERE event_id = ANY($1::text[])
+    """,
+)
+FIRST_WINDOWS = Statement(
+    "headgate_slot_first_windows",
+    """
+    SELECT probe.at, taken, placed
+    FROM unnest($2::bigint[]) AS probe(at)
+    JOIN headgate_slot_window ON config_name = $1 AND window_start = 'epoch'::timestamptz + probe.at * interval '1 ms'
+    """,
+)
 # For each probed window: the run that starts at or before it, and the counters from where that run lets go.
-NEXT_WINDOWS = """
-    SELECT probe.at, run.window_start, run.resume_at, counted.window_start, counted.taken, counted.placed
-    FROM unnest(%(probes)s::timestamptz[], %(limits)s::int[]) AS probe(at, rows)
+NEXT_WINDOWS = Statement(
+    "headgate_slot_next_windows",
+    """
+    SELECT probe.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
+        (extract(epoch FROM run.resume_at) * 1000)::bigint,
+        (extract(epoch FROM counted.window_start) * 1000)::bigint, counted.taken, counted.placed
+    FROM unnest($2::bigint[], $3::int[]) AS probe(at, rows)
     LEFT JOIN LATERAL (
         SELECT window_start, resume_at FROM headgate_slot_run
-        WHERE config_name = %(name)s AND window_start <= probe.at
+        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + probe.at * interval '1 ms'
         ORDER BY window_start DESC LIMIT 1
     ) AS run ON true
     LEFT JOIN LATERAL (
         SELECT window_start, taken, placed FROM headgate_slot_window
-        WHERE config_name = %(name)s AND window_start >= greatest(probe.at, run.resume_at)
+        WHERE config_name = $1
+            AND window_start >= greatest('epoch'::timestamptz + probe.at * interval '1 ms', run.resume_at)
         ORDER BY window_start LIMIT probe.rows
     ) AS counted ON true
     ORDER BY probe.at, counted.window_start
-"""
-INSERT_SLOTS = """
+    """,
+)
+INSERT_SLOTS = Statement(
+    "headgate_slot_insert",
+    """
     INSERT INTO headgate_slot
         (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at)
-    SELECT event_id, %(name)s, %(version)s, 'epoch'::timestamptz + requested * interval '1 ms',
-        'epoch'::timestamptz + start * interval '1 ms', 'epoch'::timestamptz + scheduled * interval '1 ms', %(now)s
-    FROM unnest(%(ids)s::text[], %(requested)s::bigint[], %(starts)s::bigint[], %(scheduled)s::bigint[])
-        AS new(event_id, requested, start, scheduled)
-"""
+    SELECT event_id, $1, $2::int, 'epoch'::timestamptz + requested * interval '1 ms',
+        'epoch'::timestamptz + start * interval '1 ms', 'epoch'::timestamptz + scheduled * interval '1 ms',
+        'epoch'::timestamptz + $3::bigint * interval '1 ms'
+    FROM unnest($4::text[], $5::bigint[], $6::bigint[], $7::bigint[]) AS new(event_id, requested, start, scheduled)
+    """,
+)
 COPY_SLOTS = """
     COPY headgate_slot
         (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at) FROM STDIN
 """
-WRITE_WINDOWS = """
+WRITE_WINDOWS = Statement(
+    "headgate_slot_write_windows",
+    """
     INSERT INTO headgate_slot_window (config_name, window_start, taken, placed)
-    SELECT %(name)s, start, taken, placed
-    FROM unnest(%(starts)s::timestamptz[], %(taken)s::int[], %(placed)s::int[]) AS new(start, taken, placed)
+    SELECT $1, 'epoch'::timestamptz + start * interval '1 ms', taken, placed
+    FROM unnest($2::bigint[], $3::int[], $4::int[]) AS new(start, taken, placed)
     ON CONFLICT (config_name, window_start) DO UPDATE SET taken = EXCLUDED.taken, placed = EXCLUDED.placed
-"""
-REMOVE_RUNS = "DELETE FROM headgate_slot_run WHERE config_name = %s AND window_start = ANY(%s)"
-WRITE_RUNS = """
+    """,
+)
+REMOVE_RUNS = Statement(
+    "headgate_slot_remove_runs",
+    """
+    DELETE FROM headgate_slot_run USING unnest($2::bigint[]) AS old(start)
+    WHERE config_name = $1 AND window_start = 'epoch'::timestamptz + old.start * interval '1 ms'
+    """,
+)
+WRITE_RUNS = Statement(
+    "headgate_slot_write_runs",
+    """
     INSERT INTO headgate_slot_run (config_name, window_start, resume_at)
-    SELECT %(name)s, start, resume
-    FROM unnest(%(starts)s::timestamptz[], %(resumes)s::timestamptz[]) AS new(start, resume)
-"""
+    SELECT $1, 'epoch'::timestamptz + start * interval '1 ms', 'epoch'::timestamptz + resume * interval '1 ms'
+    FROM unnest($2::bigint[], $3::bigint[]) AS new(start, resume)
+    """,
+)
 
 
 class Probe(NamedTuple):
@@ -121,7 +146,7 @@ class Booker:
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
         probes = _probes(guess.policy, requests, guessed_now) if guess else []
-        reading: Reading = _awaited(connection, lambda raw: _read(raw, name, requests, probes))
+        reading: Reading = awaited(connection, lambda raw: _read(raw, name, requests, probes))
         if reading.version is None:
             return unbooked(name, requests, reading.existing)
         active = guess
@@ -138,15 +163,8 @@ class Booker:
         if fresh:
             # Before the pipeline opens: joining runs may have to ask the database.
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
-            _awaited(connection, lambda raw: _write(raw, active, fresh, counts, runs, from_ms(at_ms)))
+            awaited(connection, lambda raw: _write(raw, active, fresh, counts, runs, at_ms))
         return bookings
-
-
-def _awaited(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
-    """Awaits psycopg work on the connection's own driver connection, inside the transaction it stands in."""
-    adapted = connection.connection.dbapi_connection
-    assert adapted is not None
-    return cast(Any, adapted).run_async(work)
 
 
 def _probes(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms: int) -> list[Probe]:
@@ -160,43 +178,55 @@ def _probes(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms: int) 
 
 
 async def _read(raw: Raw, name: str, requests: Sequence[SlotRequest], probes: list[Probe]) -> Reading:
-    async with raw.pipeline():
-        locked = await raw.execute(LOCK, (name,))
-        clock = await raw.execute(CLOCK)
-        existing = await raw.execute(EXISTING, ([event_id for event_id, _ in requests],))
-        first = following = None
-        if probes:
-            first = await raw.execute(FIRST_WINDOWS, (name, [from_ms(probe.first_ms) for probe in probes]))
-            following = await raw.execute(
+    calls: list[tuple[Statement, Sequence[str]]] = [
+        (BEGIN, ()),
+        (BY_INDEX, ()),
+        (LOCK, (name,)),
+        (CLOCK, ()),
+        (EXISTING, (texts(event_id for event_id, _ in requests),)),
+    ]
+    if probes:
+        calls += [
+            (FIRST_WINDOWS, (name, numbers(probe.first_ms for probe in probes))),
+            (
                 NEXT_WINDOWS,
-                {
-                    "name": name,
-                    "probes": [from_ms(probe.next_ms) for probe in probes],
-                    "limits": [probe.rows for probe in probes],
-                },
-            )
-        version = await locked.fetchone()
-        now = await clock.fetchone()
-        assert now is not None
-        return Reading(
-            None if version is None else version[0],
-            to_ms(now[0]),
-            {row[0]: assigned(*row) for row in await existing.fetchall()},
-            [WindowCount(to_ms(at), taken, placed) for at, taken, placed in await first.fetchall()] if first else [],
-            _grouped(await following.fetchall()) if following else [],
-        )
+                (name, numbers(probe.next_ms for probe in probes), numbers(probe.rows for probe in probes)),
+            ),
+        ]
+    _, _, locked, clock, existing, *windows = await fly(raw, calls)
+    firsts, following = windows or ([], [])
+    return Reading(
+        _whole(locked[0][0]) if locked else None,
+        _whole(clock[0][0]),
+        {slot.event_id: slot for slot in map(_assigned, existing)},
+        [WindowCount(*map(_whole, row)) for row in firsts],
+        _grouped(following),
+    )
 
 
-def _grouped(rows: Iterable[tuple[Any, ...]]) -> list[tuple[int, FullRun | None, list[WindowCount]]]:
+def _whole(text: bytes | None) -> int:
+    assert text is not None
+    return int(text)
+
+
+def _assigned(row: tuple[bytes | None, ...]) -> AssignedSlot:
+    event_id, name, *rest = row
+    assert event_id is not None
+    assert name is not None
+    version, requested, window, scheduled = map(_whole, rest)
+    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, existing=True)
+
+
+def _grouped(rows: Rows) -> list[tuple[int, FullRun | None, list[WindowCount]]]:
     """Rows of `NEXT_WINDOWS`, by probed window."""
     found: dict[int, tuple[int, FullRun | None, list[WindowCount]]] = {}
-    for at, run_start, resume, start, taken, placed in rows:
-        at_ms = to_ms(at)
+    for at, run_start, resume, *count in rows:
+        at_ms = _whole(at)
         if at_ms not in found:
-            run = None if run_start is None else FullRun(to_ms(run_start), to_ms(resume))
+            run = None if run_start is None else FullRun(_whole(run_start), _whole(resume))
             found[at_ms] = at_ms, run, []
-        if start is not None:
-            found[at_ms][2].append(WindowCount(to_ms(start), taken, placed))
+        if count[0] is not None:
+            found[at_ms][2].append(WindowCount(*map(_whole, count)))
     return list(found.values())
 
 
@@ -217,56 +247,45 @@ async def _write(
     fresh: Sequence[AssignedSlot],
     counts: Sequence[WindowCount],
     runs: RunChanges,
-    now: datetime,
+    now_ms: int,
 ) -> None:
     name = active.name
+    calls: list[tuple[Statement, Sequence[str]]] = []
     if len(fresh) >= COPY_FROM:
         async with raw.cursor().copy(COPY_SLOTS) as copy:
-            await copy.write(_copy_text(fresh, now))
-    async with raw.pipeline():
-        if len(fresh) < COPY_FROM:
-            await raw.execute(
+            await copy.write(_copy_text(fresh, now_ms))
+    else:
+        calls.append(
+            (
                 INSERT_SLOTS,
-                {
-                    "name": name,
-                    "version": active.version,
-                    "ids": [slot.event_id for slot in fresh],
-                    "requested": [slot.requested_ms for slot in fresh],
-                    "starts": [slot.window_start_ms for slot in fresh],
-                    "scheduled": [slot.scheduled_ms for slot in fresh],
-                    "now": now,
-                },
+                (
+                    name,
+                    str(active.version),
+                    str(now_ms),
+                    texts(slot.event_id for slot in fresh),
+                    numbers(slot.requested_ms for slot in fresh),
+                    numbers(slot.window_start_ms for slot in fresh),
+                    numbers(slot.scheduled_ms for slot in fresh),
+                ),
             )
-        await raw.execute(
-            WRITE_WINDOWS,
-            {
-                "name": name,
-                "starts": [from_ms(count.start_ms) for count in counts],
-                "taken": [count.taken for count in counts],
-                "placed": [count.placed for count in counts],
-            },
         )
-        if runs.removed:
-            await raw.execute(REMOVE_RUNS, (name, [from_ms(start) for start in runs.removed]))
-        if runs.written:
-            await raw.execute(
-                WRITE_RUNS,
-                {
-                    "name": name,
-                    "starts": [from_ms(run.start_ms) for run in runs.written],
-                    "resumes": [from_ms(run.resume_ms) for run in runs.written],
-                },
-            )
-        await raw.commit()
+    starts, taken, placed = zip(*counts, strict=True)
+    calls.append((WRITE_WINDOWS, (name, numbers(starts), numbers(taken), numbers(placed))))
+    if runs.removed:
+        calls.append((REMOVE_RUNS, (name, numbers(runs.removed))))
+    if runs.written:
+        starts, resumes = zip(*runs.written, strict=True)
+        calls.append((WRITE_RUNS, (name, numbers(starts), numbers(resumes))))
+    await fly(raw, [*calls, (COMMIT, ())])
 
 
-def _copy_text(fresh: Sequence[AssignedSlot], now: datetime) -> str:
+def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
     """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name."""
     text = InstantText()
     name = fresh[0].config_name.replace("\\", "\\\\")
-    version, created = fresh[0].config_version, now.isoformat()
+    version, created = fresh[0].config_version, text(now_ms)
     return "".join(
         f"{event_id.replace(chr(92), chr(92) * 2)}\t{name}\t{version}\t{text(requested)}Z\t{text(window)}Z"
-        f"\t{text(scheduled)}Z\t{created}\n"
+        f"\t{text(scheduled)}Z\t{created}Z\n"
         for event_id, _, _, requested, window, scheduled, _ in fresh
     )

@@ -1,0 +1,149 @@
+"""Several PostgreSQL statements in one flush, for the few paths where round trips are the cost.
+
+psycopg's own pipeline mode talks to the socket after every statement, which on an event loop costs more than the
+statements do. A `Flight` hands all of them to libpq, flushes once, and wakes up when answers are there. Statements are
+prepared once a connection; parameters and answers travel as text, so callers write numbers and read numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import AsyncConnection, pq
+from sqlalchemy.engine import Connection
+
+from headgate.adapters.sql.faults import fault
+from headgate.errors import StoreUnavailable
+
+Raw = AsyncConnection[Any]
+Rows = list[tuple[bytes | None, ...]]
+
+_prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
+
+
+class Statement(NamedTuple):
+    """SQL with $1-style parameters, under the name it is prepared by."""
+
+    name: str
+    sql: str
+
+
+BEGIN = Statement("headgate_begin", "BEGIN")
+COMMIT = Statement("headgate_commit", "COMMIT")
+# Prepared statements keep their plan. One made while a table was small would go on reading all of it when it is large.
+BY_INDEX = Statement("headgate_by_index", "SET LOCAL enable_seqscan = off")
+
+
+def awaited(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
+    """Awaits psycopg work on a connection's own driver connection, from plain code inside `run_sync`."""
+    adapted = connection.connection.dbapi_connection
+    assert adapted is not None
+    return cast(Any, adapted).run_async(work)
+
+
+async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+    """Runs the statements in order and returns each one's rows. The first that fails raises; the rest are not run.
+
+    Cancelled in mid-air, the connection is closed: nobody could tell what it still has to say.
+    """
+    pgconn = raw.pgconn
+    known = _prepared.setdefault(raw, set())
+    try:
+        pgconn.enter_pipeline_mode()
+        fresh = [statement for statement, _ in calls if statement.name not in known]
+        for statement in fresh:
+            pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
+        for statement, parameters in calls:
+            pgconn.send_query_prepared(
+                statement.name.encode(), [None if text is None else text.encode() for text in parameters]
+            )
+        pgconn.pipeline_sync()
+        await _flushed(pgconn)
+        answers, error = await _answers(pgconn, len(fresh) + len(calls))
+        await _synced(pgconn)
+        pgconn.exit_pipeline_mode()
+    except psycopg.Error as broken:
+        await raw.close()
+        raise StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}") from broken
+    except BaseException:
+        await raw.close()
+        raise
+    if error is not None:
+        raise error
+    known.update(statement.name for statement in fresh)
+    return answers[len(fresh) :]
+
+
+def numbers(values: Iterable[int]) -> str:
+    """A PostgreSQL array of integers."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def texts(values: Iterable[str]) -> str:
+    """A PostgreSQL array of texts."""
+    return "{" + ",".join(['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]) + "}"
+
+
+async def _flushed(pgconn: pq.abc.PGconn) -> None:
+    while pgconn.flush():
+        # Read as well: a server that can't get rid of its answers stops taking questions.
+        await _wakeup(pgconn.socket, writing=True)
+        pgconn.consume_input()
+
+
+async def _answers(pgconn: pq.abc.PGconn, count: int) -> tuple[list[Rows], Exception | None]:
+    """The rows of the next `count` statements, and the first error among them."""
+    answers: list[Rows] = []
+    error: Exception | None = None
+    for _ in range(count):
+        rows: Rows = []
+        while (result := await _result(pgconn)) is not None:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                error = error or _error(result)
+            elif result.status == pq.ExecStatus.TUPLES_OK:
+                width = range(result.nfields)
+                rows = [tuple([result.get_value(row, column) for column in width]) for row in range(result.ntuples)]
+        answers.append(rows)
+    return answers, error
+
+
+async def _synced(pgconn: pq.abc.PGconn) -> None:
+    result = await _result(pgconn)
+    assert result is not None
+    assert result.status == pq.ExecStatus.PIPELINE_SYNC
+
+
+async def _result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
+    while pgconn.is_busy():
+        await _wakeup(pgconn.socket, writing=False)
+        pgconn.consume_input()
+    return pgconn.get_result()
+
+
+async def _wakeup(socket: int, *, writing: bool) -> None:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    loop.add_reader(socket, wake)
+    if writing:
+        loop.add_writer(socket, wake)
+    try:
+        await future
+    finally:
+        loop.remove_reader(socket)
+        if writing:
+            loop.remove_writer(socket)
+
+
+def _error(result: pq.abc.PGresult) -> Exception:
+    state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+    message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+    return fault(state.decode(), message.decode(errors="replace"))

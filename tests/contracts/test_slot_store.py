@@ -1,0 +1,259 @@
+"""What every `SlotStore` promises, on every adapter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headgate.errors import NotFound, SlotsExhausted
+from headgate.iso8601 import from_ms, to_ms
+from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from headgate.slots.ports import SlotStore
+from tests.contracts.slot_ledger import check_ledger, windows_and_runs
+
+T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
+T_MS = to_ms(T)
+NOW = T_MS - 3_600_000
+
+
+def wants(count: int, at_ms: int = T_MS, prefix: str = "e") -> list[SlotRequest]:
+    return [SlotRequest(f"{prefix}{n}", at_ms) for n in range(count)]
+
+
+async def book(store: SlotStore, requests: list[SlotRequest], now_ms: int = NOW, name: str = "c") -> list[AssignedSlot]:
+    bookings = await store.book(name, requests, now_ms=now_ms)
+    slots = [booking for booking in bookings if isinstance(booking, AssignedSlot)]
+    assert len(slots) == len(bookings), bookings
+    return slots
+
+
+async def test_a_burst_packs_window_after_window(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    booked = await book(slots, wants(35))
+    assert [slot.window_start_ms for slot in booked] == [T_MS + n // 10 * 4000 for n in range(35)]
+    assert all(0 <= slot.scheduled_ms - slot.window_start_ms < 4000 for slot in booked)
+    assert not any(slot.existing for slot in booked)
+    assert await check_ledger(slots, "c", NOW) == {T_MS: 10, T_MS + 4000: 10, T_MS + 8000: 10, T_MS + 12000: 5}
+    _, _, runs = await windows_and_runs(slots, "c")
+    assert runs == [(T_MS, T_MS + 12000)]
+
+
+async def test_the_same_event_keeps_its_slot_whatever_else_the_call_says(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    await slots.configure("other", WindowPolicy(1, "PT1S"), now_ms=NOW)
+    (first,) = await book(slots, wants(1))
+    for name, at in [("c", T_MS), ("c", T_MS + 99_000), ("other", T_MS), ("unknown", T_MS)]:
+        assert await book(slots, wants(1, at), name=name) == [first._replace(existing=True)]
+    assert await slots.find("e0") == first._replace(existing=True)
+    assert await check_ledger(slots, "c", NOW) == {T_MS: 1}
+    assert await check_ledger(slots, "other", NOW) == {}
+
+
+async def test_an_event_named_twice_in_one_batch_has_one_slot(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    first, again = await book(slots, wants(1) + wants(1))
+    assert again == first._replace(existing=True)
+    assert await check_ledger(slots, "c", NOW) == {T_MS: 1}
+
+
+async def test_the_first_window_holds_in_proportion_to_what_is_left_of_it(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    booked = await book(slots, wants(4, T_MS + 3000))
+    assert [slot.window_start_ms for slot in booked] == [T_MS, T_MS, T_MS + 4000, T_MS + 4000]
+    assert all(slot.scheduled_ms >= T_MS + 3000 for slot in booked)
+
+
+async def test_a_past_time_means_now(slots: SlotStore) -> None:
+    """Peer bug 26: a past requested time would fire at once and break the limit."""
+    await slots.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    booked = await book(slots, wants(5, T_MS - 86_400_000), now_ms=T_MS)
+    assert [slot.window_start_ms for slot in booked] == [T_MS, T_MS, T_MS + 4000, T_MS + 4000, T_MS + 8000]
+    assert all(slot.scheduled_ms >= T_MS for slot in booked)
+
+
+async def test_the_stores_own_clock_counts_when_none_is_given(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(1000, "PT1S"))
+    before = to_ms(datetime.now(UTC)) - 60_000
+    (slot,) = await slots.book("c", wants(1, 0))
+    assert isinstance(slot, AssignedSlot)
+    assert before < slot.scheduled_ms < before + 180_000
+
+
+async def test_configs_do_not_share_counters(slots: SlotStore) -> None:
+    """Peer bug 27: counters keyed by time only."""
+    for name in ("a", "b"):
+        await slots.configure(name, WindowPolicy(1, "PT4S"), now_ms=NOW)
+        (slot,) = await book(slots, wants(1, prefix=name), name=name)
+        assert slot.window_start_ms == T_MS
+
+
+async def test_an_unknown_config_is_not_found_and_writes_nothing(slots: SlotStore) -> None:
+    (missing,) = await slots.book("nope", wants(1), now_ms=NOW)
+    assert isinstance(missing, NotFound)
+    assert await slots.find("e0") is None
+    assert await slots.history("nope") == []
+    with pytest.raises(NotFound):
+        await slots.survey("nope", lambda *_: None)
+
+
+async def test_a_burst_of_twenty_thousand_and_one_finds_room(slots: SlotStore) -> None:
+    """Peer bug 15: the seed's search gave up after 200 windows."""
+    await slots.configure("c", WindowPolicy(100, "PT4S"), now_ms=NOW)
+    await book(slots, wants(20_000))
+    (last,) = await book(slots, wants(1, prefix="last"))
+    assert last.window_start_ms == T_MS + 200 * 4000
+    _, _, runs = await windows_and_runs(slots, "c")
+    assert runs == [(T_MS, T_MS + 200 * 4000)]
+
+
+async def test_a_raise_offers_room_in_partly_and_fully_filled_windows(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    await book(slots, wants(5))
+    await slots.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
+    booked = await book(slots, wants(5, prefix="r"))
+    assert [slot.window_start_ms - T_MS for slot in booked] == [0, 4000, 8000, 8000, 12000]
+    assert {slot.config_version for slot in booked} == {2}
+    await check_ledger(slots, "c", NOW)
+
+
+async def test_a_lowered_limit_leaves_booked_slots_and_fills_no_window_above_it(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(4, "PT4S"), now_ms=NOW)
+    before = await book(slots, wants(6))
+    await slots.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    booked = await book(slots, wants(1, prefix="l"))
+    assert [slot.window_start_ms - T_MS for slot in booked] == [8000]
+    assert await book(slots, wants(6)) == [slot._replace(existing=True) for slot in before]
+    assert await check_ledger(slots, "c", NOW) == {T_MS: 4, T_MS + 4000: 2, T_MS + 8000: 1}
+
+
+@pytest.mark.parametrize("window", ["PT1S", "PT7S", "PT0.5S"])
+async def test_a_resize_counts_booked_slots_in_the_new_windows(slots: SlotStore, window: str) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    await book(slots, wants(30))
+    await slots.configure("c", WindowPolicy(10, window), now_ms=NOW)
+    before = await check_ledger(slots, "c", NOW)
+    await book(slots, wants(100, prefix="r"))
+    after = await check_ledger(slots, "c", NOW)
+    assert all(count <= max(10, before.get(start, 0)) for start, count in after.items())
+    assert sum(after.values()) == 130
+
+
+async def test_cancel_frees_the_room_and_splits_the_run(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await book(slots, wants(5))
+    assert (await slots.cancel("e2")) is not None
+    assert await slots.cancel("e2") is None
+    assert await slots.find("e2") is None
+    _, _, runs = await windows_and_runs(slots, "c")
+    assert runs == [(T_MS, T_MS + 8000), (T_MS + 12000, T_MS + 20000)]
+    first, second = await book(slots, wants(2, prefix="n"))
+    assert (first.window_start_ms, second.window_start_ms) == (T_MS + 8000, T_MS + 20000)
+    _, _, runs = await windows_and_runs(slots, "c")
+    assert runs == [(T_MS, T_MS + 24000)]
+
+
+async def test_even_slots_do_not_meet_after_a_cancel(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(50, "PT4S", spread="even"), now_ms=NOW)
+    await book(slots, wants(40))
+    for n in range(10):
+        await slots.cancel(f"e{n}")
+    again = await book(slots, wants(10, prefix="n"))
+    kept = [slot for n in range(10, 40) if (slot := await slots.find(f"e{n}"))]
+    assert len({slot.scheduled_ms for slot in kept + again}) == 40
+
+
+async def test_beyond_the_horizon_nothing_is_booked(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(2, "PT4S", max_delay="PT6S"), now_ms=NOW)
+    bookings = await slots.book("c", wants(6), now_ms=NOW)
+    assert [type(booking).__name__ for booking in bookings] == ["AssignedSlot"] * 4 + ["SlotsExhausted"] * 2
+    refused = bookings[-1]
+    assert isinstance(refused, SlotsExhausted)
+    assert refused.earliest == T + timedelta(seconds=8)
+    assert all(slot.delay <= timedelta(seconds=6) for slot in bookings if isinstance(slot, AssignedSlot))
+    assert await slots.find("e5") is None
+    assert sum((await check_ledger(slots, "c", NOW)).values()) == 4
+
+
+async def test_a_calendar_defers_work_and_keeps_one_run_over_the_weekend(slots: SlotStore) -> None:
+    hours = {"zone": "America/New_York", "open": [{"days": ["MON", "FRI"], "from": "09:00", "to": "17:00"}]}
+    await slots.configure("c", WindowPolicy(1, "PT1H", calendar=hours), now_ms=NOW)
+    friday = to_ms(datetime(2027, 3, 12, 21, 0, tzinfo=UTC))  # 16:00 in New York, the last open hour
+    booked = await book(slots, wants(3, friday))
+    # Daylight saving begins on Sunday the 14th: Monday 09:00 is 13:00 UTC, no longer 14:00.
+    assert [slot.window_start for slot in booked] == [
+        datetime(2027, 3, 12, 21, tzinfo=UTC),
+        datetime(2027, 3, 15, 13, tzinfo=UTC),
+        datetime(2027, 3, 15, 14, tzinfo=UTC),
+    ]
+    _, _, runs = await windows_and_runs(slots, "c")
+    assert runs == [(friday, to_ms(datetime(2027, 3, 15, 15, tzinfo=UTC)))]
+    await check_ledger(slots, "c", NOW)
+
+
+async def test_history_keeps_every_version(slots: SlotStore) -> None:
+    policies = [
+        WindowPolicy(1, "PT4S"),
+        WindowPolicy(2, "PT4S", spread="even", max_delay="PT1H"),
+        WindowPolicy(3, "PT1M", calendar={"zone": "Europe/Berlin", "holidays": "DE", "open": [{"from": "08:00"}]}),
+    ]
+    for policy in policies:
+        await slots.configure("c", policy, now_ms=NOW)
+    history = await slots.history("c")
+    assert [(version.version, version.policy) for version in history] == [
+        (3, policies[2]),
+        (2, policies[1]),
+        (1, policies[0]),
+    ]
+    assert {version.created_at for version in history} == {from_ms(NOW)}
+
+
+async def test_concurrent_writers_lose_and_double_nothing(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(7, "PT4S"), now_ms=NOW)
+    batches = [wants(13, prefix=f"w{n % 10}-") for n in range(20)]  # every batch comes twice
+    results = await asyncio.gather(*(slots.book("c", batch, now_ms=NOW) for batch in batches))
+    by_event: dict[str, set[int]] = {}
+    for batch in results:
+        for slot in batch:
+            assert isinstance(slot, AssignedSlot)
+            by_event.setdefault(slot.event_id, set()).add(slot.scheduled_ms)
+    assert len(by_event) == 130
+    assert all(len(times) == 1 for times in by_event.values())
+    held = await check_ledger(slots, "c", NOW)
+    assert sorted(held.values(), reverse=True) == [7] * 18 + [4]
+
+
+async def test_reconciliation_pages_through_booked_slots(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
+    booked = sorted(await book(slots, wants(20)), key=lambda slot: (slot.scheduled_ms, slot.event_id))
+    seen: list[AssignedSlot] = []
+    cursor = None
+    while page := await slots.booked(T_MS + 12_000, cursor, 4):
+        seen += page
+        cursor = page[-1].scheduled_ms, page[-1].event_id
+    assert [slot.event_id for slot in seen] == [slot.event_id for slot in booked if slot.scheduled_ms < T_MS + 12_000]
+
+
+async def test_pruning_forgets_the_past_only(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    await book(slots, wants(10))
+    pruned = await slots.prune(T_MS + 8000)
+    assert pruned == (4, 2)
+    left = await slots.booked(T_MS + 10**9, None, 100)
+    assert Counter(slot.window_start_ms for slot in left) == {T_MS + n * 4000: 2 for n in (2, 3, 4)}
+    await check_ledger(slots, "c", T_MS + 8000)
+    assert await slots.prune(T_MS + 8000) == (0, 0)
+
+
+async def test_odd_ids_survive(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(10_000, "PT4S"), now_ms=NOW)
+    odd = ["'", '"', "a\\tb", "\\", "\\N", "ü√", "a b", "%s", "{}", "/../", "x" * 255, "🙂" * 60]
+    requests = [SlotRequest(event_id, T_MS) for event_id in odd] + wants(1000)
+    booked = await book(slots, requests)
+    assert [slot.event_id for slot in booked[: len(odd)]] == odd
+    for event_id in odd:
+        found = await slots.find(event_id)
+        assert found is not None
+        assert found.event_id == event_id
