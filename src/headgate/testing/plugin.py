@@ -19,6 +19,7 @@ from headgate.testing.availability import available, require
 from headgate.testing.shared import Invitation, SharedServers
 
 if TYPE_CHECKING:
+    from headgate.testing.servers.kafka import KafkaServer
     from headgate.testing.servers.postgres import PostgresDatabases, PostgresServer
     from headgate.testing.servers.redis import RedisServer
     from headgate.testing.servers.redis_cluster import RedisClusterAddress
@@ -32,6 +33,7 @@ MARKERS = {
     "postgres": "needs a real PostgreSQL",
     "redis": "needs a real Redis",
     "temporal": "needs a real Temporal dev server",
+    "kafka": "needs a real Kafka broker",
 }
 
 
@@ -154,4 +156,21 @@ def own_temporal() -> Iterator[TemporalServer]:
     from headgate.testing.servers.temporal import TemporalServer
 
     with available("temporal"), TemporalServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(pytestconfig: pytest.Config) -> str:
+    """`host:port` of the run's shared Kafka broker; tests keep apart by topics and groups."""
+    with available("kafka"):
+        return str(pytestconfig.stash[SHARED].locate("kafka"))
+
+
+@pytest.fixture
+def own_kafka() -> Iterator[KafkaServer]:
+    """A Kafka broker of the test's own, to kill, pause and restart."""
+    require("kafka")
+    from headgate.testing.servers.kafka import KafkaServer
+
+    with available("kafka"), KafkaServer() as server:
         yield server

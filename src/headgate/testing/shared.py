@@ -36,6 +36,7 @@ KINDS = {
         "redis_cluster", lambda m: m.RedisCluster(durable=False).start(), lambda cluster: cluster.location
     ),
     "temporal": Kind("temporal", lambda m: m.TemporalServer(durable=False).start(), lambda server: server.address),
+    "kafka": Kind("kafka", lambda m: m.KafkaServer().start(), lambda server: server.bootstrap),
 }
 
 

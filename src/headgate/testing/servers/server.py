@@ -53,7 +53,7 @@ class Server:
         return [PortClaim()]
 
     def prepare(self) -> None:
-        """Fills the new directory, once."""
+        """Fills the new directory, once; ports are known, but may change if the first start finds them taken."""
 
     def command(self) -> Sequence[str]:
         """The command line; called before each start, when directory and ports are known."""
@@ -118,6 +118,7 @@ class Server:
             return self
         self._directory = guard.directory(f"headgate-{self.name}-", self.account())
         try:
+            self._claims = self.claim_ports()
             self.prepare()
             self._launch_on_free_port()
         except BaseException:
@@ -127,7 +128,6 @@ class Server:
 
     def _launch_on_free_port(self) -> None:
         for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._claims = self.claim_ports()
             try:
                 self._launch()
                 return
@@ -136,6 +136,7 @@ class Server:
                 if attempt == PORT_ATTEMPTS or "address already in use" not in str(failure).lower():
                     raise
                 self._release_ports()
+                self._claims = self.claim_ports()
 
     def _launch(self) -> None:
         command = self.command()

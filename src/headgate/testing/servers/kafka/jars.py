@@ -1,0 +1,83 @@
+"""Kafka's jars: fetched once with Maven, kept in the user's cache, used from there without a network."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from headgate.testing.servers.failures import ServerUnavailable
+
+POM = Path(__file__).with_name("pom.xml")
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+FETCH_WITHIN = 600.0
+JAVA_AT_LEAST = 17
+
+
+def cache_directory() -> Path:
+    """Where the jars of this pom lie, or will; another pom has another directory."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "headgate" / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+
+
+def jar_directory() -> Path:
+    """The directory with the jars; fetches them if need be. One process fetches, the others wait for it."""
+    directory = cache_directory()
+    if directory.is_dir():
+        return directory
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{directory}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.is_dir():
+            _fetch(directory)
+    return directory
+
+
+def check_obtainable() -> None:
+    """Raises `ServerUnavailable` if the jars are not here and could not be fetched."""
+    if not cache_directory().is_dir():
+        _maven()
+
+
+def _maven() -> str:
+    program = shutil.which("mvn")
+    if program is None:
+        raise ServerUnavailable("Kafka's jars are not in the cache and there is no Maven (mvn) to fetch them")
+    return program
+
+
+def _fetch(directory: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="kafka-jars-", dir=directory.parent) as scratch:
+        shutil.copy(POM, scratch)
+        fetched = Path(scratch, "jars")
+        command = [_maven(), "-B", "-q", COPY, f"-DoutputDirectory={fetched}"]
+        try:
+            done = subprocess.run(
+                command, cwd=scratch, capture_output=True, text=True, timeout=FETCH_WITHIN, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ServerUnavailable(f"Maven did not fetch Kafka's jars within {FETCH_WITHIN:g} s") from None
+        if done.returncode:
+            said = re.sub(r"https?://\S+", "…", done.stdout + done.stderr)[-1_000:]
+            raise ServerUnavailable(f"Maven could not fetch Kafka's jars:\n{said}")
+        fetched.rename(directory)  # whole or not at all
+
+
+@cache
+def java() -> str:
+    """The path of a Java that is new enough."""
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if program is None:
+        raise ServerUnavailable(f"there is no Java (java, {JAVA_AT_LEAST} or newer)")
+    told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    version = re.search(r'version "(\d+)', told)
+    if version is None or int(version[1]) < JAVA_AT_LEAST:
+        raise ServerUnavailable(f"Java {JAVA_AT_LEAST} or newer is needed; {program} says: {told.strip()}")
+    return program
