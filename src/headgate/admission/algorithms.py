@@ -50,17 +50,22 @@ def at(spec: Spec, state: State | None, now_us: int) -> State:
 
 
 def stranded(spec: Spec, state: State, now_us: int) -> bool:
-    """Whether the clock was set back so far that this state lies further ahead than any state of `spec` lives."""
-    if state[0] != spec.tag or len(state) == 1:
+    """Whether the clock was set back so far that this state lies further ahead than any state of `spec` lives.
+
+    A state with nothing spent is as new whatever its time.
+    """
+    if state[0] != spec.tag:
         return False
     match spec:
         case TokenBucket():
-            instant = state[3]
-        case FixedWindow() | SlidingWindow():
-            instant = state[1]
+            spent, instant = state[2], state[3]
+        case FixedWindow():
+            spent, instant = state[2], state[1]
+        case SlidingWindow():
+            spent, instant = state[2] + state[3], state[1]
         case SlidingLog():
-            instant = state[-2]
-    return instant - now_us > spec.life_us
+            spent, instant = len(state) - 1, state[-2] if len(state) > 1 else 0
+    return spent > 0 and instant - now_us > spec.life_us
 
 
 def room(spec: Spec, view: State, now_us: int, cost: int) -> Room:

@@ -197,7 +197,7 @@ class Plan:
 
     name: str
     spec: Spec
-    on_error: OnError | None = None
+    on_error: str | None = None
     shadow: bool = False
     overrides: Mapping[str, Spec] = field(default_factory=dict, hash=False)
 
@@ -222,17 +222,19 @@ class Plan:
 
 
 class Rule:
-    """A plan as a store sees it for one key: the plan's name, the spec that holds, and whether it may deny.
+    """A plan as it holds for one key: the plan's name, the spec, and whether it may deny.
 
     Compared by identity: limiters make one per plan and override and keep it.
     """
 
-    __slots__ = ("plan", "shadow", "spec")
+    __slots__ = ("__weakref__", "on_error", "plan", "shadow", "size", "spec")
 
-    def __init__(self, plan: str, spec: Spec, shadow: bool = False) -> None:
+    def __init__(self, plan: str, spec: Spec, shadow: bool = False, on_error: OnError | None = None) -> None:
         self.plan = plan
         self.spec = spec
+        self.size = spec.size
         self.shadow = shadow
+        self.on_error = on_error
 
     def __repr__(self) -> str:
         return f"Rule({self.plan!r}, {self.spec!r}{', shadow=True' if self.shadow else ''})"

@@ -57,7 +57,7 @@ def test_rates_become_the_fraction_that_was_meant(rate: Any, exact: Fraction) ->
         (lambda: Plan("a\nb", TokenBucket(1, 1)), "name"),
         (lambda: Plan("x" * 129, TokenBucket(1, 1)), "name"),
         (lambda: Plan("x", None), "spec"),  # type: ignore[arg-type]
-        (lambda: Plan("x", TokenBucket(1, 1), on_error="maybe"), "on_error"),  # type: ignore[arg-type]
+        (lambda: Plan("x", TokenBucket(1, 1), on_error="maybe"), "on_error"),
         (lambda: Plan("x", TokenBucket(1, 1), shadow="no"), "shadow"),  # type: ignore[arg-type]
         (lambda: Plan("x", TokenBucket(1, 1), overrides={"k": 5}), "overrides"),  # type: ignore[dict-item]
     ],
@@ -69,7 +69,7 @@ def test_what_can_not_work_is_refused_by_field(make: Callable[[], object], field
 
 
 def test_specs_and_plans_are_values() -> None:
-    plan = Plan("gold", TokenBucket(10, 0.5), on_error="closed", overrides={"vip": SlidingLog(3, "PT1M")})  # type: ignore[arg-type]
+    plan = Plan("gold", TokenBucket(10, 0.5), on_error="closed", overrides={"vip": SlidingLog(3, "PT1M")})
     assert copy.deepcopy(plan) == plan == pickle.loads(pickle.dumps(plan))
     assert plan != Plan("gold", TokenBucket(10, 1))
     assert FixedWindow(1, "PT60S") == FixedWindow(1, timedelta(minutes=1))

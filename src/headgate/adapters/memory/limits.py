@@ -1,0 +1,203 @@
+"""Limits in this process's memory: exact under threads, bounded, and quick enough to stand in front of anything.
+
+Each plan and spec has a shelf of keys; see `shelves.py` for how a shelf forgets and for the short way to a decision.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Sequence
+
+from headgate.adapters.memory.shelves import Shelf, Spender, Ticks, shelf_for
+from headgate.admission.algorithms import State
+from headgate.admission.chain import adjusted, refunded, rule_on
+from headgate.admission.model import Charge, Decision, Reason, Rule
+from headgate.admission.ports import Hold, Settlement
+from headgate.clock import Clock
+
+
+class MemoryLimitStore:
+    """A `LimitStore` for one process. `max_keys` bounds each plan. The clock is monotonic: setting the host's changes
+    nothing."""
+
+    in_process = True
+
+    def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
+        self._max_keys = max_keys
+        self._monotonic_ns: Ticks = time.monotonic_ns if clock is None else lambda: clock.monotonic_us() * 1000
+        self._lock = threading.Lock()
+        self._shelves: dict[Rule, Shelf] = {}
+        self._plans: dict[str, list[Shelf]] = {}
+        self._holds = _Holds(max_keys)
+
+    def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision:
+        if len(chain) == 1 and spend and hold is None:
+            key, rule, cost = chain[0]
+            spender = self.spender(rule)
+            if spender is not None:
+                decision = spender(key, cost, now_us, True)
+                if decision is not None:
+                    return decision
+        with self._lock:
+            return self._rule_on(chain, spend, hold, self._now() if now_us is None else now_us)
+
+    def spender(self, rule: Rule) -> Spender | None:
+        """The short way to spend under `rule`, if it has one."""
+        shelf = self._shelves.get(rule)
+        if shelf is None:
+            with self._lock:
+                shelf = self._shelf(rule)
+        return None if rule.shadow else getattr(shelf, "spend", None)
+
+    def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
+        now_us = self._now() if now_us is None else now_us
+        with self._lock:
+            for charge in chain:
+                self._write(charge, refunded(charge, self._read(charge), now_us), now_us)
+
+    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
+        now_us = self._now() if now_us is None else now_us
+        with self._lock:
+            held = self._holds.find(chain[0].key, hold_id, now_us)
+            if held is None:
+                return Settlement.UNKNOWN
+            if held.settled:
+                return Settlement.REPEATED
+            held.settled = True
+            for charge in chain:
+                self._write(charge, adjusted(charge, self._read(charge), now_us, held.cost, actual), now_us)
+            return Settlement.APPLIED
+
+    def reset(self, chain: Sequence[Charge]) -> None:
+        with self._lock:
+            for charge in chain:
+                for shelf in self._plans.get(charge.rule.plan, ()):
+                    shelf.forget(charge.key)
+
+    def close(self) -> None:
+        """Forgets everything."""
+        with self._lock:
+            self._shelves.clear()
+            self._plans.clear()
+            self._holds = _Holds(self._max_keys)
+
+    def __len__(self) -> int:
+        """How many states are kept now."""
+        with self._lock:
+            return sum(len(shelf) for shelves in self._plans.values() for shelf in shelves)
+
+    def _now(self) -> int:
+        return self._monotonic_ns() // 1000
+
+    def _rule_on(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int) -> Decision:
+        repeated = hold is not None and self._holds.find(chain[0].key, hold.id, now_us) is not None
+        states = [self._read(charge) for charge in chain]
+        decision, writes = rule_on(chain, states, now_us, spend=spend and not repeated)
+        if repeated:
+            return decision._replace(allowed=True, retry_after_us=0, reason=Reason.OK)
+        for charge, state in zip(chain, writes, strict=True):
+            if state is not None:
+                self._write(charge, state, now_us)
+        if hold is not None and spend and decision.allowed:
+            self._holds.add(chain[0].key, hold, chain[0].cost, now_us)
+        return decision
+
+    def _read(self, charge: Charge) -> State | None:
+        for shelf in self._plans.get(charge.rule.plan, ()):
+            state = shelf.read(charge.key)
+            if state is not None:
+                return state
+        return None
+
+    def _write(self, charge: Charge, state: State, now_us: int) -> None:
+        mine = self._shelf(charge.rule)
+        for shelf in self._plans[charge.rule.plan]:
+            if shelf is not mine:
+                shelf.forget(charge.key)
+        mine.write(charge.key, state, now_us)
+
+    def _shelf(self, rule: Rule) -> Shelf:
+        shelf = self._shelves.get(rule)
+        if shelf is None:
+            shelves = self._plans.setdefault(rule.plan, [])
+            for shelf in shelves:
+                if shelf.spec == rule.spec:
+                    break
+            else:
+                shelf = shelf_for(rule.plan, rule.spec, self._max_keys, self._lock, self._monotonic_ns)
+                shelves.append(shelf)
+                for one in shelves:
+                    one.alone = len(shelves) == 1
+            if len(self._shelves) > 10_000:
+                # Rules are made anew when plans are reloaded; the memo must not outlive them all.
+                self._shelves.clear()
+            self._shelves[rule] = shelf
+        return shelf
+
+
+class AsyncMemoryLimitStore:
+    """`MemoryLimitStore` for event loops: it never waits, so it blocks no loop."""
+
+    in_process = True
+
+    def __init__(self, store: MemoryLimitStore | None = None) -> None:
+        self.store = store if store is not None else MemoryLimitStore()
+
+    async def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision:
+        return self.store.decide(chain, spend=spend, hold=hold, now_us=now_us)
+
+    async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
+        self.store.refund(chain, now_us=now_us)
+
+    async def settle(
+        self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
+    ) -> Settlement:
+        return self.store.settle(hold_id, chain, actual, now_us=now_us)
+
+    async def reset(self, chain: Sequence[Charge]) -> None:
+        self.store.reset(chain)
+
+    async def close(self) -> None:
+        self.store.close()
+
+
+class _Held:
+    __slots__ = ("cost", "expires_us", "settled")
+
+    def __init__(self, cost: int, expires_us: int) -> None:
+        self.cost = cost
+        self.expires_us = expires_us
+        self.settled = False
+
+
+class _Holds:
+    """Reservations by (key, id), forgotten as they expire, the soonest first when there are too many."""
+
+    __slots__ = ("_by_id", "_expiring", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._by_id: dict[tuple[str, str], _Held] = {}
+        self._expiring: list[tuple[int, tuple[str, str]]] = []
+        self._most = most
+
+    def find(self, key: str, hold_id: str, now_us: int) -> _Held | None:
+        held = self._by_id.get((key, hold_id))
+        return held if held is not None and now_us < held.expires_us else None
+
+    def add(self, key: str, hold: Hold, cost: int, now_us: int) -> None:
+        expiring = self._expiring
+        for _ in range(2):
+            if expiring and (expiring[0][0] <= now_us or len(expiring) >= self._most):
+                expires_us, name = heapq.heappop(expiring)
+                held = self._by_id.get(name)
+                if held is not None and held.expires_us == expires_us:
+                    del self._by_id[name]
+        name = (key, hold.id)
+        self._by_id[name] = _Held(cost, now_us + hold.ttl_us)
+        heapq.heappush(expiring, (now_us + hold.ttl_us, name))

@@ -1,0 +1,228 @@
+"""What every `LimitStore` must do, whatever it is made of: the decisions of the reference, exactly.
+
+A store joins by a fixture `<name>_limit_store` (see `test_limit_store.py`) that yields it, blocking or awaited; an
+awaited one is wrapped by `blocking`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any
+from uuid import uuid4
+
+from hypothesis import strategies as st
+
+from headgate.admission.algorithms import State, life_us
+from headgate.admission.chain import adjusted, refunded, rule_on
+from headgate.admission.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.admission.ports import AsyncLimitStore, Hold, LimitStore
+
+T0 = 1_800_000_000_000_000
+"""A time in 2027, for stores that check what they are given."""
+
+
+class _Blocking:
+    """An awaited store, called as a blocking one, on an event loop of its own."""
+
+    def __init__(self, store: AsyncLimitStore, runner: asyncio.Runner) -> None:
+        self._store, self._runner = store, runner
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            return self._runner.run(method(*args, **options))
+
+        return call
+
+
+def blocking(store: LimitStore | AsyncLimitStore, runner: asyncio.Runner) -> LimitStore:
+    """`store` as a blocking one; an awaited store must have been made on `runner`'s loop."""
+    return _Blocking(store, runner) if inspect.iscoroutinefunction(store.decide) else store  # type: ignore[return-value]
+
+
+limits = st.integers(1, 8)
+windows = st.sampled_from([1, 7, 1000, 400_000, 1_000_000, 60_000_000]).map(lambda us: timedelta(microseconds=us))
+rates = st.sampled_from(
+    [Fraction(1), Fraction(2, 3), Fraction(37, 10), Fraction(1000), Fraction(10**6), Fraction(1, 86400), Fraction(3, 7)]
+)
+specs: st.SearchStrategy[Spec] = st.one_of(
+    st.builds(TokenBucket, limits, rates),
+    st.builds(FixedWindow, limits, windows),
+    st.builds(SlidingWindow, limits, windows),
+    st.builds(SlidingLog, limits, windows),
+)
+
+KEYS = ("k1", "k2")
+PLANS = ("p1", "p2", "p3")
+cells = st.tuples(st.sampled_from(KEYS), st.sampled_from(PLANS))
+links = st.lists(st.tuples(cells, st.integers(0, 7)), min_size=1, max_size=4, unique_by=lambda link: link[0])
+steps = st.one_of(st.integers(0, 20), st.integers(0, 2_000_000), st.integers(0, 200_000_000))
+
+actions = st.one_of(
+    st.tuples(st.just("advance"), steps),
+    st.tuples(st.just("advance"), steps),
+    st.tuples(st.just("back"), st.one_of(st.integers(1, 50), st.integers(1, 300_000_000))),
+    st.tuples(st.just("acquire"), links),
+    st.tuples(st.just("acquire"), links.map(lambda chain: chain[:1])),
+    st.tuples(st.just("acquire"), links.map(lambda chain: chain[:1])),
+    st.tuples(st.just("wait"), links.map(lambda chain: chain[:1])),
+    st.tuples(st.just("peek"), links),
+    st.tuples(st.just("refund"), links),
+    st.tuples(st.just("reset"), links),
+    st.tuples(st.just("change"), st.tuples(st.sampled_from(PLANS), specs, st.booleans())),
+    st.tuples(st.just("reserve"), st.tuples(links, st.integers(0, 3))),
+    st.tuples(st.just("settle"), st.tuples(st.integers(0, 3), st.integers(0, 9))),
+)
+histories = st.tuples(st.tuples(specs, specs, specs), st.lists(actions, min_size=1, max_size=30))
+
+
+@dataclass
+class _Cell:
+    """A state the reference wrote, the spec it was written under, and when it stops to matter."""
+
+    state: State
+    spec: Spec
+    expires_us: int
+
+
+@dataclass
+class _Held:
+    chain: list[Charge]
+    cost: int
+    settled: bool = False
+
+
+class Replay:
+    """Runs a history on a store and on the reference side by side; every answer must be the same."""
+
+    def __init__(self, store: LimitStore, first: Sequence[Spec]) -> None:
+        self.store = store
+        self.prefix = f"{{{uuid4().hex}}}"
+        """In braces: on a Redis Cluster all keys of a history share a slot."""
+        self.now = self.latest = T0
+        self.rules = {plan: self._rule(plan, spec, False) for plan, spec in zip(PLANS, first, strict=True)}
+        self.cells: dict[tuple[str, str], _Cell] = {}
+        self.holds: dict[int, _Held] = {}
+
+    def run(self, history: Sequence[tuple[str, Any]]) -> None:
+        for name, argument in history:
+            getattr(self, f"_{name}")(argument)
+
+    def _rule(self, plan: str, spec: Spec, shadow: bool) -> Rule:
+        return Rule(f"{self.prefix[1:9]}-{plan}", spec, shadow)
+
+    def _chain(self, chosen: Sequence[tuple[tuple[str, str], int]], cost: int | None = None) -> list[Charge]:
+        chain = []
+        for (key, plan), wish in chosen:
+            rule = self.rules[plan]
+            chain.append(Charge(f"{self.prefix}{key}", rule, cost or 1 + wish % rule.spec.size))
+        return chain
+
+    def _advance(self, step: int) -> None:
+        self.now += step
+        self.latest = max(self.latest, self.now)
+
+    def _back(self, step: int) -> None:
+        self.now -= step
+
+    def _states(self, chain: Sequence[Charge]) -> list[State | None]:
+        states: list[State | None] = []
+        for charge in chain:
+            name = (charge.rule.plan, charge.key)
+            cell = self.cells.get(name)
+            if (
+                cell
+                and self.latest >= cell.expires_us
+                and (self.now < cell.expires_us or cell.spec != charge.rule.spec)
+            ):
+                # The store may have forgotten it by now, or not; under its own spec and clock that would not matter.
+                self.store.reset([charge])
+                del self.cells[name]
+                cell = None
+            states.append(cell.state if cell else None)
+        return states
+
+    def _wrote(self, charge: Charge, state: State | None) -> None:
+        if state is not None:
+            expires_us = self.now + life_us(charge.rule.spec, state, self.now)
+            self.cells[charge.rule.plan, charge.key] = _Cell(state, charge.rule.spec, expires_us)
+
+    def _decide(self, chain: list[Charge], *, spend: bool) -> Decision:
+        states = self._states(chain)
+        expected, writes = rule_on(chain, states, self.now, spend=spend)
+        got = self.store.decide(chain, spend=spend, now_us=self.now)
+        assert got == expected, f"{chain} on {states} at {self.now}: {got} is not {expected}"
+        for charge, state in zip(chain, writes, strict=True):
+            self._wrote(charge, state)
+        return got
+
+    def _acquire(self, chosen: Any) -> None:
+        self._decide(self._chain(chosen), spend=True)
+
+    def _peek(self, chosen: Any) -> None:
+        self._decide(self._chain(chosen), spend=False)
+
+    def _wait(self, chosen: Any) -> None:
+        chain = self._chain(chosen)
+        first = self._decide(chain, spend=True)
+        if not first.allowed:
+            self._advance(first.retry_after_us - 1)
+            self._decide(chain, spend=False)
+            self._advance(1)
+            assert self._decide(chain, spend=True).allowed
+
+    def _refund(self, chosen: Any) -> None:
+        chain = self._chain(chosen)
+        states = self._states(chain)
+        self.store.refund(chain, now_us=self.now)
+        for charge, state in zip(chain, states, strict=True):
+            self._wrote(charge, refunded(charge, state, self.now))
+
+    def _reset(self, chosen: Any) -> None:
+        chain = self._chain(chosen)
+        self.store.reset(chain)
+        for charge in chain:
+            self.cells.pop((charge.rule.plan, charge.key), None)
+
+    def _change(self, change: tuple[str, Spec, bool]) -> None:
+        plan, spec, shadow = change
+        self.rules[plan] = self._rule(plan, spec, shadow)
+
+    def _reserve(self, wish: tuple[Any, int]) -> None:
+        chosen, number = wish
+        held = self.holds.get(number)
+        chain = held.chain if held else self._chain(chosen, cost=1)
+        states = self._states(chain)
+        got = self.store.decide(chain, hold=Hold(f"h{number}", 10**15), now_us=self.now)
+        if held:
+            expected, _ = rule_on(chain, states, self.now, spend=False)
+            assert got.allowed
+            assert got.remaining == expected.remaining
+            return
+        expected, writes = rule_on(chain, states, self.now)
+        assert got == expected
+        for charge, state in zip(chain, writes, strict=True):
+            self._wrote(charge, state)
+        if got.allowed:
+            self.holds[number] = _Held(chain, 1)
+
+    def _settle(self, wish: tuple[int, int]) -> None:
+        number, actual = wish
+        held = self.holds.get(number)
+        if held is None:
+            charge = Charge(f"{self.prefix}{KEYS[0]}", self.rules[PLANS[0]], 1)
+            assert self.store.settle("nobody", [charge], actual, now_us=self.now) == "UNKNOWN"
+            return
+        states = self._states(held.chain)
+        got = self.store.settle(f"h{number}", held.chain, actual, now_us=self.now)
+        assert got == ("REPEATED" if held.settled else "APPLIED")
+        if not held.settled:
+            held.settled = True
+            for charge, state in zip(held.chain, states, strict=True):
+                self._wrote(charge, adjusted(charge, state, self.now, held.cost, actual))

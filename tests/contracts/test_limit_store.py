@@ -1,0 +1,207 @@
+"""The contract of `LimitStore`, on every store: random histories, and the bugs peers have had."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from limit_store import T0, Replay, blocking, histories
+
+from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
+from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.admission.ports import Hold, LimitStore
+
+STORES: list[Any] = ["memory", "async_memory"]
+"""Each has a fixture `<name>_limit_store`."""
+
+SPECS: list[Spec] = [
+    TokenBucket(10, Fraction(10, 60)),
+    FixedWindow(10, "PT1M"),
+    SlidingWindow(10, "PT1M"),
+    SlidingLog(10, "PT1M"),
+]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop that awaited stores of this module live on."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def memory_limit_store() -> MemoryLimitStore:
+    return MemoryLimitStore()
+
+
+@pytest.fixture(scope="module")
+def async_memory_limit_store() -> AsyncMemoryLimitStore:
+    return AsyncMemoryLimitStore()
+
+
+@pytest.fixture(scope="module", params=STORES)
+def store(request: pytest.FixtureRequest, runner: asyncio.Runner) -> LimitStore:
+    return blocking(request.getfixturevalue(f"{request.param}_limit_store"), runner)
+
+
+@pytest.fixture
+def key() -> str:
+    return uuid4().hex
+
+
+@pytest.fixture(params=SPECS, ids=lambda spec: spec.algorithm)
+def ten_a_minute(request: pytest.FixtureRequest) -> Rule:
+    return Rule(f"ten-{uuid4().hex[:8]}", request.param)
+
+
+@given(history=histories)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_history_gives_the_decisions_of_the_reference(store: LimitStore, history: Any) -> None:
+    first, actions = history
+    Replay(store, first).run(actions)
+
+
+def test_peer_bug_01_a_denial_burns_quota(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    assert store.decide([Charge(key, ten_a_minute, 4)], now_us=T0).allowed
+    for _ in range(5):
+        assert not store.decide([Charge(key, ten_a_minute, 7)], now_us=T0).allowed
+    assert store.decide([Charge(key, ten_a_minute, 6)], now_us=T0).allowed
+
+
+def test_peer_bug_02_non_atomic_chain(store: LimitStore, key: str) -> None:
+    minute, hour = Rule(f"m{key}", FixedWindow(5, "PT1M")), Rule(f"h{key}", SlidingLog(3, "PT1H"))
+    chain = [Charge(key, minute), Charge(key, hour)]
+    answers = [store.decide(chain, now_us=T0 + call) for call in range(5)]
+    assert [answer.allowed for answer in answers] == [True, True, True, False, False]
+    assert answers[-1].plan == hour.plan
+    assert store.decide([Charge(key, minute)], spend=False, now_us=T0 + 5).remaining == 2
+    assert [state.allowed for state in answers[-1].states] == [True, False]
+
+
+def test_a_chain_over_different_keys_is_one_decision(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    user, tenant = Charge(f"{{{key}}}u", ten_a_minute, 6), Charge(f"{{{key}}}t", ten_a_minute, 6)
+    assert store.decide([user], now_us=T0).allowed
+    assert not store.decide([user, tenant], now_us=T0).allowed
+    assert store.decide([tenant], spend=False, now_us=T0).remaining == 10
+
+
+def test_peer_bug_04_a_state_that_lives_too_short(store: LimitStore, key: str) -> None:
+    rule = Rule(f"burst{key}", TokenBucket(400, 1000))
+    admitted = sum(store.decide([Charge(key, rule)], now_us=T0 + call // 10).allowed for call in range(1000))
+    assert admitted == 400
+
+
+def test_peer_bug_05_lost_fractions(store: LimitStore, key: str) -> None:
+    rule = Rule(f"forty{key}", TokenBucket(1, Fraction(40, 60)))
+    assert all(store.decide([Charge(key, rule)], now_us=T0 + call * 1_600_000).allowed for call in range(200))
+
+
+def test_peer_bug_07_time_that_goes_back_gives_no_second_quota(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    charge = Charge(key, ten_a_minute, 10)
+    assert store.decide([charge], now_us=T0).allowed
+    for back in (1, 61_000_000, 3_600_000_000):
+        assert not store.decide([charge], now_us=T0 - back).allowed
+
+
+def test_peer_bug_12_limit_lowered_or_raised_in_flight(store: LimitStore, key: str) -> None:
+    plan = f"moving{key}"
+    for ten, twenty, five in (
+        (TokenBucket(10, 1), TokenBucket(20, 1), TokenBucket(5, 1)),
+        (FixedWindow(10, "PT1M"), FixedWindow(20, "PT1M"), FixedWindow(5, "PT1M")),
+        (SlidingWindow(10, "PT1M"), SlidingWindow(20, "PT1M"), SlidingWindow(5, "PT1M")),
+        (SlidingLog(10, "PT1M"), SlidingLog(20, "PT1M"), SlidingLog(5, "PT1M")),
+    ):
+        assert store.decide([Charge(key, Rule(plan, ten), 10)], now_us=T0).remaining == 0
+        assert store.decide([Charge(key, Rule(plan, twenty), 4)], now_us=T0).remaining == 6
+        lowered = store.decide([Charge(key, Rule(plan, five), 1)], now_us=T0)
+        assert not lowered.allowed
+        assert store.decide([Charge(key, Rule(plan, five), 1)], now_us=T0 + lowered.retry_after_us).allowed
+
+
+def test_peer_bug_12_algorithm_changed_on_a_live_key(store: LimitStore, key: str) -> None:
+    plan = f"shape{key}"
+    for spec in [*SPECS, *reversed(SPECS)]:
+        store.reset([Charge(key, Rule(plan, spec))])
+        assert store.decide([Charge(key, Rule(plan, spec), 10)], now_us=T0).allowed
+        for other in SPECS:
+            if other.algorithm != spec.algorithm:
+                assert store.decide([Charge(key, Rule(plan, other))], spend=False, now_us=T0).remaining == 10
+
+
+def test_peer_bug_13_races(store: LimitStore, key: str) -> None:
+    if type(store).__name__ == "_Blocking":
+        pytest.skip("an awaited store is called from one loop")
+    rule = Rule(f"race{key}", TokenBucket(300, 1))
+    admitted: list[int] = []
+
+    def caller() -> None:
+        admitted.append(sum(store.decide([Charge(key, rule)], now_us=T0).allowed for _ in range(150)))
+
+    threads = [threading.Thread(target=caller) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(admitted) == 300
+
+
+def test_a_shadow_is_counted_and_never_denies(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    shadow = Rule(f"shadow{key}", FixedWindow(1, "PT1M"), shadow=True)
+    chain = [Charge(key, shadow), Charge(key, ten_a_minute)]
+    first, second = (store.decide(chain, now_us=T0) for _ in range(2))
+    assert first.allowed
+    assert second.allowed
+    assert [state.allowed for state in second.states] == [False, True]
+    assert second.plan == ten_a_minute.plan
+
+
+def test_a_hold_is_decided_once_and_settled_once(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    chain, hold = [Charge(key, ten_a_minute, 6)], Hold("h", 30_000_000)
+    look = [Charge(key, ten_a_minute)]
+    assert store.decide(chain, hold=hold, now_us=T0).remaining == 4
+    assert store.decide(chain, hold=hold, now_us=T0).allowed
+    assert store.decide(look, spend=False, now_us=T0).remaining == 4
+    assert store.settle("h", chain, 2, now_us=T0) == "APPLIED"
+    assert store.settle("h", chain, 2, now_us=T0) == "REPEATED"
+    assert store.decide(look, spend=False, now_us=T0).remaining == 8
+    assert store.decide(chain, hold=hold, now_us=T0).allowed
+    assert store.decide(look, spend=False, now_us=T0).remaining == 8
+
+
+def test_a_hold_that_cost_more_takes_the_rest_up_to_the_limit(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    chain = [Charge(key, ten_a_minute, 3)]
+    assert store.decide(chain, hold=Hold("h", 30_000_000), now_us=T0).allowed
+    assert store.settle("h", chain, 99, now_us=T0) == "APPLIED"
+    denied = store.decide([Charge(key, ten_a_minute)], now_us=T0)
+    assert not denied.allowed
+    assert denied.remaining == 0
+    assert denied.retry_after_us <= 120_000_000
+
+
+def test_a_hold_that_expires_stays_spent(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    chain = [Charge(key, ten_a_minute, 6)]
+    assert store.decide(chain, hold=Hold("h", 1_000_000), now_us=T0).allowed
+    assert store.settle("h", chain, 0, now_us=T0 + 1_000_000) == "UNKNOWN"
+    assert store.decide([Charge(key, ten_a_minute)], spend=False, now_us=T0 + 1_000_000).remaining == 4
+
+
+def test_a_denied_hold_is_not_remembered(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    assert store.decide([Charge(key, ten_a_minute, 8)], now_us=T0).allowed
+    chain = [Charge(key, ten_a_minute, 6)]
+    assert not store.decide(chain, hold=Hold("h", 30_000_000), now_us=T0).allowed
+    assert store.settle("h", chain, 0, now_us=T0) == "UNKNOWN"
+
+
+def test_the_stores_own_clock_is_used_when_none_is_given(store: LimitStore, key: str) -> None:
+    rule = Rule(f"own{key}", FixedWindow(2, "P1D"))
+    first, second, third = (store.decide([Charge(key, rule)]) for _ in range(3))
+    assert [first.allowed, second.allowed, third.allowed] == [True, True, False]
+    assert 0 < third.retry_after_us <= 86_400_000_000
+    store.refund([Charge(key, rule)])
+    assert store.decide([Charge(key, rule)]).allowed

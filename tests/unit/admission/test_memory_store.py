@@ -1,0 +1,78 @@
+"""The memory store's own promises: bounded, forgets by itself, a little with every call."""
+
+from __future__ import annotations
+
+from headgate.adapters.memory.limits import MemoryLimitStore
+from headgate.adapters.memory.shelves import DROPPED_PER_CALL, SHORTEST_GENERATION_US
+from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, TokenBucket
+from headgate.admission.ports import Hold
+
+GENERATION = SHORTEST_GENERATION_US
+
+
+def test_peer_bug_10_unbounded_keys_in_memory() -> None:
+    store = MemoryLimitStore(max_keys=100)
+    for rule in (Rule("b", TokenBucket(1, 1)), Rule("w", FixedWindow(1, "P1D")), Rule("l", SlidingLog(1, "P1D"))):
+        for number in range(1000):
+            store.decide([Charge(f"k{number}", rule)], now_us=number)
+    assert len(store) <= 300
+
+
+def test_idle_keys_go_a_few_with_every_call() -> None:
+    store = MemoryLimitStore()
+    rule = Rule("b", TokenBucket(10, 1))
+    for number in range(1000):
+        store.decide([Charge(f"k{number}", rule)], now_us=number)
+    for call in range(1, 4):
+        store.decide([Charge("hot", rule)], now_us=call * GENERATION + 1000)
+    assert len(store) == 1
+
+
+def test_a_live_state_outlasts_every_turn() -> None:
+    store = MemoryLimitStore()
+    rule = Rule("w", FixedWindow(1, "PT1M"))
+    assert store.decide([Charge("k", rule)], now_us=0).allowed
+    other = Charge("other", rule)
+    for second in range(1, 60):
+        store.decide([other], now_us=second * 1_000_000)
+        if second % 7 == 0:
+            assert not store.decide([Charge("k", rule)], now_us=second * 1_000_000).allowed
+    assert not store.decide([Charge("k", rule)], now_us=59_999_999).allowed
+    assert store.decide([Charge("k", rule)], now_us=60_000_000).allowed
+
+
+def test_a_full_shelf_lets_go_of_keys_not_used_lately() -> None:
+    store = MemoryLimitStore(max_keys=10)
+    rule = Rule("w", FixedWindow(2, "P1D"))
+    hot = Charge("hot", rule)
+    store.decide([hot], now_us=0)
+    store.decide([hot], now_us=0)
+    for number in range(200):
+        store.decide([Charge(f"k{number}", rule)], now_us=number)
+        assert not store.decide([hot], now_us=number).allowed
+
+
+def test_a_reloaded_plan_finds_the_states_it_had() -> None:
+    store = MemoryLimitStore()
+    assert store.decide([Charge("k", Rule("p", TokenBucket(5, 1)), 5)], now_us=0).allowed
+    assert not store.decide([Charge("k", Rule("p", TokenBucket(5, 1)), 1)], now_us=0).allowed
+    assert len(store) == 1
+
+
+def test_holds_are_forgotten_as_they_expire() -> None:
+    store = MemoryLimitStore()
+    rule = Rule("b", TokenBucket(1000, 1000))
+    for number in range(200):
+        assert store.decide([Charge("k", rule)], hold=Hold(f"h{number}", 10), now_us=number * 100)
+    assert len(store._holds._by_id) <= 3
+
+
+def test_a_turn_is_paid_in_small_pieces() -> None:
+    store = MemoryLimitStore()
+    rule = Rule("b", TokenBucket(1, 1))
+    for number in range(10_000):
+        store.decide([Charge(f"k{number}", rule)], now_us=1)
+    shelf = store._shelf(rule)
+    store.decide([Charge("hot", rule)], now_us=GENERATION + 1)
+    store.decide([Charge("hot", rule)], now_us=2 * GENERATION + 2)
+    assert len(shelf._drop) == 10_000 - DROPPED_PER_CALL
