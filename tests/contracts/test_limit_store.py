@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from limit_store import T0, Replay, blocking, histories
 
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
 from headgate.admission.ports import Hold, LimitStore
+from tests.contracts.limit_store import T0, Replay, blocking, histories
 
 STORES: list[Any] = ["memory", "async_memory"]
 """Each has a fixture `<name>_limit_store`."""
