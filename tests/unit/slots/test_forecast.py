@@ -1,0 +1,75 @@
+"""The planner says what booking would do, and changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.adapters.memory.slots import MemorySlotStore
+from headgate.errors import InvalidInput
+from headgate.iso8601 import from_ms
+from headgate.slots.forecast import Forecast, forecast, peak
+from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
+
+NOW = 1_803_000_000_000
+AT = NOW + 60_000
+
+
+async def forecast_of(store: MemorySlotStore, events: int, at: int = AT) -> Forecast:
+    return await store.survey("c", lambda version, view, _: forecast(version, view, NOW, events, at))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    limit=st.integers(1, 7),
+    before=st.integers(0, 40),
+    events=st.integers(1, 60),
+    offset=st.integers(0, 9000),
+    delay=st.sampled_from([None, "PT15S"]),
+)
+async def test_a_forecast_is_what_booking_then_does(
+    limit: int, before: int, events: int, offset: int, delay: str | None
+) -> None:
+    store = MemorySlotStore()
+    await store.configure("c", WindowPolicy(limit, "PT4S", max_delay=delay), now_ms=NOW)
+    await store.book("c", [SlotRequest(f"old-{n}", AT + n * 500) for n in range(before)], now_ms=NOW)
+    said = await forecast_of(store, events, AT + offset)
+    bookings = await store.book("c", [SlotRequest(f"new-{n}", AT + offset) for n in range(events)], now_ms=NOW)
+    starts = [slot.window_start_ms for slot in bookings if isinstance(slot, AssignedSlot)]
+    assert said.placed == len(starts)
+    assert said.refused == events - len(starts)
+    if starts:
+        assert said.first_window == from_ms(starts[0])
+        assert said.last_window == from_ms(starts[-1])
+        assert said.window_count == len(set(starts))
+        assert {fill.start: fill.added for fill in said.windows} == {
+            from_ms(start): starts.count(start) for start in set(starts)
+        }
+
+
+async def test_a_million_for_one_instant_drain_when_arithmetic_says() -> None:
+    store = MemorySlotStore()
+    await store.configure("c", WindowPolicy(100, "PT4S", spread="even"), now_ms=NOW)
+    said = await forecast_of(store, 1_000_000)
+    assert said.window_count == 10_000
+    assert said.drained_by == from_ms(AT + 10_000 * 4000)
+    assert len(said.windows) == 120
+    even, jitter = said.peaks
+    assert (even.spread, jitter.spread) == (Spread.EVEN, Spread.JITTER)
+    assert 25 <= even.per_second <= 28
+    assert jitter.per_second > 30
+
+
+@pytest.mark.parametrize("events", [0, -1, 100_000_001, True, 1.5])
+async def test_absurd_numbers_of_events_are_refused(events: int) -> None:
+    store = MemorySlotStore()
+    await store.configure("c", WindowPolicy(100, "PT4S"), now_ms=NOW)
+    with pytest.raises(InvalidInput, match="events"):
+        await forecast_of(store, events)
+
+
+def test_peaks_are_counted_in_sliding_spans() -> None:
+    assert peak([0, 999, 1000, 1001, 1998], 1000) == 4
+    assert peak([0, 1000, 2000], 1000) == 1
+    assert peak([], 1000) == 0

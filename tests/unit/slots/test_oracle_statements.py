@@ -1,0 +1,78 @@
+"""Oracle can't run here, so what would be sent to it is compiled and held against peer bug 24."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy.dialects import oracle
+
+from headgate.adapters.sql import slots
+from headgate.adapters.sql.tables import database_now
+from headgate.slots.model import WindowPolicy
+
+
+class Recorder:
+    """Stands where a connection would and compiles what it is given; every query comes back empty."""
+
+    def __init__(self) -> None:
+        self.dialect = oracle.dialect()  # type: ignore[no-untyped-call]
+        self.statements: list[str] = []
+
+    def execute(self, statement: Any, _parameters: Any = None) -> Any:
+        compiled = statement.compile(dialect=self.dialect, compile_kwargs={"render_postcompile": True})
+        self.statements.append(str(compiled))
+        return Nothing()
+
+
+class Nothing:
+    rowcount = 0
+
+    def scalar(self) -> None:
+        return None
+
+    def first(self) -> None:
+        return None
+
+    def scalars(self) -> Nothing:
+        return self
+
+    def all(self) -> list[Any]:
+        return []
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
+    """`FETCH FIRST` or ROWNUM with `FOR UPDATE` is ORA-02014."""
+    connection: Any = recorder
+    slots.lock_active(connection, "c")
+    slots.find_all(connection, [f"e{n}" for n in range(2500)])
+    slots.booked(connection, 10, (5, "e"), 100)
+    slots.cancel(connection, "e")
+    slots.history(connection, "c")
+    slots.prune_slots(connection, 10, 100)
+    slots.SqlLedger(connection, "c").windows_from(0, 64)
+    slots.SqlLedger(connection, "c").run_before(0)
+    slots._recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
+    slots._rebuild_runs(connection, "c", WindowPolicy(1, "PT4S"), 0)
+    locking = [sql for sql in recorder.statements if "FOR UPDATE" in sql]
+    assert locking
+    assert not any("FETCH FIRST" in sql or "ROWNUM" in sql for sql in locking)
+    assert not any("LIMIT" in sql for sql in recorder.statements)
+
+
+def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
+    slots.find_all(recorder, [f"e{n}" for n in range(2500)])  # type: ignore[arg-type]
+    assert len(recorder.statements) == 3
+    assert all(sql.count(":event_id_1_") <= 900 for sql in recorder.statements)
+
+
+def test_the_clock_is_utc() -> None:
+    assert str(database_now().compile(dialect=oracle.dialect())) == "SYS_EXTRACT_UTC(SYSTIMESTAMP)"  # type: ignore[no-untyped-call]

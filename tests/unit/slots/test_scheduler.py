@@ -1,0 +1,155 @@
+"""The scheduler over the memory store: gathering, checking, remembering, reconciling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headgate.adapters.memory.slots import MemorySlotStore
+from headgate.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted
+from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler, WindowPolicy
+from headgate.slots.packing import Booking
+from headgate.testing import FakeClock
+
+T = datetime(2027, 3, 1, 16, tzinfo=UTC)
+
+
+class Watched(MemorySlotStore):
+    """Counts transactions, and fails as many of them as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock(T - timedelta(hours=1)))
+        self.batches: list[int] = []
+        self.conflicts = 0
+        self.lookups = 0
+
+    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+        await asyncio.sleep(0)
+        if self.conflicts:
+            self.conflicts -= 1
+            raise Conflict
+        self.batches.append(len(requests))
+        return await super().book(name, requests, now_ms=now_ms)
+
+    async def history(self, name: str):  # type: ignore[no-untyped-def]
+        self.lookups += 1
+        return await super().history(name)
+
+
+@pytest.fixture
+def store() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+async def slots(store: Watched) -> SlotScheduler:
+    scheduler = SlotScheduler(store)
+    await scheduler.configure("default", WindowPolicy(100, "PT4S"))
+    return scheduler
+
+
+async def test_concurrent_callers_share_transactions(slots: SlotScheduler, store: Watched) -> None:
+    booked = await asyncio.gather(*(slots.assign(f"e{n}", "default", T) for n in range(250)))
+    assert len({slot.event_id for slot in booked}) == 250
+    assert sum(store.batches) == 250
+    assert len(store.batches) <= 3
+
+
+async def test_bad_input_is_named_and_books_nothing(slots: SlotScheduler, store: Watched) -> None:
+    for event_id, at, field in [
+        ("", T, "event_id"),
+        ("x" * 256, T, "event_id"),
+        ("e", "2027-03-01T16:00:00", "requested_time"),
+        ("e", "9999-12-31T00:00:00Z", "requested_time"),
+        ("e", "1960-12-31T00:00:00Z", "requested_time"),
+    ]:
+        with pytest.raises(InvalidInput) as refusal:
+            await slots.assign(event_id, "default", at)
+        assert refusal.value.field == field
+        with pytest.raises(InvalidInput):
+            await slots.assign_many([("good", T), (event_id, at)], "default")
+    assert store.batches == []
+
+
+async def test_unknown_names_are_not_found_and_leave_nothing_behind(slots: SlotScheduler) -> None:
+    for call in (slots.assign("e", "nope", T), slots.policy("nope"), slots.history("nope"), slots.forecast("nope")):
+        with pytest.raises(NotFound, match="nope"):
+            await call
+    with pytest.raises(NotFound):
+        await slots.find("e")
+    with pytest.raises(NotFound):
+        await slots.cancel("e")
+    assert set(slots._writers) == set()
+
+
+async def test_a_conflicting_writer_costs_another_try(slots: SlotScheduler, store: Watched) -> None:
+    store.conflicts = 3
+    assert (await slots.assign("e", "default", T)).event_id == "e"
+    store.conflicts = 99
+    with pytest.raises(Conflict):
+        await slots.assign("f", "default", T)
+
+
+async def test_many_raise_the_first_error_after_the_others_have_their_slots(slots: SlotScheduler) -> None:
+    await slots.configure("short", WindowPolicy(1, "PT4S", max_delay="PT4S"))
+    with pytest.raises(SlotsExhausted) as refusal:
+        await slots.assign_many([(f"e{n}", T) for n in range(3)], "short")
+    assert refusal.value.earliest == T + timedelta(seconds=8)
+    assert (await slots.find("e1")).scheduled_time >= T
+
+
+async def test_a_stream_is_booked_batch_by_batch(store: Watched) -> None:
+    slots = SlotScheduler(store, bulk_batch=100)
+    await slots.configure("default", WindowPolicy(100, "PT4S"))
+    requests = (SlotRequest.of(f"e{n}", T) for n in range(250))
+    batches = [batch async for batch in slots.assign_stream(requests, "default")]
+    assert [len(batch) for batch in batches] == store.batches == [100, 100, 50]
+
+
+async def test_policies_are_remembered_until_flushed(slots: SlotScheduler, store: Watched) -> None:
+    assert (await slots.policy("default")).version == 1
+    assert store.lookups == 0
+    await store.configure("default", WindowPolicy(5, "PT4S"))  # by another node
+    assert (await slots.policy("default")).version == 1
+    assert (await slots.assign("e", "default", T)).config_version == 2
+    slots.flush()
+    assert (await slots.policy("default")).version == 2
+
+
+async def test_a_calendar_that_never_opens_is_refused(slots: SlotScheduler, store: Watched) -> None:
+    never = WindowPolicy(1, "PT2H", calendar={"zone": "UTC", "open": [{"from": "09:00", "to": "10:00"}]})
+    with pytest.raises(ConfigurationError, match="calendar"):
+        await slots.configure("never", never)
+    assert await store.history("never") == []
+
+
+async def test_leaked_slots_are_freed_or_handed_on(slots: SlotScheduler) -> None:
+    booked = await slots.assign_many([(f"e{n}", T) for n in range(250)], "default")
+    running = {slot.event_id for slot in booked if int(slot.event_id[1:]) % 5}
+
+    async def started(page: Sequence[AssignedSlot]) -> set[str]:
+        return running & {slot.event_id for slot in page}
+
+    handed: list[str] = []
+
+    async def redispatch(slot: AssignedSlot) -> None:
+        handed.append(slot.event_id)
+
+    before = T + timedelta(hours=1)
+    leaked = await slots.reconcile(started, before=before, redispatch=redispatch, page=7)
+    assert {slot.event_id for slot in leaked} == set(handed) == {f"e{n}" for n in range(0, 250, 5)}
+    assert (await slots.find("e5")).event_id == "e5"
+    assert len(await slots.reconcile(started, before=before, page=7)) == 50
+    with pytest.raises(NotFound):
+        await slots.find("e5")
+    assert (await slots.assign("new", "default", T)).window_start == T
+
+
+async def test_close_lets_accepted_work_finish(slots: SlotScheduler) -> None:
+    pending = [asyncio.create_task(slots.assign(f"e{n}", "default", T)) for n in range(10)]
+    await asyncio.sleep(0)
+    await slots.close()
+    assert [slot.event_id for slot in await asyncio.gather(*pending)] == [f"e{n}" for n in range(10)]
