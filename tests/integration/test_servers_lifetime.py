@@ -106,3 +106,16 @@ def test_claimed_ports_are_distinct_and_given_back() -> None:
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     PortClaim().release()
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+STARTER = """
+from headgate.testing import RedisServer
+for _ in range(5):
+    with RedisServer() as server:
+        assert server.answers()
+"""
+
+
+def test_many_start_at_once() -> None:
+    starters = [subprocess.Popen([sys.executable, "-c", STARTER]) for _ in range(4)]
+    assert [each.wait(60) for each in starters] == [0, 0, 0, 0]

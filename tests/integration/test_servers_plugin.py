@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import socket
+import sys
+
 import pytest
+
+from headgate.testing import eventually
 
 pytest_plugins = ["pytester"]
 
@@ -58,3 +63,51 @@ def test_tests_are_marked_by_the_servers_they_use(pytester: pytest.Pytester) -> 
         "-p", "headgate.testing.plugin", "-p", "no:xdist", "-m", "not redis and not postgres", "--strict-markers"
     )
     result.assert_outcomes(passed=1, deselected=2)
+
+
+CRASHES = """
+import os, pytest, redis
+
+@pytest.mark.parametrize("number", range(6))
+def test_it(redis_url, number):
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.dbsize() == 0
+        client.set("mine", number)
+        if number == 1:
+            os._exit(1)
+        assert client.dbsize() == 1
+"""
+
+
+def test_a_worker_that_crashes_takes_no_server_with_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CRASHES)
+    result = pytester.runpytest_subprocess("-p", "headgate.testing.plugin", "-n", "2")
+    result.assert_outcomes(passed=5, failed=1)
+
+
+ENDLESS = """
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+
+def test_it(redis_url, own_redis):
+    Path("ports").write_text(f"{urlsplit(redis_url).port} {own_redis.port}")
+    for _ in range(600):
+        threading.Event().wait(0.1)  # where a worker notices that its controller is gone
+"""
+
+
+async def test_a_run_that_is_killed_leaves_no_server(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(ENDLESS)
+    told = pytester.path / "ports"
+    with pytester.popen([sys.executable, "-m", "pytest", "-p", "headgate.testing.plugin", "-n", "1"]) as run:
+        await eventually(lambda: told.exists() and len(told.read_text().split()) == 2)
+        ports = [int(word) for word in told.read_text().split()]
+        assert all(is_open(port) for port in ports)
+        run.kill()
+    await eventually(lambda: not any(is_open(port) for port in ports))
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import psycopg
 import pytest
 
 from headgate.testing import PostgresServer, eventually
-from headgate.testing.servers.postgres import PostgresDatabases
+from headgate.testing.servers import postgres
+from headgate.testing.servers.postgres import PostgresDatabases, copied_installation, packaged_installation
 
 
 def rows(url: str, query: str) -> list[tuple[object, ...]]:
@@ -89,3 +91,16 @@ def test_a_killed_server_leaves_no_shared_memory() -> None:
         server.kill()
         assert segment in segments()
     assert segment not in segments()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root steps down to another user")
+def test_root_runs_it_from_where_the_unprivileged_user_cannot_go(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    hidden = copied_installation(packaged_installation(), tmp_path)
+    monkeypatch.setattr(postgres, "packaged_installation", lambda: hidden)
+    with PostgresServer() as server:
+        assert rows(server.url, "SELECT 1") == [(1,)]
+        assert Path(f"/proc/{server.pid}").stat().st_uid != 0
+    assert tmp_path.stat().st_mode & 0o777 == 0o700

@@ -8,7 +8,6 @@ names with commas, makes that a failure. Tests are marked with the servers their
 
 from __future__ import annotations
 
-import itertools
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -91,27 +90,20 @@ def own_postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def redis_databases(pytestconfig: pytest.Config) -> Iterator[int]:
-    """Numbers of databases in the shared Redis, this worker's only, in turn."""
-    from headgate.testing.servers.redis import DATABASES
-
-    workerinput: dict[str, Any] = getattr(pytestconfig, "workerinput", {})
-    mine = int(workerinput.get("workerid", "gw0").removeprefix("gw"))
-    return itertools.cycle(range(mine, DATABASES, workerinput.get("workercount", 1)))
-
-
 @pytest.fixture
-def redis_url(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> str:
+def redis_url(pytestconfig: pytest.Config) -> Iterator[str]:
     """The URL of an empty database in the shared Redis, this test's only."""
+    shared = pytestconfig.stash[SHARED]
     with available("redis"):
-        import redis
+        port = shared.locate("redis")
+    import redis
 
-        port = pytestconfig.stash[SHARED].locate("redis")
-        url = f"redis://127.0.0.1:{port}/{next(request.getfixturevalue('redis_databases'))}"
-        with redis.Redis.from_url(url) as client:
-            client.flushdb()
-        return url
+    number = shared.lend_database()
+    url = f"redis://127.0.0.1:{port}/{number}"
+    with redis.Redis.from_url(url) as client:
+        client.flushdb()
+    yield url
+    shared.return_database(number)
 
 
 @pytest.fixture

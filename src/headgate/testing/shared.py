@@ -7,14 +7,22 @@ is killed leaves none behind.
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import secrets
+import shutil
 import threading
 from collections.abc import Callable
 from importlib import import_module
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
+from headgate.testing.servers.guard import guard
+
+REDIS_DATABASES = 64
 
 
 class Closable(Protocol):
@@ -46,8 +54,15 @@ class SharedServers:
     def __init__(self) -> None:
         self._locks = {name: threading.Lock() for name in KINDS}
         self._servers: dict[str, Closable] = {}
+        self._numbers = NumberPool(REDIS_DATABASES)
         self._listener: Listener | None = None
+        self._authkey = secrets.token_bytes(16)
         self._closing = False
+        self._answers: dict[str, Callable[..., Any]] = {
+            "locate": self.locate,
+            "lend_database": self.lend_database,
+            "return_database": self.return_database,
+        }
 
     def locate(self, name: str) -> Any:
         """Where the server is; it is started now if it was not."""
@@ -60,11 +75,18 @@ class SharedServers:
                 self._servers[name] = kind.start(module)
             return kind.locate(self._servers[name])
 
+    def lend_database(self) -> int:
+        """The number of a database in the shared Redis that no other test has now."""
+        return self._numbers.lend()
+
+    def return_database(self, number: int) -> None:
+        self._numbers.take_back(number)
+
     def listen(self) -> Invitation:
         """Opens the socket, once, and says how a worker reaches it."""
         if self._listener is None:
-            self._authkey = secrets.token_bytes(16)
-            self._listener = Listener(family="AF_UNIX", authkey=self._authkey)
+            address = guard.directory("headgate-run-") / "socket"
+            self._listener = Listener(str(address), family="AF_UNIX", authkey=self._authkey, backlog=64)
             threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
         return Invitation(str(self._listener.address), self._authkey.hex())
 
@@ -72,25 +94,29 @@ class SharedServers:
         while not self._closing:
             try:
                 connection = listener.accept()
-            except (OSError, EOFError):
+            except (OSError, EOFError, AuthenticationError):
                 continue  # closed by us, or a worker that died while calling
             # A thread each: a worker that waits for Kafka must not keep another from Redis.
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: Connection) -> None:
-        with connection:
+        with connection, contextlib.suppress(OSError, EOFError):  # the worker may die before it has its answer
+            question, *arguments = connection.recv()
             try:
-                connection.send((None, self.locate(connection.recv())))
+                answer = self._answers[question](*arguments)
             except ServerUnavailable as failure:
                 connection.send(("unavailable", str(failure)))
             except Exception as failure:
                 connection.send(("failed", f"{type(failure).__name__}: {failure}"))
+            else:
+                connection.send((None, answer))
 
     def close(self) -> None:
         """Stops whatever runs."""
         self._closing = True
         if self._listener is not None:
             self._listener.close()
+            shutil.rmtree(Path(str(self._listener.address)).parent, ignore_errors=True)
         for name, lock in self._locks.items():
             with lock:
                 if server := self._servers.pop(name, None):
@@ -98,15 +124,23 @@ class SharedServers:
 
 
 class Invitation(NamedTuple):
-    """How a worker reaches the run's shared servers."""
+    """How a worker reaches the run's shared servers; answers as `SharedServers` does."""
 
     address: str
     authkey: str
 
     def locate(self, name: str) -> Any:
-        """As `SharedServers.locate`, from another process."""
+        return self._ask("locate", name)
+
+    def lend_database(self) -> int:
+        return int(self._ask("lend_database"))
+
+    def return_database(self, number: int) -> None:
+        self._ask("return_database", number)
+
+    def _ask(self, *question: Any) -> Any:
         with Client(self.address, family="AF_UNIX", authkey=bytes.fromhex(self.authkey)) as connection:
-            connection.send(name)
+            connection.send(question)
             problem, answer = connection.recv()
         if problem == "unavailable":
             raise ServerUnavailable(answer)
@@ -116,3 +150,21 @@ class Invitation(NamedTuple):
 
     def close(self) -> None:
         """Nothing: the servers belong to the controller."""
+
+
+class NumberPool:
+    """Lends each of `size` numbers to one borrower at a time, the longest unused first."""
+
+    def __init__(self, size: int) -> None:
+        self._free: queue.Queue[int] = queue.Queue()
+        for number in range(size):
+            self._free.put(number)
+
+    def lend(self) -> int:
+        try:
+            return self._free.get_nowait()
+        except queue.Empty:
+            raise ServerFailed("every database of the shared Redis is in use") from None
+
+    def take_back(self, number: int) -> None:
+        self._free.put(number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +50,3 @@ class Account:
             if Path(candidate).is_dir() and self.reaches(Path(candidate) / "any"):
                 return Path(candidate)
         raise ServerUnavailable("no directory for temporary files that an unprivileged user can reach")
-
-    def reachable_copy(self, installation: Path, beside: Path) -> Path:
-        """`installation`, or a copy of it in `beside` if it lies where the account can't go (a checkout in /root)."""
-        if self.reaches(installation / "any"):
-            return installation
-        copy = beside / installation.name
-        if not copy.is_dir():
-            shutil.copytree(installation, copy, symlinks=True)
-        return copy

