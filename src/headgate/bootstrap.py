@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
 from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.adapters.sql import migrate
+from headgate.adapters.sql import tables as sql_tables
 from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.slot_store import SqlSlotStore
+from headgate.errors import NotFound
+from headgate.settings import Settings
+from headgate.slots.model import WindowPolicy
 from headgate.slots.ports import SlotStore
+from headgate.slots.scheduler import SlotScheduler
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 
 async def database(url: str, *, pool_size: int = 10) -> Database:
@@ -20,8 +33,74 @@ async def database(url: str, *, pool_size: int = 10) -> Database:
     return opened
 
 
-async def slot_store(url: str) -> SlotStore:
+async def slot_store(url: str, *, pool_size: int = 10) -> SlotStore:
     """The slot store at a database URL; `memory://` for one that lives in this process."""
     if url.startswith("memory:"):
         return MemorySlotStore()
-    return SqlSlotStore(await database(url))
+    return SqlSlotStore(await database(url, pool_size=pool_size))
+
+
+@asynccontextmanager
+async def slot_scheduler(
+    settings: Settings, *, registry: CollectorRegistry | None = None
+) -> AsyncIterator[SlotScheduler]:
+    """The scheduler of a settings tree, with its default config ready; counted in `registry`, if one is given."""
+    observer = None
+    if registry is not None:
+        # Imported here: metrics come with the server, and the library works without it.
+        from headgate.adapters.prometheus.slots import SlotMetrics
+
+        observer = SlotMetrics(registry)
+    wanted = settings.slots
+    async with SlotScheduler(
+        await slot_store(settings.database_url, pool_size=settings.database_pool_size),
+        observer=observer,
+        batch=wanted.batch,
+        bulk_batch=wanted.bulk_batch,
+        cache_ttl=wanted.cache_ttl_seconds,
+    ) as scheduler:
+        if observer is not None:
+            observer.learn_sizes_from(scheduler.history)
+        try:
+            await scheduler.history(wanted.default_config)
+        except NotFound:
+            policy = WindowPolicy(wanted.default_max_per_window, wanted.default_window)
+            await scheduler.configure(wanted.default_config, policy)
+        yield scheduler
+
+
+class DatabaseFacts(NamedTuple):
+    """What a database says about itself."""
+
+    dialect: str
+    version: str
+    now: datetime
+    revision: str | None
+    pending: list[str]
+    """Migrations this version of headgate knows and the database lacks."""
+
+
+async def migrate_up(url: str) -> list[str]:
+    """Migrates a database and returns the names of what was applied."""
+    opened = Database(url)
+    try:
+        return await migrate.upgrade(opened)
+    finally:
+        await opened.close()
+
+
+async def database_facts(url: str) -> DatabaseFacts:
+    """Asks a database about itself, changing nothing."""
+    opened = Database(url)
+    try:
+        revision, pending = await migrate.status(opened)
+        now = await opened.read(sql_tables.now)
+        version = await opened.read(lambda connection: connection.dialect.server_version_info)
+        return DatabaseFacts(opened.dialect, ".".join(map(str, version or ())), now, revision, pending)
+    finally:
+        await opened.close()
+
+
+def migration_script(dialect: str) -> str:
+    """The SQL that would make the schema on `dialect`, for a database administrator to review."""
+    return migrate.script(dialect)

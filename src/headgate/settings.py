@@ -1,1 +1,197 @@
-"""One frozen settings tree, from the environment and `headgate.toml`."""
+"""Every setting, in one frozen tree.
+
+A value comes from the environment (`HEADGATE_PORT`, `HEADGATE_SLOTS_BATCH`), else from the settings file (`port`, or
+`batch` in the table `[slots]`), else from the default here. The file is `headgate.toml` in the working directory, or
+whatever `HEADGATE_SETTINGS_FILE` names.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+
+from headgate.errors import ConfigurationError
+
+PREFIX = "HEADGATE_"
+FILE_VARIABLE = "HEADGATE_SETTINGS_FILE"
+DEFAULT_FILE = "headgate.toml"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SlotSettings(_Section):
+    """Slots, for `HEADGATE_SLOTS_…`."""
+
+    default_config: str = Field("default", min_length=1, max_length=128)
+    """The config a request means when it names none; created at start, if there is none of that name."""
+    default_max_per_window: int = Field(100, ge=1)
+    default_window: str = "PT4S"
+    cache_ttl_seconds: float = Field(5.0, ge=0)
+    """How long a policy is remembered for showing; bookings always read it under its lock."""
+    batch: int = Field(1000, ge=1, le=100_000)
+    """The most single calls that share a transaction."""
+    bulk_batch: int = Field(10_000, ge=1, le=100_000)
+    """The most events of a batch or stream that share a transaction."""
+
+
+class HttpSettings(_Section):
+    """The service, for `HEADGATE_HTTP_…`."""
+
+    max_batch: int = Field(10_000, ge=1, le=10_000)
+    """The most events in one JSON batch; an NDJSON stream has no limit."""
+    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024)
+    """The largest request body, streams excepted."""
+    shutdown_seconds: int = Field(30, ge=1)
+    """How long requests in flight may take to finish after SIGTERM."""
+    workers: int = Field(1, ge=1, le=256)
+
+
+class PaymentSettings(_Section):
+    """The payments application, for `HEADGATE_PAYMENTS_…`."""
+
+    config: str = "default"
+    mode: Literal["queue", "direct"] = "queue"
+    downstream_url: str | None = Field(None, repr=False)
+    """Unset: a simulator inside the process."""
+    tps: int = Field(50, ge=1)
+    """The downstream's hard limit in any sliding second."""
+
+
+class SmsSettings(_Section):
+    """The notification application, for `HEADGATE_SMS_…`."""
+
+    webhook_url: str | None = Field(None, repr=False)
+    """Unset: messages are written to the log."""
+
+
+class Settings(BaseSettings):
+    """The whole tree. Read it with `Settings.load`, which explains what is wrong."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="_",
+        env_nested_max_split=1,
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+    )
+
+    # URLs may hold passwords, so they stay out of every repr.
+    database_url: str = Field("sqlite:///headgate.db", repr=False)
+    database_pool_size: int = Field(10, ge=1, le=1000)
+    redis_url: str | None = Field(None, repr=False)
+    kafka_bootstrap: str | None = None
+    temporal_address: str | None = None
+    temporal_namespace: str = "default"
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65_535)
+    api_token: SecretStr | None = Field(None, min_length=1)
+    admin_token: SecretStr | None = Field(None, min_length=1)
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    slots: SlotSettings = SlotSettings()
+    http: HttpSettings = HttpSettings()
+    payments: PaymentSettings = PaymentSettings()
+    sms: SmsSettings = SmsSettings()
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Settings:
+        """The settings of this process; what is given by name here (unless None) wins over everything."""
+        try:
+            return cls(**{name: value for name, value in overrides.items() if value is not None})
+        except ValidationError as error:
+            raise _explained(error) from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=_file_values())
+
+    def refuse_exposure(self) -> None:
+        """Raises unless it is safe to listen on `host`: on the loopback, or with a token to ask for."""
+        if not is_loopback(self.host) and self.api_token is None and self.admin_token is None:
+            raise ConfigurationError(
+                "host",
+                f"{self.host} can be reached from other machines, and no token is set; "
+                "set HEADGATE_API_TOKEN and HEADGATE_ADMIN_TOKEN, or listen on 127.0.0.1",
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on `host`."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def masked(url: str) -> str:
+    """A URL fit for eyes and logs: its passwords are stars."""
+    url = re.sub(r"(://[^:@/?#]*):\S*@", r"\1:***@", url)
+    return re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token)[^=&]*)=[^&#]*", r"\1=***", url)
+
+
+def unknown_variables() -> list[str]:
+    """Variables that look like settings and are none: likely typing mistakes."""
+    known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields}
+    sections = tuple(
+        f"{PREFIX}{name}_".upper()
+        for name, field in Settings.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section)
+    )
+    others = {FILE_VARIABLE, f"{PREFIX}REQUIRE"}
+    return sorted(
+        name
+        for name in os.environ
+        if name.startswith(PREFIX) and name not in known | others and not name.startswith((*sections, f"{PREFIX}TEST_"))
+    )
+
+
+def settings_file() -> Path | None:
+    """The settings file this process reads, if there is one."""
+    named = os.environ.get(FILE_VARIABLE)
+    if named:
+        return Path(named)
+    default = Path(DEFAULT_FILE)
+    return default if default.is_file() else None
+
+
+def _file_values() -> dict[str, Any]:
+    path = settings_file()
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(str(path), f"can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(str(path), f"is not valid TOML: {error}") from None
+
+
+def _explained(error: ValidationError) -> ConfigurationError:
+    """The first thing that is wrong, under the name the user gave it; never with the value, which may be secret."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    path = [str(part) for part in first["loc"]]
+    variable = PREFIX + "_".join(path).upper()
+    name = variable if variable in os.environ else ".".join(path)
+    if first["type"] == "extra_forbidden":
+        where = "" if name == variable else f" in {settings_file() or 'the given settings'}"
+        return ConfigurationError(name, f"is not a setting headgate knows{where}")
+    return ConfigurationError(name, first["msg"][:1].lower() + first["msg"][1:])

@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
-app = typer.Typer(name="headgate", no_args_is_help=True, add_completion=False)
+from headgate import __version__
+from headgate.entrypoints.cli import config, doctor, forecast, migrate, prune, serve, slots
+from headgate.errors import HeadgateError, InvalidInput
+
+app = typer.Typer(name="headgate", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+
+app.command("serve")(serve.serve)
+app.add_typer(migrate.app, name="migrate")
+app.add_typer(config.app, name="config")
+app.add_typer(slots.app, name="slots")
+app.command("forecast")(forecast.forecast)
+app.command("doctor")(doctor.doctor)
+app.command("prune")(prune.prune)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headgate {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def headgate() -> None:
+def headgate(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
     """Decides whether, when and how fast work may flow, and then makes it flow."""
 
 
 def main() -> None:
-    """Runs the command line."""
-    app()
+    """Runs the command line: exit status 0, 1 if it failed, 2 if it was asked for wrongly; errors in one line."""
+    command = typer.main.get_command(app)
+    try:
+        sys.exit(command.main(prog_name="headgate", standalone_mode=False) or 0)
+    except typer.TyperException as error:
+        _fail(error.format_message(), error.exit_code)
+    except InvalidInput as error:
+        _fail(str(error), 2)
+    except HeadgateError as error:
+        _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is not installed; pip install 'headgate[all]', or the extra that brings it", 1)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`| head`). Python would complain again when it flushes at exit.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _fail(message: str, status: int) -> None:
+    typer.echo(f"headgate: {message}" if status != 2 or "\n" not in message else message, err=True)
+    sys.exit(status)

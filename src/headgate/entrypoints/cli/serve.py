@@ -1,0 +1,133 @@
+"""`headgate serve`: the HTTP service."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from headgate import bootstrap
+from headgate.entrypoints.cli.terminal import run, say
+from headgate.errors import ConfigurationError, HeadgateError
+from headgate.settings import Settings
+
+if TYPE_CHECKING:
+    import uvicorn
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 8080 by default, 0 for any that is free.")] = None,
+    workers: Annotated[int | None, typer.Option(help="How many processes share the work.")] = None,
+) -> None:
+    """Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first."""
+    settings = Settings.load(host=host, port=port)
+    settings.refuse_exposure()
+    workers = settings.http.workers if workers is None else workers
+    if not 1 <= workers <= 256:
+        raise ConfigurationError("--workers", "must be from 1 to 256")
+    if workers > 1 and settings.database_url.startswith(("memory:", "sqlite://:", "sqlite:///:")):
+        raise ConfigurationError("--workers", "needs a database that processes can share; set HEADGATE_DATABASE_URL")
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        # The server finishes its work when signalled and then signals again, to us: that is a clean end.
+        signal.signal(signum, _end)
+    run(_prepare(settings))
+    listening = _listen(settings)
+    try:
+        if workers == 1:
+            _serve_here(settings, listening)
+        else:
+            _serve_in_workers(settings, listening, workers)
+    finally:
+        listening.close()
+
+
+async def _prepare(settings: Settings) -> None:
+    """Migrates and makes the default config once, before any worker starts; what is wrong shows here, in one line."""
+    async with bootstrap.slot_scheduler(settings):
+        pass
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host.strip("[]"), settings.port))
+    except OSError as error:
+        listening.close()
+        reason = error.strerror or str(error)
+        raise HeadgateError(f"can't listen on {settings.host} port {settings.port}: {reason}") from None
+    listening.set_inheritable(True)
+    return listening
+
+
+def _serve_here(settings: Settings, listening: socket.socket) -> None:
+    import uvicorn
+
+    from headgate.entrypoints.http import logs
+    from headgate.entrypoints.http.app import create_app
+
+    class AnnouncingServer(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            _announce(listening)
+
+    logs.configure(settings)
+    AnnouncingServer(_configuration(create_app(settings), settings)).run([listening])
+
+
+def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int) -> None:
+    import uvicorn.supervisors
+
+    from headgate.entrypoints.http import logs
+
+    logs.configure(settings)
+    # Workers are fresh processes: they read the environment, so what was typed here must stand there.
+    os.environ["HEADGATE_HOST"], os.environ["HEADGATE_PORT"] = settings.host, str(settings.port)
+    counted = tempfile.mkdtemp(prefix="headgate-metrics-")
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = counted
+    configuration = _configuration("headgate.entrypoints.http.app:from_environment", settings, workers)
+    try:
+        _announce(listening)
+        uvicorn.supervisors.Multiprocess(configuration, sockets=[listening]).run()
+    finally:
+        shutil.rmtree(counted, ignore_errors=True)
+
+
+def _configuration(app: object, settings: Settings, workers: int = 1) -> uvicorn.Config:
+    import uvicorn
+
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        factory=isinstance(app, str),
+        workers=workers,
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=settings.http.shutdown_seconds,
+    )
+
+
+def _announce(listening: socket.socket) -> None:
+    host, port = listening.getsockname()[:2]
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{port}"
+    soon = f"{datetime.now(UTC) + timedelta(minutes=1):%Y-%m-%dT%H:%M:00Z}"
+    say(f"headgate is listening on {url}")
+    say("try it:")
+    say(f"  curl -X POST {url}/api/v1/slots -H 'Content-Type: application/json' \\")
+    say(f'''    -d '{{"eventId": "pay-123", "configName": "default", "requestedTime": "{soon}"}}\'''')
+    sys.stdout.flush()
+
+
+def _end(_signum: int, _frame: object) -> NoReturn:
+    sys.exit(0)

@@ -1,0 +1,63 @@
+"""The service: one app, one router per feature."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import FastAPI
+
+from headgate import __version__, bootstrap
+from headgate.entrypoints import console
+from headgate.entrypoints.http import batch, config, forecast, health, logs, metrics, openapi, problem, slots
+from headgate.entrypoints.http.auth import TokenGuard
+from headgate.entrypoints.http.body import BodyLimit
+from headgate.entrypoints.http.services import Services
+from headgate.settings import Settings
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The service with these settings. Everything it needs is opened when it starts and closed when it ends."""
+    settings.refuse_exposure()
+    services = Services(settings, metrics.registry())
+    app = FastAPI(
+        title="headgate",
+        version=__version__,
+        summary="Decides whether, when and how fast work may flow, and then makes it flow.",
+        lifespan=_lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+    )
+    app.state.services = services
+    problem.install(app)
+    # Matched in this order: the hot path comes first.
+    slots.install(app)
+    batch.install(app)
+    app.include_router(forecast.router)
+    app.include_router(config.router)
+    app.include_router(health.router)
+    app.include_router(metrics.router)
+    app.include_router(console.router)
+    openapi.install(app, settings)
+    # The one added last is outermost.
+    app.add_middleware(BodyLimit, limit=settings.http.max_body_bytes)
+    app.add_middleware(TokenGuard, settings=settings)
+    app.add_middleware(logs.RequestLog)
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The service with the settings of this process: what each worker of `headgate serve` runs."""
+    settings = Settings.load()
+    logs.configure(settings)
+    return create_app(settings)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Opens each feature, one line or two each. Closing lets accepted work finish before its store goes away."""
+    told: Services = app.state.services
+    async with AsyncExitStack() as opened:
+        told.slots = await opened.enter_async_context(bootstrap.slot_scheduler(told.settings, registry=told.registry))
+        told.probes["database"] = lambda: told.slots.history(told.settings.slots.default_config)
+        yield

@@ -1,0 +1,134 @@
+"""Request bodies: their type, their size, their JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headgate.entrypoints.http.problem import Problem, invalid, too_large, unsupported
+
+NDJSON = "application/x-ndjson"
+STREAMED = (NDJSON.encode(), b"application/ndjson", b"application/jsonl", b"text/csv")
+"""Types that are read piece by piece, and so need no limit."""
+
+
+class BodyLimit:
+    """Refuses bodies above a size with 413, except streamed ones."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "DELETE"):
+            await self._app(scope, receive, send)
+            return
+        length: bytes | None = None
+        streamed = False
+        for name, value in scope["headers"]:
+            if name == b"content-length":
+                length = value
+            elif name == b"content-type":
+                streamed = value.startswith(STREAMED)
+        if streamed:
+            await self._app(scope, receive, send)
+        elif length is None:
+            await self._app(scope, self._counted(receive), send)
+        elif int(length) > self._limit:
+            await too_large(self._limit).response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _counted(self, receive: Receive) -> Receive:
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._limit:
+                raise too_large(self._limit)
+            return message
+
+        return counted
+
+
+def media_type(scope: Scope) -> bytes:
+    """The body's type without parameters, in lower case; empty if none is given."""
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            return bytes(value).partition(b";")[0].strip().lower()
+    return b""
+
+
+async def read_object(scope: Scope, receive: Receive) -> dict[str, Any]:
+    """The JSON object in the body."""
+    if media_type(scope) != b"application/json":
+        raise unsupported("application/json")
+    return parsed_object(await read(receive))
+
+
+async def read(receive: Receive) -> bytes:
+    """The whole body."""
+    message = await receive()
+    if not message.get("more_body", False) and message["type"] == "http.request":
+        return bytes(message["body"])
+    parts = []
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+        message = await receive()
+
+
+def parsed_object(raw: bytes, name: str = "body") -> dict[str, Any]:
+    """A JSON object, or the problem with it."""
+    value = parsed(raw, name)
+    if not isinstance(value, dict):
+        raise invalid(name, "must be a JSON object")
+    return value
+
+
+def parsed(raw: bytes, name: str = "body") -> Any:
+    """The JSON in `raw`."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        # Numbers of more than 64 bits are valid JSON, and their field should be named; orjson refuses them whole.
+        try:
+            return json.loads(raw, parse_constant=_refused)
+        except (ValueError, RecursionError):
+            raise invalid(name, f"is not valid JSON: {error}") from None
+
+
+def only(value: dict[str, Any], known: Collection[str], prefix: str = "") -> None:
+    """Refuses members nobody asked for: a misspelt option must not be silently without effect."""
+    for member in value:
+        if member not in known:
+            raise invalid(f"{prefix}{member}", f"is unknown; known are {', '.join(known)}")
+
+
+def required(value: dict[str, Any], member: str, prefix: str = "") -> Any:
+    """The member, which must be there."""
+    found = value.get(member)
+    if found is None:
+        raise invalid(f"{prefix}{member}", "is required")
+    return found
+
+
+def text(value: Any, field: str) -> str:
+    """`value`, which must be a string."""
+    if not isinstance(value, str):
+        raise invalid(field, "must be a string")
+    return value
+
+
+def _refused(constant: str) -> Problem:
+    raise ValueError(constant)

@@ -1,0 +1,136 @@
+"""`/admin/rate-limit`: configs, their history, and the cache of them."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from headgate.entrypoints.field_names import typed_as
+from headgate.entrypoints.http import schemas
+from headgate.entrypoints.http.body import only, read_object, required
+from headgate.entrypoints.http.problem import documented, invalid
+from headgate.entrypoints.http.services import services
+from headgate.entrypoints.wire import config_json
+from headgate.slots import WindowPolicy
+
+MEMBERS = ("configName", "maxPerWindow", "windowSize", "windowSizeSecs", "spread", "calendar", "maxDelay")
+
+router = APIRouter(prefix="/admin/rate-limit", tags=["config"])
+
+CALENDAR: dict[str, Any] = {
+    "type": ["object", "null"],
+    "required": ["zone"],
+    "description": "Open time: only `zone`, an IANA name, is required.",
+    "example": {"zone": "America/New_York", "open": [{"days": ["MON"], "from": "09:00", "to": "17:00"}]},
+}
+CONFIG_REQUEST: dict[str, Any] = {
+    "title": "ConfigRequest",
+    "type": "object",
+    "required": ["configName", "maxPerWindow"],
+    "description": "Give the window's length as `windowSize` or as `windowSizeSecs`.",
+    "additionalProperties": False,
+    "properties": {
+        "configName": schemas.CONFIG_NAME | {"description": "The config to create or change."},
+        "maxPerWindow": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
+        "windowSize": schemas.DURATION,
+        "windowSizeSecs": {"type": "number", "minimum": 0.01, "maximum": 366 * 86_400, "example": 4},
+        "spread": {"type": ["string", "null"], "enum": ["jitter", "even", None], "default": "jitter"},
+        "calendar": CALENDAR,
+        "maxDelay": schemas.DURATION | {"type": ["string", "null"]},
+    },
+}
+NAME = schemas.query("name", schemas.CONFIG_NAME | {"description": "Left out, the service's default config."})
+
+
+@router.get(
+    "/config",
+    summary="Show the active config",
+    response_model=schemas.Config,
+    responses=documented(400, 404),
+    openapi_extra={"parameters": [NAME]},
+)
+async def show(request: Request) -> Response:
+    """The active version."""
+    told = services(request)
+    with typed_as(config_name="name"):
+        version = await told.slots.policy(_name(request))
+    return Response(orjson.dumps(config_json(version, active=True)), media_type="application/json")
+
+
+@router.post(
+    "/config",
+    summary="Create or change a config",
+    response_model=schemas.Config,
+    responses=documented(400, 409, 413, 415),
+    openapi_extra=schemas.json_body(CONFIG_REQUEST),
+)
+async def configure(request: Request) -> Response:
+    """Makes this the active version, from the next booking on any node. Booked slots stay where they are."""
+    value = await read_object(request.scope, request.receive)
+    only(value, MEMBERS)
+    name = required(value, "configName")
+    with typed_as(window="windowSize", max_per_window="maxPerWindow", max_delay="maxDelay", config_name="configName"):
+        version = await services(request).slots.configure(name, policy_of(value))
+    return Response(orjson.dumps(config_json(version, active=True)), media_type="application/json")
+
+
+@router.get(
+    "/config/history",
+    summary="Show every version of a config",
+    response_model=schemas.History,
+    responses=documented(400, 404),
+    openapi_extra={"parameters": [NAME]},
+)
+async def history(request: Request) -> Response:
+    """Every version, newest first; none is ever deleted."""
+    name = _name(request)
+    with typed_as(config_name="name"):
+        versions = await services(request).slots.history(name)
+    body = {"configName": name, "versions": [config_json(each, active=each is versions[0]) for each in versions]}
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
+@router.post("/cache/flush", summary="Forget remembered configs", response_model=schemas.Flushed)
+async def flush(request: Request) -> Response:
+    """The next look-up reads the database. Bookings never use the cache, so this matters for showing only."""
+    services(request).slots.flush()
+    return Response(orjson.dumps({"flushed": True}), media_type="application/json")
+
+
+def policy_of(value: dict[str, Any]) -> WindowPolicy:
+    """The policy in a config request."""
+    calendar = value.get("calendar")
+    if calendar is not None and not isinstance(calendar, dict):
+        raise invalid("calendar", "must be an object")
+    return WindowPolicy(
+        max_per_window=required(value, "maxPerWindow"),
+        window=_window(value),
+        spread=value.get("spread") or "jitter",
+        calendar=calendar,
+        max_delay=value.get("maxDelay"),
+    )
+
+
+def _window(value: dict[str, Any]) -> str | timedelta:
+    size, seconds = value.get("windowSize"), value.get("windowSizeSecs")
+    if (size is None) == (seconds is None):
+        raise invalid("windowSize", "is required, or windowSizeSecs instead; give one of the two")
+    if size is not None:
+        text: str = size
+        return text
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise invalid("windowSizeSecs", "must be a number of seconds")
+    if not 0.01 <= seconds <= 366 * 86_400:
+        raise invalid("windowSizeSecs", "must be from 0.01 to 31622400 seconds")
+    milliseconds = round(seconds * 1000)
+    if abs(milliseconds - seconds * 1000) > 1e-6:
+        raise invalid("windowSizeSecs", "must be a whole number of milliseconds")
+    return timedelta(milliseconds=milliseconds)
+
+
+def _name(request: Request) -> str:
+    return request.query_params.get("name") or services(request).settings.slots.default_config

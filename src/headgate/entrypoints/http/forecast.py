@@ -1,0 +1,52 @@
+"""`/api/v1/forecast`: when would a backlog run? Books nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from headgate.entrypoints.http import schemas
+from headgate.entrypoints.http.problem import documented, invalid
+from headgate.entrypoints.http.services import services
+from headgate.entrypoints.wire import forecast_json
+from headgate.slots.forecast import MOST_EVENTS
+
+router = APIRouter(prefix="/api/v1", tags=["forecast"])
+
+EVENTS: dict[str, Any] = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": MOST_EVENTS,
+    "default": 1,
+    "description": "How many events want that time.",
+}
+
+
+@router.get(
+    "/forecast",
+    summary="Forecast a backlog",
+    response_model=schemas.ForecastShown,
+    responses=documented(400, 404),
+    openapi_extra={
+        "parameters": [
+            schemas.query("configName", schemas.CONFIG_NAME),
+            schemas.query("events", EVENTS),
+            schemas.query("at", schemas.INSTANT | {"description": "The time they want; left out, now."}),
+        ]
+    },
+)
+async def show(request: Request) -> Response:
+    """When that many events would land, how full the next windows are, and when all have run."""
+    told, asked = services(request), request.query_params
+    name = asked.get("configName") or told.settings.slots.default_config
+    forecast = await told.slots.forecast(name, whole_number(asked.get("events", "1"), "events"), asked.get("at"))
+    return Response(orjson.dumps(forecast_json(forecast)), media_type="application/json")
+
+
+def whole_number(text: str, field: str) -> int:
+    """A whole number in a query string."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise invalid(field, "must be a whole number")
+    return int(text)

@@ -1,0 +1,47 @@
+"""The OpenAPI document: FastAPI's, made true where FastAPI can't know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from headgate.entrypoints.http import problem
+from headgate.entrypoints.http.auth import GUARDED, is_guarded
+from headgate.settings import Settings
+
+
+def install(app: FastAPI, settings: Settings) -> None:
+    """Makes `app.openapi` tell about problems and tokens."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _completed(describe(), settings)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _completed(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    schemas["Problem"] = problem.SCHEMA
+    # Invalid input is 400 here, never 422.
+    schemas.pop("HTTPValidationError", None)
+    schemas.pop("ValidationError", None)
+    if is_guarded(settings):
+        components["securitySchemes"] = {
+            "apiToken": {"type": "http", "scheme": "bearer", "description": "HEADGATE_API_TOKEN, or the admin token"},
+            "adminToken": {"type": "http", "scheme": "bearer", "description": "HEADGATE_ADMIN_TOKEN"},
+        }
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            responses = operation["responses"]
+            responses.pop("422", None)
+            guarded = path.startswith(GUARDED)
+            if guarded and is_guarded(settings):
+                operation["security"] = [{"adminToken" if path.startswith("/admin") else "apiToken": []}]
+            for status, response in problem.documented(*((401, 403) if guarded else ()), 500, 503).items():
+                responses.setdefault(str(status), response)
+    return document

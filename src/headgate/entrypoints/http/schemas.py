@@ -1,0 +1,192 @@
+"""The JSON of slots, forecasts and configs, as OpenAPI documents it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+_INSTANT_PATTERN = (
+    r"^(19[7-9][0-9]|20[0-9]{2}|21[0-8][0-9])-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
+    r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-3]):[0-5][0-9])$"
+)
+
+EVENT_ID: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 255,
+    "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$",
+    "description": "Your name for the event: 1 to 255 printable characters. The same id always gets the same slot.",
+    "example": "pay-123",
+}
+CONFIG_NAME: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 128,
+    "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$",
+    "description": "Which config's windows to use; left out, the service's default config.",
+    "example": "default",
+}
+INSTANT: dict[str, Any] = {
+    "type": "string",
+    "pattern": _INSTANT_PATTERN,
+    "description": "An ISO-8601 time with its zone (Z or an offset), from 1970 up to the end of 2199.",
+    "example": "2027-03-01T16:00:00Z",
+}
+DURATION: dict[str, Any] = {
+    "type": "string",
+    "description": "An ISO-8601 duration without years or months: PT0.5S, PT4S, P1D.",
+    "example": "PT4S",
+}
+
+
+def json_body(schema: dict[str, Any], **others: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI's `requestBody` for a JSON schema, and for other media types by name."""
+    content = {"application/json": {"schema": schema}, **{name: {"schema": each} for name, each in others.items()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
+    """OpenAPI's parameter object of a query parameter."""
+    shown = {key: value for key, value in schema.items() if key != "description"}
+    parameter = {"name": name, "in": "query", "required": required, "schema": shown}
+    return parameter | ({"description": schema["description"]} if "description" in schema else {})
+
+
+SLOT_REQUEST: dict[str, Any] = {
+    "title": "SlotRequest",
+    "type": "object",
+    "required": ["eventId", "requestedTime"],
+    "additionalProperties": False,
+    "properties": {
+        "eventId": EVENT_ID,
+        "configName": CONFIG_NAME | {"type": ["string", "null"]},
+        "requestedTime": INSTANT,
+    },
+}
+BATCH_REQUEST: dict[str, Any] = {
+    "title": "BatchRequest",
+    "type": "object",
+    "required": ["events"],
+    "additionalProperties": False,
+    "properties": {
+        "configName": CONFIG_NAME | {"type": ["string", "null"]},
+        "events": {
+            "type": "array",
+            "maxItems": 10_000,
+            "items": {
+                "type": "object",
+                "required": ["eventId", "requestedTime"],
+                "additionalProperties": False,
+                "properties": {"eventId": EVENT_ID, "requestedTime": INSTANT},
+            },
+        },
+    },
+}
+
+
+class _Shown(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
+
+
+class Slot(_Shown):
+    """A booked time."""
+
+    event_id: str
+    scheduled_time: str
+    delay_ms: int
+    window_start: str
+    config_name: str
+    config_version: int
+    existing: bool
+
+
+class FailedEvent(_Shown):
+    """An event of a batch that has no slot."""
+
+    event_id: str | None = None
+    line: int | None = None
+    error: dict[str, Any]
+
+
+class BatchResult(_Shown):
+    """What came of each event, in the order they were sent."""
+
+    results: list[Slot | FailedEvent]
+
+
+class Window(_Shown):
+    """One window of a forecast."""
+
+    start: str
+    taken: int
+    added: int
+    limit: int
+
+
+class Peak(_Shown):
+    """The most events in any sliding span, by spread."""
+
+    spread: str
+    per_second: int
+    per_100_ms: int
+
+
+class ForecastShown(_Shown):
+    """When a backlog would run, without booking it."""
+
+    config_name: str
+    config_version: int
+    events: int
+    requested_time: str
+    first_window: str | None
+    last_window: str | None
+    drained_by: str | None
+    placed: int
+    refused: int
+    window_count: int
+    windows: list[Window]
+    peaks: list[Peak]
+
+
+class Config(_Shown):
+    """One version of a config."""
+
+    config_name: str
+    version: int
+    active: bool
+    max_per_window: int
+    window_size: str
+    spread: str
+    calendar: dict[str, Any] | None
+    max_delay: str | None
+    created_at: str
+
+
+class History(_Shown):
+    """Every version of a config, newest first."""
+
+    config_name: str
+    versions: list[Config]
+
+
+class Flushed(_Shown):
+    """The cache of policies is empty."""
+
+    flushed: bool
+
+
+class Check(_Shown):
+    """One dependency."""
+
+    name: str
+    status: str
+    data: dict[str, str] | None = None
+
+
+class Health(_Shown):
+    """UP, or DOWN with the dependencies that fail."""
+
+    status: str
+    checks: list[Check]

@@ -1,0 +1,32 @@
+"""What the routers work with: opened at start, closed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from headgate.settings import Settings
+from headgate.slots import SlotScheduler
+
+Probe = Callable[[], Awaitable[object]]
+"""Touches a dependency; raises if it does not answer."""
+
+
+@dataclass(slots=True)
+class Services:
+    """One per app. A feature adds a field here and fills it in the app's lifespan."""
+
+    settings: Settings
+    registry: CollectorRegistry
+    probes: dict[str, Probe] = field(default_factory=dict)
+    """Dependencies by name, asked by `/health/ready`."""
+    slots: SlotScheduler = field(init=False)
+
+
+def services(scope: Mapping[str, Any]) -> Services:
+    """The services of the app a request came to; takes the ASGI scope or a `Request`."""
+    found: Services = scope["app"].state.services
+    return found

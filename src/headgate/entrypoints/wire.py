@@ -1,0 +1,57 @@
+"""Slots, configs and forecasts as JSON has them: the same on HTTP and on the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.iso8601 import format_instant, from_ms
+from headgate.slots import AssignedSlot, Forecast, PolicyVersion
+
+
+def slot_json(slot: AssignedSlot) -> dict[str, Any]:
+    """A slot as JSON has it."""
+    return {
+        "eventId": slot.event_id,
+        "scheduledTime": format_instant(from_ms(slot.scheduled_ms)),
+        "delayMs": slot.scheduled_ms - slot.requested_ms,
+        "windowStart": format_instant(from_ms(slot.window_start_ms)),
+        "configName": slot.config_name,
+        "configVersion": slot.config_version,
+        "existing": slot.existing,
+    }
+
+
+def config_json(version: PolicyVersion, *, active: bool) -> dict[str, Any]:
+    """A version as JSON has it."""
+    return {
+        "configName": version.name,
+        "version": version.version,
+        "active": active,
+        **version.policy.to_json(),
+        "createdAt": format_instant(version.created_at),
+    }
+
+
+def forecast_json(forecast: Forecast) -> dict[str, Any]:
+    """A forecast as JSON has it."""
+    first, last, drained = forecast.first_window, forecast.last_window, forecast.drained_by
+    return {
+        "configName": forecast.config_name,
+        "configVersion": forecast.config_version,
+        "events": forecast.events,
+        "requestedTime": format_instant(forecast.requested_time),
+        "firstWindow": None if first is None else format_instant(first),
+        "lastWindow": None if last is None else format_instant(last),
+        "drainedBy": None if drained is None else format_instant(drained),
+        "placed": forecast.placed,
+        "refused": forecast.refused,
+        "windowCount": forecast.window_count,
+        "windows": [
+            {"start": format_instant(fill.start), "taken": fill.taken, "added": fill.added, "limit": fill.limit}
+            for fill in forecast.windows
+        ],
+        "peaks": [
+            {"spread": peaks.spread.value, "perSecond": peaks.per_second, "per100Ms": peaks.per_100_ms}
+            for peaks in forecast.peaks
+        ],
+    }

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import ConfigurationError
+from headgate.settings import Settings, is_loopback, masked, unknown_variables
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings from this machine."""
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("HEADGATE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_contract_s_defaults() -> None:
+    settings = Settings.load()
+    assert (settings.database_url, settings.redis_url) == ("sqlite:///headgate.db", None)
+    assert (settings.host, settings.port, settings.log_format) == ("127.0.0.1", 8080, "text")
+    assert (settings.temporal_namespace, settings.payments.tps, settings.payments.mode) == ("default", 50, "queue")
+    assert settings.slots.default_config == "default"
+
+
+def test_the_environment_wins_over_the_file_and_a_given_value_over_both(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Path("headgate.toml").write_text("port = 1\nhost = '::1'\n[slots]\nbatch = 5\nbulk_batch = 6\n")
+    monkeypatch.setenv("HEADGATE_PORT", "2")
+    monkeypatch.setenv("HEADGATE_SLOTS_BATCH", "7")
+    settings = Settings.load()
+    assert (settings.port, settings.host) == (2, "::1")
+    assert (settings.slots.batch, settings.slots.bulk_batch) == (7, 6)
+    assert Settings.load(port=3, host=None).port == 3
+
+
+def test_the_file_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("[payments]\ntps = 9\n")
+    monkeypatch.setenv("HEADGATE_SETTINGS_FILE", str(other))
+    assert Settings.load().payments.tps == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("prot = 1", "prot"),
+        ("[slots]\nbtch = 1", "slots.btch"),
+        ("port = 'x'", "port"),
+        ("port = 70000", "port"),
+        ("[http]\nmax_batch = 20000", "http.max_batch"),
+        ("port =", "headgate.toml"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(text: str, field: str) -> None:
+    Path("headgate.toml").write_text(text)
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.load()
+    assert caught.value.field == field
+
+
+def test_a_mistake_in_the_environment_is_named_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_SLOTS_BATCH", "hunter2")
+    with pytest.raises(ConfigurationError) as caught:
+        Settings.load()
+    assert caught.value.field == "HEADGATE_SLOTS_BATCH"
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_missing_settings_file_that_was_asked_for_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_SETTINGS_FILE", "nowhere.toml")
+    with pytest.raises(ConfigurationError, match=r"nowhere\.toml"):
+        Settings.load()
+
+
+def test_an_empty_variable_is_an_unset_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_REDIS_URL", "")
+    assert Settings.load().redis_url is None
+
+
+def test_secrets_stay_out_of_the_repr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_DATABASE_URL", "postgresql://u:hunter2@h/x")
+    monkeypatch.setenv("HEADGATE_API_TOKEN", "hunter2")
+    assert "hunter2" not in repr(Settings.load())
+
+
+def test_listening_to_the_world_needs_a_token() -> None:
+    with pytest.raises(ConfigurationError, match="HEADGATE_API_TOKEN"):
+        Settings.load(host="0.0.0.0").refuse_exposure()
+    Settings.load(host="0.0.0.0", api_token="t").refuse_exposure()
+    Settings.load(host="127.0.0.1").refuse_exposure()
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)]
+    + [("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("example.org", False), ("", False)],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:p@h/x", "postgresql://u:***@h/x"),
+        ("postgresql://u:p/w@x@h:5/x", "postgresql://u:***@h:5/x"),
+        ("redis://:p@h", "redis://:***@h"),
+        ("postgresql://h/x?password=p&a=b", "postgresql://h/x?password=***&a=b"),
+        ("sqlite:///headgate.db", "sqlite:///headgate.db"),
+    ],
+)
+def test_masked(url: str, shown: str) -> None:
+    assert masked(url) == shown
+
+
+def test_misspelt_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_DATABSE_URL", "x")
+    monkeypatch.setenv("HEADGATE_REQUIRE", "all")
+    monkeypatch.setenv("HEADGATE_SLOTS_BATCH", "1")
+    assert unknown_variables() == ["HEADGATE_DATABSE_URL"]
