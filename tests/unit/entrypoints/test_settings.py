@@ -98,8 +98,17 @@ def test_listening_to_the_world_needs_a_token() -> None:
 
 @pytest.mark.parametrize(
     ("host", "loopback"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True)]
-    + [("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("example.org", False), ("", False)],
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("example.org", False),
+        ("", False),
+    ],
 )
 def test_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
