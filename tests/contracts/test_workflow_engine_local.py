@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from workflow_engine import WORK, Ran, WorkflowEngineContract
 
 from headgate.adapters.local.engine import LocalEngine
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.reporting import OutcomeReporter
+from tests.contracts.workflow_engine import WORK, Ran, WorkflowEngineContract
 
 
 class LocalHarness:

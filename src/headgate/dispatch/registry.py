@@ -23,10 +23,22 @@ class Domain:
     execute: Execute
     workflow: type | None = None
     """The workflow class an engine with workflows of its own runs instead of `execute`."""
+    activities: tuple[Callable[..., Any], ...] = ()
+    """What `workflow` calls."""
+    guarded: tuple[str, ...] | None = None
+    """The names of those activities that call the downstream and so wait for the admission plan; None for all."""
+    init_workflows: tuple[type, ...] = ()
+    """What prepares items and enqueues them, where an engine with workflows of its own does that."""
+    init_activities: tuple[Callable[..., Any], ...] = ()
+    """What `init_workflows` call."""
 
     @property
     def item_type(self) -> str:
         return self.config.item_type
+
+    @property
+    def init_task_queue(self) -> str:
+        return f"{self.item_type.replace('_', '-').lower()}-init-task-queue"
 
 
 class Registry:

@@ -1,1 +1,1 @@
-"""Temporal."""
+"""Temporal: executions are workflows, and the dispatcher is one too."""

@@ -1,0 +1,68 @@
+"""Local activities by which an execution talks to the queue. They run in the exec worker's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
+
+from headgate.adapters.temporal.mark import Mark
+from headgate.dispatch.ports import Outcomes
+from headgate.errors import StoreError
+
+MAY_BEGIN = "headgate.may_begin"
+REPORT = "headgate.report"
+
+CALL_TIMEOUT = timedelta(seconds=30)
+RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=30))
+"""For ever: the effect has happened, and only the report may show it."""
+RETRY_IN_WORKER = timedelta(seconds=5)
+"""Longer pauses become timers on the server, so that an outage of the store keeps no worker busy."""
+
+
+class OutcomeActivities:
+    """Each is idempotent: the claim's epoch and the item's status let an outcome count once."""
+
+    def __init__(self, outcomes: Outcomes) -> None:
+        self._outcomes = outcomes
+
+    @property
+    def all(self) -> list[Callable[..., Any]]:
+        return [self.may_begin, self.report]
+
+    @activity.defn(name=MAY_BEGIN)
+    async def may_begin(self, mark: dict[str, Any]) -> bool:
+        """Whether the kill switch lets this execution begin; if not, its item has been given back."""
+        claim = _mark(mark).claim
+        if await self._outcomes.enabled(claim.item_type):
+            return True
+        try:
+            await self._outcomes.released(claim, "the kill switch was off at its time")
+        except StoreError as error:
+            raise ApplicationError(str(error), type=type(error).__name__) from error
+        return False
+
+    @activity.defn(name=REPORT)
+    async def report(self, mark: dict[str, Any], failure: str | None) -> bool:
+        """Tells the queue how the execution ended; False if its claim was lost meanwhile."""
+        claim = _mark(mark).claim
+        try:
+            if failure is None:
+                return await self._outcomes.completed(claim)
+            return await self._outcomes.failed(claim, failure)
+        except StoreError as error:
+            raise ApplicationError(str(error), type=type(error).__name__) from error
+        except Exception as error:
+            # Telling again would not help; the reconciler finds it.
+            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+
+
+def _mark(value: dict[str, Any]) -> Mark:
+    mark = Mark.from_json(value)
+    if mark is None:
+        raise ApplicationError(f"not a mark: {value!r}", non_retryable=True)
+    return mark

@@ -1,0 +1,59 @@
+"""The Temporal engine keeps the contract of engines, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.adapters.temporal.client import connect, connect_for_dispatch
+from headgate.adapters.temporal.engine import TemporalEngine
+from headgate.adapters.temporal.workers import exec_worker
+from headgate.dispatch.registry import Registry
+from headgate.dispatch.reporting import OutcomeReporter
+from tests.contracts.workflow_engine import WORK, Ran, WorkflowEngineContract
+
+
+class TemporalHarness:
+    def __init__(self) -> None:
+        self.store = MemoryQueueStore()
+        self.ran: list[Ran] = []
+        self._gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        queue = f"work-{uuid.uuid4().hex}"
+        self.domain = Registry().register(
+            WORK, self._behave, max_dispatch_retries=2, retry_backoff_secs=0, exec_task_queue=queue
+        )
+        self.outcomes = OutcomeReporter(self.store)
+        self.engine: TemporalEngine
+
+    def release(self, item_id: str) -> None:
+        self._gates[item_id].set()
+
+    async def _behave(self, item_id: str, context: Any) -> None:
+        self.ran.append(Ran(item_id, context, time.monotonic()))
+        if context["do"] == "wait":
+            await self._gates[item_id].wait()
+        if context["do"] == "fail":
+            raise RuntimeError(context["error"])
+
+
+@pytest.fixture
+async def harness(temporal_address: str) -> AsyncIterator[TemporalHarness]:
+    harness = TemporalHarness()
+    await harness.store.configure(harness.domain.config)
+    harness.engine = TemporalEngine(await connect_for_dispatch(temporal_address), harness.outcomes)
+    client = await connect(temporal_address)
+    async with exec_worker(client, harness.domain.config.exec_task_queue, [harness.domain], harness.outcomes):
+        yield harness
+    await harness.engine.close()
+    await harness.outcomes.close()
+
+
+class TestTemporalEngine(WorkflowEngineContract):
+    pass
