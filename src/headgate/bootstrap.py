@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.adapters.sql import migrate
 from headgate.adapters.sql import tables as sql_tables
 from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.slot_store import SqlSlotStore
-from headgate.errors import NotFound
+from headgate.admission.ports import AsyncLimitStore, LimitStore
+from headgate.errors import ConfigurationError, NotFound
 from headgate.settings import Settings
 from headgate.slots.model import WindowPolicy
 from headgate.slots.ports import SlotStore
@@ -104,3 +106,21 @@ async def database_facts(url: str) -> DatabaseFacts:
 def migration_script(dialect: str) -> str:
     """The SQL that would make the schema on `dialect`, for a database administrator to review."""
     return migrate.script(dialect)
+
+
+def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
+    """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds."""
+    match url.partition(":")[0]:
+        case "memory":
+            return MemoryLimitStore()
+        case scheme:
+            raise ConfigurationError("store", f"{scheme!r} is no known limit store; use memory://")
+
+
+def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitStore:
+    """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds."""
+    match url.partition(":")[0]:
+        case "memory":
+            return AsyncMemoryLimitStore()
+        case scheme:
+            raise ConfigurationError("store", f"{scheme!r} is no known limit store; use memory://")

@@ -1,0 +1,319 @@
+"""`AsyncLimiter`: may this run now? For event loops; `Limiter` is the same for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from inspect import isawaitable
+from time import perf_counter
+from types import TracebackType
+from typing import Self, TypeVar
+from uuid import uuid4
+
+from headgate.admission.breaker import BreakerPolicy
+from headgate.admission.leases import LeasePolicy, Purse, Purses, less
+from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.outage import Outage
+from headgate.admission.plans import PlanBook
+from headgate.admission.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
+from headgate.admission.reservations import (
+    DEFAULT_TTL,
+    AsyncReservation,
+    held_us,
+    reservation_id,
+    settled,
+    settled_cost,
+)
+from headgate.admission.waiting import AsyncLines, deadline_of, out_of_time
+from headgate.clock import Clock, SystemClock
+from headgate.errors import HeadgateError, RateLimitExceeded, StoreUnavailable
+from headgate.wiring import factory
+
+log = logging.getLogger("headgate.admission")
+
+T = TypeVar("T")
+
+
+class AsyncLimiter:
+    """Decides, on a store, by plans. What `Limiter` promises holds here, awaited; one limiter serves one event loop.
+
+    Plans from a registry are loaded at the first call, and again in the background when `refresh_every` has passed.
+    """
+
+    def __init__(
+        self,
+        store: str | AsyncLimitStore = "memory://",
+        *,
+        plans: Iterable[Plan] | PlanRegistry | AsyncPlanRegistry = (),
+        on_error: OnError | str = OnError.OPEN,
+        fallback: str | AsyncLimitStore = "memory://",
+        deadline: float = 0.5,
+        breaker: BreakerPolicy | None = None,
+        lease: LeasePolicy | None = None,
+        observer: AdmissionObserver | None = None,
+        clock: Clock | None = None,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._pause = pause
+        self._outage = Outage(on_error, breaker, observer, self._clock)
+        self._own: list[AsyncLimitStore] = []
+        self._deadline = deadline
+        self._store: AsyncLimitStore = self._opened(store)
+        self._waits = not getattr(self._store, "in_process", False)
+        self._fallback_at = fallback
+        self._fallback: AsyncLimitStore | None = None
+        self._lines = AsyncLines()
+        self._purses = Purses(lease, asyncio.Lock) if lease is not None else None
+        self._book = PlanBook()
+        self._registry: PlanRegistry | AsyncPlanRegistry | None = None
+        self._refresh_at_us: int | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        if isinstance(plans, Iterable):
+            self.replace_plans(plans)
+        else:
+            self._registry = plans
+            self._refresh_at_us = -1
+
+    async def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing."""
+        return await self._acquire(await self._chain(key, plans, cost))
+
+    async def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
+        """`acquire` over any (key, plan, cost): all or nothing, in one decision."""
+        if self._refresh_at_us is not None:
+            await self._maybe_refresh()
+        return await self._acquire(self._book.links(links))
+
+    async def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """`acquire`, but a denial is raised as `RateLimitExceeded`."""
+        decision = await self.acquire(key, plans, cost)
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        return decision
+
+    async def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """What `acquire` would say; charges nothing."""
+        return await self._decide(await self._chain(key, plans, cost), spend=False)
+
+    async def wait(
+        self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float | None = None
+    ) -> Decision:
+        """`acquire` as soon as there is room. Callers of this limiter who wait for the same are served in the order
+        they came, one at a time. A denial means that there was no room within `timeout`, or could not be any."""
+        chain = await self._chain(key, plans, cost)
+        deadline_us = deadline_of(timeout, self._clock.monotonic_us())
+        name = (key, *(charge.rule.plan for charge in chain))
+        async with self._lines.stand(name, deadline_us, self._clock) as first:
+            if not first:
+                return out_of_time(await self._decide(chain, spend=False))
+            while True:
+                decision = await self._acquire(chain)
+                if decision.allowed:
+                    return decision
+                if deadline_us is not None and self._clock.monotonic_us() + decision.retry_after_us > deadline_us:
+                    return decision
+                await self._pause(decision.retry_after)
+
+    async def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
+        """Gives `cost` back to every plan, at most what is spent there."""
+        chain = await self._chain(key, plans, cost)
+        await self._ask("refund", lambda: self._store.refund(chain))
+
+    async def reset(self, key: str, plans: str | Sequence[str]) -> None:
+        """Makes `key` as new under every plan."""
+        chain = await self._chain(key, plans, 1)
+        await self._ask("reset", lambda: self._store.reset(chain))
+
+    async def reserve(
+        self,
+        key: str,
+        plans: str | Sequence[str],
+        cost: int = 1,
+        *,
+        id: str | None = None,
+        ttl: float = DEFAULT_TTL,
+    ) -> AsyncReservation:
+        """`acquire` for work whose cost is known only afterwards: settle or cancel it within `ttl` seconds.
+
+        Reserving the same `id` again charges nothing. What is not settled in time stays spent.
+        """
+        chain = await self._chain(key, plans, cost)
+        hold = Hold(reservation_id(id) if id is not None else uuid4().hex, held_us(ttl))
+        decision = await self._decide(chain, hold=hold)
+        names = [charge.rule.plan for charge in chain]
+        return AsyncReservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
+
+    async def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:
+        """Corrects a reservation to its `actual` cost (0 cancels it). False if it had been settled already;
+        `NotFound` if there is no such reservation, or no more."""
+        chain, actual = await self._chain(key, plans, 1), settled_cost(actual)
+        return settled(id, await self._ask("settle", lambda: self._store.settle(reservation_id(id), chain, actual)))
+
+    @property
+    def plans(self) -> dict[str, Plan]:
+        """The plans in force."""
+        return dict(self._book.plans)
+
+    @property
+    def shadow_denials(self) -> dict[str, int]:
+        """How often each shadow plan would have denied."""
+        return dict(self._outage.shadow_denials)
+
+    @property
+    def breaker_state(self) -> str:
+        """`closed`, `open` or `half_open`."""
+        return self._outage.breaker_state
+
+    def replace_plans(self, plans: Iterable[Plan]) -> None:
+        """Puts other plans in force, all at once, for this limiter."""
+        self._book.replace(plans)
+
+    async def refresh(self) -> None:
+        """Asks the registry for its plans now. Its errors are raised; the plans in force stay."""
+        if self._registry is None:
+            return
+        try:
+            loading = self._registry.load()
+            plans = await loading if isawaitable(loading) else loading
+            if plans is not None:
+                self.replace_plans(plans.values())
+        finally:
+            every = self._registry.refresh_every
+            self._refresh_at_us = None if every is None else self._clock.monotonic_us() + round(every * 1_000_000)
+
+    async def close(self) -> None:
+        """Gives leased tokens back and closes what this limiter opened. Closing twice is fine."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        for purse in self._purses.clear() if self._purses is not None else ():
+            async with purse.lock:
+                await self._give_back(purse, everything=True)
+        while self._own:
+            await self._own.pop().close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _opened(self, store: str | AsyncLimitStore) -> AsyncLimitStore:
+        if not isinstance(store, str):
+            return store
+        opened: AsyncLimitStore = factory("async_limit_store")(store, deadline=self._deadline)
+        self._own.append(opened)
+        return opened
+
+    async def _chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
+        if self._refresh_at_us is not None:
+            await self._maybe_refresh()
+        return self._book.chain(key, plans, cost)
+
+    async def _acquire(self, chain: list[Charge]) -> Decision:
+        if self._purses is None or not self._purses.suits(chain):
+            return await self._decide(chain)
+        return self._outage.tell(await self._lease(chain, self._purses))
+
+    async def _decide(self, chain: list[Charge], *, spend: bool = True, hold: Hold | None = None) -> Decision:
+        return self._outage.tell(await self._decided(chain, spend, hold))
+
+    async def _decided(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        outage = self._outage
+        if not outage.blocks():
+            started = perf_counter()
+            try:
+                if self._waits:
+                    decision = await self._in_time(self._store.decide(chain, spend=spend, hold=hold))
+                else:
+                    decision = await self._store.decide(chain, spend=spend, hold=hold)
+            except StoreUnavailable as error:
+                outage.failed("decide", started, error)
+            else:
+                outage.worked("decide", started)
+                return decision
+        instead = outage.fallback_chain(chain)
+        if instead:
+            try:
+                if self._fallback is None:
+                    self._fallback = self._opened(self._fallback_at)
+                return outage.fallen_back(await self._in_time(self._fallback.decide(instead, spend=spend, hold=hold)))
+            except StoreUnavailable as error:
+                log.warning("the fallback store can't be asked either: %s", error)
+        return outage.verdict(chain)
+
+    async def _ask(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
+        if self._outage.blocks():
+            raise StoreUnavailable("the limit store can't be asked now")
+        started = perf_counter()
+        try:
+            answer = await self._in_time(call())
+        except StoreUnavailable as error:
+            self._outage.failed(operation, started, error)
+            raise
+        self._outage.worked(operation, started)
+        return answer
+
+    async def _in_time(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await call
+        except TimeoutError:
+            raise StoreUnavailable(f"no answer within {self._deadline} s") from None
+
+    async def _lease(self, chain: list[Charge], purses: Purses) -> Decision:
+        purse, cost = purses.find(chain), chain[0].cost
+        decision = purse.spend(cost, self._clock.monotonic_us())
+        if decision is not None:
+            return decision
+        async with purse.lock:
+            decision = purse.spend(cost, self._clock.monotonic_us())
+            if decision is not None:
+                return decision
+            await self._give_back(purse)
+            now_us = self._clock.monotonic_us()
+            amount = purse.wish(cost, now_us)
+            while True:
+                decision = await self._decided(purse.charged(amount))
+                if decision.allowed or decision.degraded or amount == cost:
+                    break
+                amount = less(decision, amount, cost)
+            if decision.allowed and amount > cost:
+                self._outage.leased(decision.plan, amount)
+            decision = purse.took(amount, cost, decision, now_us)
+        stale = purses.filled(purse, now_us)
+        if stale is not None:
+            async with stale.lock:
+                await self._give_back(stale, everything=True)
+        return decision
+
+    async def _give_back(self, purse: Purse, *, everything: bool = False) -> None:
+        tokens = purse.leftover(self._clock.monotonic_us(), everything=everything)
+        if tokens:
+            try:
+                await self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))
+            except StoreUnavailable:
+                log.info("%d leased tokens could not be given back; they stay spent", tokens)
+
+    async def _maybe_refresh(self) -> None:
+        due = self._refresh_at_us
+        if due is None or self._clock.monotonic_us() < due:
+            return
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.get_running_loop().create_task(self._quiet_refresh())
+        if due < 0:
+            # Never loaded yet: there are no plans to go on with.
+            await asyncio.shield(self._refreshing)
+
+    async def _quiet_refresh(self) -> None:
+        first = self._refresh_at_us == -1
+        try:
+            await self.refresh()
+        except HeadgateError as error:
+            if first:
+                self._refresh_at_us = -1
+                raise
+            log.warning("plans could not be loaded, those in force stay: %s", error)

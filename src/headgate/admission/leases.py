@@ -1,0 +1,218 @@
+"""Leases: take many tokens from the store at once, decide here, give back what is left.
+
+Every token spent here was taken from the store before, so no number of processes admits more than the plans allow:
+over any time since the start, at most what the plans give in that time. What a lease can do is move a token: it is
+spent up to `longest` seconds after it was taken. So within a span t a token bucket admits at most
+capacity + rate × (t + longest). A window's tokens are never spent after that window. Sliding logs promise more than
+this, so they are never leased; nor are shadows.
+
+How many to take adapts: twice as many when a lease was spent within half its time, half as many when most was left.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.admission.model import Charge, Decision, FixedWindow, Reason, Rule, SlidingLog, SlidingWindow
+from headgate.clock import Clock
+from headgate.errors import ConfigurationError
+
+MOST_PURSES = 10_000
+DENIED_US = 10_000
+"""How long a denial is repeated without asking: others may give tokens back any time."""
+
+_new: Callable[..., Decision] = tuple.__new__
+_OK = Reason.OK
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePolicy:
+    """A lease is spent within `longest` seconds and takes at most `share` of a plan's size, and `most` tokens."""
+
+    longest: float = 1.0
+    share: float = 0.1
+    most: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not 0 < self.longest <= 60:
+            raise ConfigurationError("longest", "use seconds above 0 and up to 60")
+        if not 0 < self.share <= 1:
+            raise ConfigurationError("share", "use a share above 0 and up to 1")
+        if self.most < 1:
+            raise ConfigurationError("most", "use at least 1")
+
+
+def less(denial: Decision, amount: int, cost: int) -> int:
+    """What to ask for after `amount` was denied: what is left, if that is enough for `cost`; else `cost` itself, to
+    hear when it will be."""
+    left = min(state.remaining for state in denial.states)
+    return left if cost <= left < amount else cost
+
+
+class Purse:
+    """The tokens taken for one chain and not yet spent. Touch it only while holding its lock."""
+
+    __slots__ = (
+        "_ceiling", "_denial", "_denied_at_us", "_longest_us", "_size", "_taken_us", "_until_us", "chain", "last",
+        "lock", "name", "return_until_us", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, name: tuple[str, ...], chain: Sequence[Charge], policy: LeasePolicy, lock: Any) -> None:
+        self.name = name
+        self.chain = [charge._replace(cost=1) for charge in chain]
+        self.lock = lock
+        self.tokens = 0
+        self.last: Decision | None = None
+        """What the store said when tokens were last taken."""
+        self.return_until_us = 0
+        """Until when tokens may be given back: a window that has ended must not lend to the next."""
+        self._longest_us = round(policy.longest * 1_000_000)
+        smallest = min(charge.rule.size for charge in chain)
+        self._ceiling = max(min(int(smallest * policy.share), policy.most), 1)
+        self._size = 0
+        self._taken_us = 0
+        self._until_us = 0
+        self._denial: tuple[int, Decision] | None = None
+        self._denied_at_us = 0
+
+    def spend(self, cost: int, now_us: int) -> Decision | None:
+        """A decision from what is here; `None` if the store must be asked."""
+        last = self.last
+        if last is not None and self.tokens >= cost and now_us < self._until_us:
+            self.tokens -= cost
+            reset = last.reset_after_us - (now_us - self._taken_us)
+            left = last.remaining + self.tokens
+            return _new(Decision, (True, left, last.limit, 0, max(reset, 0), last.plan, _OK, False, ()))
+        if self._denial is not None:
+            denied_cost, denial = self._denial
+            passed = now_us - self._denied_at_us
+            if cost >= denied_cost and passed < min(denial.retry_after_us, DENIED_US):
+                return denial._replace(retry_after_us=denial.retry_after_us - passed)
+        return None
+
+    def idle(self, now_us: int) -> bool:
+        """Whether nothing here can be spent any more."""
+        return now_us >= self._until_us
+
+    def leftover(self, now_us: int, *, everything: bool = False) -> int:
+        """Takes out what may no longer be spent here, or everything, to be given back; what must not be is gone."""
+        if self.tokens == 0 or (now_us < self._until_us and not everything):
+            return 0
+        tokens, self.tokens = self.tokens, 0
+        if tokens * 2 > self._size:
+            self._size //= 2
+        return tokens if now_us < self.return_until_us else 0
+
+    def charged(self, amount: int) -> list[Charge]:
+        """This purse's chain at the cost of `amount`."""
+        return [charge._replace(cost=amount) for charge in self.chain]
+
+    def wish(self, cost: int, now_us: int) -> int:
+        """How much to ask the store for."""
+        if self._size == 0:
+            self._size = 1
+        elif self.tokens < cost and now_us - self._taken_us < self._longest_us // 2:
+            self._size = min(self._size * 2, self._ceiling)
+        return max(self._size, cost)
+
+    def took(self, amount: int, cost: int, decision: Decision, now_us: int) -> Decision:
+        """Puts what the store gave into the purse, less `cost`, and answers the caller. `now_us` is from before the
+        store was asked, so that every end computed from it comes early rather than late."""
+        if decision.degraded:
+            return decision
+        if not decision.allowed:
+            self._size = max(self._size // 2, 1)
+            self._denial, self._denied_at_us = (cost, decision), now_us
+            return decision
+        lives_us, returns_us = self._longest_us, 2**62
+        for charge, state in zip(self.chain, decision.states, strict=True):
+            spec = charge.rule.spec
+            if isinstance(spec, FixedWindow | SlidingWindow):
+                ends_us = state.reset_after_us - (spec.window_us if isinstance(spec, SlidingWindow) else 0)
+                lives_us = min(lives_us, ends_us)
+                # A margin for clocks that do not run alike.
+                returns_us = min(returns_us, ends_us - ends_us // 100)
+        if self.tokens == 0:
+            self._until_us, self.return_until_us = now_us + lives_us, now_us + returns_us
+        else:
+            self._until_us = min(self._until_us, now_us + lives_us)
+            self.return_until_us = min(self.return_until_us, now_us + returns_us)
+        self._taken_us = now_us
+        self._denial = None
+        self.last = decision
+        self.tokens += amount - cost
+        return decision._replace(remaining=decision.remaining + self.tokens)
+
+
+class Purses:
+    """A limiter's purses, by key and plans, the one filled longest ago first."""
+
+    def __init__(self, policy: LeasePolicy, new_lock: Callable[[], Any] = threading.Lock) -> None:
+        self._policy = policy
+        self._new_lock = new_lock
+        self._lock = threading.Lock()
+        self._purses: OrderedDict[tuple[str, ...], Purse] = OrderedDict()
+        self._retired: list[Purse] = []
+
+    @staticmethod
+    def suits(chain: Sequence[Charge]) -> bool:
+        """Whether a chain can be leased."""
+        cost = chain[0].cost
+        return all(
+            charge.cost == cost and not charge.rule.shadow and not isinstance(charge.rule.spec, SlidingLog)
+            for charge in chain
+        )
+
+    def find(self, chain: Sequence[Charge]) -> Purse:
+        """The purse of a chain; a new one if its plans have changed."""
+        name = tuple(part for charge in chain for part in (charge.key, charge.rule.plan))
+        purse = self._purses.get(name)
+        if purse is not None and all(mine.rule is charge.rule for mine, charge in zip(purse.chain, chain, strict=True)):
+            return purse
+        with self._lock:
+            if purse is not None:
+                self._retired.append(purse)
+            purse = self._purses[name] = Purse(name, chain, self._policy, self._new_lock())
+            return purse
+
+    def filled(self, purse: Purse, now_us: int) -> Purse | None:
+        """Notes that `purse` was filled; another one that should be emptied, if there is one, taken out."""
+        with self._lock:
+            if self._purses.get(purse.name) is purse:
+                self._purses.move_to_end(purse.name)
+            if self._retired:
+                return self._retired.pop()
+            name, oldest = next(iter(self._purses.items()), ((), purse))
+            if oldest is not purse and (oldest.idle(now_us) or len(self._purses) > MOST_PURSES):
+                del self._purses[name]
+                return oldest
+            return None
+
+    def clear(self) -> list[Purse]:
+        """Takes all purses out."""
+        with self._lock:
+            purses = [*self._retired, *self._purses.values()]
+            self._retired.clear()
+            self._purses.clear()
+            return purses
+
+    def spender(self, rule: Rule, clock: Clock) -> Callable[[str, int], Decision | None]:
+        """The short way to spend under one rule."""
+        purses, plan, tell_us = self._purses, rule.plan, clock.monotonic_us
+
+        def spend(key: str, cost: int) -> Decision | None:
+            purse = purses.get((key, plan))
+            if purse is None or purse.chain[0].rule is not rule:
+                return None
+            if not purse.lock.acquire(blocking=False):
+                return None
+            try:
+                return purse.spend(cost, tell_us())
+            finally:
+                purse.lock.release()
+
+        return spend

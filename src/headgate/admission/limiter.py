@@ -1,0 +1,323 @@
+"""`Limiter`: may this run now? For threads; `AsyncLimiter` is the same for event loops."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter, sleep
+from types import TracebackType
+from typing import Self, TypeVar
+from uuid import uuid4
+
+from headgate.admission.breaker import BreakerPolicy
+from headgate.admission.leases import LeasePolicy, Purse, Purses, less
+from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.outage import Outage
+from headgate.admission.plans import PlanBook, check_key
+from headgate.admission.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry, Settlement
+from headgate.admission.reservations import DEFAULT_TTL, Reservation, held_us, reservation_id, settled, settled_cost
+from headgate.admission.waiting import Lines, deadline_of, out_of_time
+from headgate.clock import Clock, SystemClock
+from headgate.errors import HeadgateError, RateLimitExceeded, StoreUnavailable
+from headgate.wiring import factory
+
+log = logging.getLogger("headgate.admission")
+
+ONE = 1
+T = TypeVar("T")
+
+
+class Limiter:
+    """Decides, on a store, by plans.
+
+    `store` is a URL (`memory://`, `redis://…`, `postgresql://…`) or a `LimitStore`; what the limiter opened itself it
+    closes. `plans` are given here or come from a registry. When the store can't be asked, each plan's `on_error`
+    decides, or else this limiter's: `open`, `closed`, or `fallback` to another store (memory unless given). A call to
+    the store may take `deadline` seconds. With a `lease`, tokens are taken many at a time and spent here.
+    """
+
+    def __init__(
+        self,
+        store: str | LimitStore = "memory://",
+        *,
+        plans: Iterable[Plan] | PlanRegistry = (),
+        on_error: OnError | str = OnError.OPEN,
+        fallback: str | LimitStore = "memory://",
+        deadline: float = 0.5,
+        breaker: BreakerPolicy | None = None,
+        lease: LeasePolicy | None = None,
+        observer: AdmissionObserver | None = None,
+        clock: Clock | None = None,
+        pause: Callable[[float], object] = sleep,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._pause = pause
+        self._outage = Outage(on_error, breaker, observer, self._clock)
+        self._own: list[LimitStore] = []
+        self._deadline = deadline
+        self._store: LimitStore = self._opened(store)
+        self._fallback_at = fallback
+        self._fallback: LimitStore | None = None
+        self._observer = observer
+        self._lines = Lines()
+        self._purses = Purses(lease) if lease is not None else None
+        self._spenders: dict[str, Callable[[str, int], Decision | None]] = {}
+        self._book = PlanBook()
+        self._registry: PlanRegistry | None = None
+        self._refresh_lock = threading.Lock()
+        self._refresh_at_us: int | None = None
+        if isinstance(plans, Iterable):
+            self.replace_plans(plans)
+        else:
+            self._registry = plans
+            self.refresh()
+
+    def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing."""
+        if self._refresh_at_us is not None:
+            self._maybe_refresh()
+        decision = None
+        try:
+            if len(plans) == 1 and cost is ONE:
+                # A key the short way knows was checked when it was new; what it does not know takes the long way.
+                spend = self._spenders.get(plans[0])
+                if spend is not None:
+                    decision = spend(key, cost)
+        except TypeError:
+            check_key(key)
+        if decision is None:
+            return self._acquire(self._chain(key, plans, cost))
+        if self._observer is not None:
+            self._observer.decided(decision)
+        return decision
+
+    def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
+        """`acquire` over any (key, plan, cost): all or nothing, in one decision."""
+        self._maybe_refresh()
+        return self._acquire(self._book.links(links))
+
+    def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """`acquire`, but a denial is raised as `RateLimitExceeded`."""
+        decision = self.acquire(key, plans, cost)
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        return decision
+
+    def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """What `acquire` would say; charges nothing."""
+        return self._decide(self._chain(key, plans, cost), spend=False)
+
+    def wait(self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float | None = None) -> Decision:
+        """`acquire` as soon as there is room. Callers of this limiter who wait for the same are served in the order
+        they came, one at a time. A denial means that there was no room within `timeout`, or could not be any."""
+        chain = self._chain(key, plans, cost)
+        deadline_us = deadline_of(timeout, self._clock.monotonic_us())
+        name = (key, *(charge.rule.plan for charge in chain))
+        with self._lines.stand(name, deadline_us, self._clock) as first:
+            if not first:
+                return out_of_time(self._decide(chain, spend=False))
+            while True:
+                decision = self._acquire(chain)
+                if decision.allowed:
+                    return decision
+                if deadline_us is not None and self._clock.monotonic_us() + decision.retry_after_us > deadline_us:
+                    return decision
+                self._pause(decision.retry_after)
+
+    def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
+        """Gives `cost` back to every plan, at most what is spent there."""
+        chain = self._chain(key, plans, cost)
+        self._ask("refund", lambda: self._store.refund(chain))
+
+    def reset(self, key: str, plans: str | Sequence[str]) -> None:
+        """Makes `key` as new under every plan."""
+        chain = self._chain(key, plans, 1)
+        self._ask("reset", lambda: self._store.reset(chain))
+
+    def reserve(
+        self,
+        key: str,
+        plans: str | Sequence[str],
+        cost: int = 1,
+        *,
+        id: str | None = None,
+        ttl: float = DEFAULT_TTL,
+    ) -> Reservation:
+        """`acquire` for work whose cost is known only afterwards: settle or cancel it within `ttl` seconds.
+
+        Reserving the same `id` again charges nothing. What is not settled in time stays spent.
+        """
+        chain = self._chain(key, plans, cost)
+        hold = Hold(reservation_id(id) if id is not None else uuid4().hex, held_us(ttl))
+        decision = self._decide(chain, hold=hold)
+        names = [charge.rule.plan for charge in chain]
+        return Reservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
+
+    def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:
+        """Corrects a reservation to its `actual` cost (0 cancels it). False if it had been settled already;
+        `NotFound` if there is no such reservation, or no more."""
+        chain, actual = self._chain(key, plans, 1), settled_cost(actual)
+        settlement: Settlement = self._ask("settle", lambda: self._store.settle(reservation_id(id), chain, actual))
+        return settled(id, settlement)
+
+    @property
+    def plans(self) -> dict[str, Plan]:
+        """The plans in force."""
+        return dict(self._book.plans)
+
+    @property
+    def shadow_denials(self) -> dict[str, int]:
+        """How often each shadow plan would have denied."""
+        return dict(self._outage.shadow_denials)
+
+    @property
+    def breaker_state(self) -> str:
+        """`closed`, `open` or `half_open`."""
+        return self._outage.breaker_state
+
+    def replace_plans(self, plans: Iterable[Plan]) -> None:
+        """Puts other plans in force, all at once, for this limiter."""
+        self._book.replace(plans)
+        self._remember_spenders()
+
+    def refresh(self) -> None:
+        """Asks the registry for its plans now. Its errors are raised; the plans in force stay."""
+        if self._registry is None:
+            return
+        try:
+            plans = self._registry.load()
+            if plans is not None:
+                self.replace_plans(plans.values())
+        finally:
+            every = self._registry.refresh_every
+            self._refresh_at_us = None if every is None else self._clock.monotonic_us() + round(every * 1_000_000)
+
+    def close(self) -> None:
+        """Gives leased tokens back and closes what this limiter opened. Closing twice is fine."""
+        for purse in self._purses.clear() if self._purses is not None else ():
+            with purse.lock:
+                self._give_back(purse, everything=True)
+        for store in self._own:
+            store.close()
+        self._own.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self, store: str | LimitStore) -> LimitStore:
+        if not isinstance(store, str):
+            return store
+        opened: LimitStore = factory("limit_store")(store, deadline=self._deadline)
+        self._own.append(opened)
+        return opened
+
+    def _chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
+        self._maybe_refresh()
+        return self._book.chain(key, plans, cost)
+
+    def _acquire(self, chain: list[Charge]) -> Decision:
+        if self._purses is None or not self._purses.suits(chain):
+            return self._decide(chain)
+        return self._outage.tell(self._lease(chain, self._purses))
+
+    def _decide(self, chain: list[Charge], *, spend: bool = True, hold: Hold | None = None) -> Decision:
+        return self._outage.tell(self._decided(chain, spend, hold))
+
+    def _decided(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        outage = self._outage
+        if not outage.blocks():
+            started = perf_counter()
+            try:
+                decision = self._store.decide(chain, spend=spend, hold=hold)
+            except StoreUnavailable as error:
+                outage.failed("decide", started, error)
+            else:
+                outage.worked("decide", started)
+                return decision
+        instead = outage.fallback_chain(chain)
+        if instead:
+            try:
+                if self._fallback is None:
+                    self._fallback = self._opened(self._fallback_at)
+                return outage.fallen_back(self._fallback.decide(instead, spend=spend, hold=hold))
+            except StoreUnavailable as error:
+                log.warning("the fallback store can't be asked either: %s", error)
+        return outage.verdict(chain)
+
+    def _ask(self, operation: str, call: Callable[[], T]) -> T:
+        if self._outage.blocks():
+            raise StoreUnavailable("the limit store can't be asked now")
+        started = perf_counter()
+        try:
+            answer = call()
+        except StoreUnavailable as error:
+            self._outage.failed(operation, started, error)
+            raise
+        self._outage.worked(operation, started)
+        return answer
+
+    def _lease(self, chain: list[Charge], purses: Purses) -> Decision:
+        purse, cost = purses.find(chain), chain[0].cost
+        with purse.lock:
+            decision = purse.spend(cost, self._clock.monotonic_us())
+            if decision is not None:
+                return decision
+            self._give_back(purse)
+            now_us = self._clock.monotonic_us()
+            amount = purse.wish(cost, now_us)
+            while True:
+                decision = self._decided(purse.charged(amount))
+                if decision.allowed or decision.degraded or amount == cost:
+                    break
+                amount = less(decision, amount, cost)
+            if decision.allowed and amount > cost:
+                self._outage.leased(decision.plan, amount)
+            decision = purse.took(amount, cost, decision, now_us)
+        stale = purses.filled(purse, now_us)
+        if stale is not None:
+            with stale.lock:
+                self._give_back(stale, everything=True)
+        return decision
+
+    def _give_back(self, purse: Purse, *, everything: bool = False) -> None:
+        tokens = purse.leftover(self._clock.monotonic_us(), everything=everything)
+        if tokens:
+            try:
+                self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))
+            except StoreUnavailable:
+                log.info("%d leased tokens could not be given back; they stay spent", tokens)
+
+    def _remember_spenders(self) -> None:
+        """In one process a decision can take the store's short way; with leases, the purse's."""
+        if self._purses is not None:
+            ways = {
+                name: self._purses.spender(rule, self._clock)
+                for name, rule in self._book.rules.items()
+                if Purses.suits([Charge("", rule)])
+            }
+        elif getattr(self._store, "in_process", False):
+            ways = {name: self._store.spender(rule) for name, rule in self._book.rules.items()}  # type: ignore[attr-defined]
+        else:
+            ways = {}
+        self._spenders = {
+            name: way
+            for name, way in ways.items()
+            if way is not None and name not in self._book.exceptions and not self._book.rules[name].shadow
+        }
+
+    def _maybe_refresh(self) -> None:
+        due = self._refresh_at_us
+        if due is None or self._clock.monotonic_us() < due or not self._refresh_lock.acquire(blocking=False):
+            return
+        try:
+            self.refresh()
+        except HeadgateError as error:
+            log.warning("plans could not be loaded, those in force stay: %s", error)
+        finally:
+            self._refresh_lock.release()

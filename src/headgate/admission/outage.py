@@ -1,0 +1,108 @@
+"""What a limiter does while its store can't be asked: the breaker, each plan's policy, and telling about it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from time import perf_counter
+
+from headgate.admission.breaker import Breaker, BreakerPolicy
+from headgate.admission.model import Charge, Decision, OnError, Reason, policy
+from headgate.admission.ports import AdmissionObserver
+from headgate.clock import Clock
+from headgate.errors import StoreUnavailable
+
+log = logging.getLogger("headgate.admission")
+
+UNKNOWN_WAIT_US = 1_000_000
+"""What a denial by policy tells callers to wait when nothing better is known."""
+
+
+class Outage:
+    """Stands between a limiter and its store: says whether to ask, hears how it went, answers in its stead.
+
+    A call that failed may or may not have counted; it is answered by policy, never repeated.
+    """
+
+    def __init__(
+        self,
+        on_error: OnError | str,
+        breaker: BreakerPolicy | None,
+        observer: AdmissionObserver | None,
+        clock: Clock,
+    ) -> None:
+        self._default = policy(on_error) or OnError.OPEN
+        self._breaker = Breaker(breaker)
+        self._observer = observer
+        self._clock = clock
+        self.shadow_denials: Counter[str] = Counter()
+        """How often each shadow plan would have denied."""
+
+    @property
+    def breaker_state(self) -> str:
+        """`closed`, `open` or `half_open`."""
+        return self._breaker.state.value
+
+    def blocks(self) -> bool:
+        """Whether the store must not be asked now."""
+        before = self._breaker.state
+        allowed = self._breaker.allows(self._clock.monotonic_us())
+        if self._observer is not None and self._breaker.state is not before:
+            self._observer.breaker_moved(self._breaker.state.value)
+        return not allowed
+
+    def worked(self, operation: str, started: float) -> None:
+        """The store answered."""
+        if self._breaker.succeeded():
+            log.warning("the limit store answers again")
+            if self._observer is not None:
+                self._observer.breaker_moved(self._breaker.state.value)
+        if self._observer is not None:
+            self._observer.store_called(operation, perf_counter() - started, False)
+
+    def failed(self, operation: str, started: float, error: StoreUnavailable) -> None:
+        """The store could not be reached, or not in time."""
+        if self._breaker.failed(self._clock.monotonic_us()):
+            log.warning("the limit store can't be asked, plans' on_error decides: %s", error)
+            if self._observer is not None:
+                self._observer.breaker_moved(self._breaker.state.value)
+        if self._observer is not None:
+            self._observer.store_called(operation, perf_counter() - started, True)
+
+    def fallback_chain(self, chain: Sequence[Charge]) -> list[Charge]:
+        """The charges another store should decide; none if some plan is closed, or none asks for it."""
+        policies = [charge.rule.on_error or self._default for charge in chain if not charge.rule.shadow]
+        if OnError.CLOSED in policies:
+            return []
+        return [charge for charge in chain if (charge.rule.on_error or self._default) is OnError.FALLBACK]
+
+    def verdict(self, chain: Sequence[Charge]) -> Decision:
+        """The answer without any store: closed if any plan is (or its fallback failed too), else open."""
+        binding = [charge for charge in chain if not charge.rule.shadow]
+        for charge in binding:
+            if (charge.rule.on_error or self._default) is not OnError.OPEN:
+                wait = self._breaker.pause_left_us(self._clock.monotonic_us()) or UNKNOWN_WAIT_US
+                rule = charge.rule
+                return Decision(False, 0, rule.size, wait, wait, rule.plan, Reason.FAIL_CLOSED, True)
+        rule = (binding or chain)[0].rule
+        return Decision(True, rule.size, rule.size, 0, 0, rule.plan, Reason.FAIL_OPEN, True)
+
+    @staticmethod
+    def fallen_back(decision: Decision) -> Decision:
+        """A fallback store's decision, marked as one."""
+        return decision._replace(reason=Reason.FALLBACK, degraded=True)
+
+    def leased(self, plan: str, tokens: int) -> None:
+        """A lease was taken."""
+        if self._observer is not None:
+            self._observer.leased(plan, tokens)
+
+    def tell(self, decision: Decision) -> Decision:
+        """Counts a decision and passes it on."""
+        for state in decision.chain:
+            if state.shadow and not state.allowed:
+                self.shadow_denials[state.plan] += 1
+        if self._observer is not None:
+            self._observer.decided(decision)
+        return decision

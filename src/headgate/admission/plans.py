@@ -1,0 +1,111 @@
+"""The plans in force, and how a caller's words (a key, names of plans, a cost) become a chain of charges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from headgate.admission.model import Charge, OnError, Plan, Rule, policy
+from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
+
+KEY_LENGTH = 1024
+
+
+class PlanBook:
+    """Plans as rules. A rule stays the same object for as long as its plan stays the same."""
+
+    __slots__ = ("exceptions", "plans", "rules")
+
+    def __init__(self, plans: Iterable[Plan] = ()) -> None:
+        self.plans: Mapping[str, Plan] = {}
+        self.rules: dict[str, Rule] = {}
+        """By plan."""
+        self.exceptions: dict[str, dict[str, Rule]] = {}
+        """By plan and key, for plans with overrides."""
+        self.replace(plans)
+
+    def replace(self, plans: Iterable[Plan]) -> None:
+        """Puts other plans in force, all at once."""
+        book: dict[str, Plan] = {}
+        for plan in plans:
+            if not isinstance(plan, Plan):
+                raise ConfigurationError("plans", f"{plan!r} is not a Plan")
+            if plan.name in book:
+                raise ConfigurationError("plans", f"two plans are named {plan.name!r}")
+            book[plan.name] = plan
+        rules, exceptions = {}, {}
+        for name, plan in book.items():
+            if self.plans.get(name) == plan:
+                rules[name] = self.rules[name]
+                if name in self.exceptions:
+                    exceptions[name] = self.exceptions[name]
+                continue
+            on_error: OnError | None = policy(plan.on_error)
+            rules[name] = Rule(name, plan.spec, plan.shadow, on_error)
+            if plan.overrides:
+                exceptions[name] = {
+                    key: Rule(name, spec, plan.shadow, on_error) for key, spec in plan.overrides.items()
+                }
+        self.plans, self.rules, self.exceptions = book, rules, exceptions
+
+    def rule(self, name: str, key: str) -> Rule:
+        """The rule of a plan for a key; `NotFound` if there is no such plan."""
+        if not isinstance(name, str):
+            raise InvalidInput("plans", f"a plan's name is text, not {type(name).__name__}")
+        rule = self.rules.get(name)
+        if rule is None:
+            raise NotFound("plan", name)
+        special = self.exceptions.get(name)
+        return rule if special is None else special.get(key, rule)
+
+    def chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
+        """One key under one or more plans, at the same cost."""
+        if isinstance(plans, str):
+            names: Sequence[str] = (plans,)
+        elif isinstance(plans, Sequence):
+            names = plans
+        else:
+            raise InvalidInput("plans", "name one or more plans in a list")
+        if len(names) == 1 and type(names[0]) is str and type(cost) is int and type(key) is str and key.isascii():
+            rule = self.rules.get(names[0])
+            if rule is not None and 0 < cost <= rule.size and 0 < len(key) <= KEY_LENGTH and not self.exceptions:
+                return [Charge(key, rule, cost)]
+        return self.links([(key, name, cost) for name in names])
+
+    def links(self, links: Iterable[tuple[str, str, int]]) -> list[Charge]:
+        """Any (key, plan, cost), checked; no plan twice on one key."""
+        chain: list[Charge] = []
+        seen: set[tuple[str, str]] = set()
+        for key, name, cost in links:
+            check_key(key)
+            check_cost(cost)
+            rule = self.rule(name, key)
+            if cost > rule.size:
+                raise CostExceedsCapacity(name, cost, rule.size)
+            if (key, name) in seen:
+                raise InvalidInput("plans", f"plan {name!r} is named twice; name each plan once")
+            seen.add((key, name))
+            chain.append(Charge(key, rule, cost))
+        if not chain:
+            raise InvalidInput("plans", "name at least one plan")
+        return chain
+
+
+def check_key(key: object) -> None:
+    """Refuses what can't be a key: a missing key must be an error, never one bucket for everybody."""
+    if not isinstance(key, str):
+        raise InvalidInput("key", f"a key is text, not {type(key).__name__}")
+    if not key:
+        raise InvalidInput("key", "is empty; give every caller a key of its own, or name a shared one explicitly")
+    if len(key) > KEY_LENGTH:
+        raise InvalidInput("key", f"is {len(key)} characters long; use at most {KEY_LENGTH}")
+    if not key.isascii():
+        try:
+            key.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput("key", "holds half of a surrogate pair; use text that can be encoded") from None
+
+
+def check_cost(cost: object) -> None:
+    """Refuses every cost but a whole number of at least 1."""
+    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
+        raise InvalidInput("cost", f"{cost!r} is not a whole number of at least 1")
