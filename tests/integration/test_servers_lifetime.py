@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -49,9 +50,9 @@ async def test_servers_end_with_their_parent_however_it_ends(end: signal.Signals
 
 
 def test_close_ends_every_process_and_removes_the_directory() -> None:
-    with RedisServer() as redis, PostgresServer() as postgres:
-        processes = family({redis.pid, postgres.pid})
-        directories = [redis.directory, postgres.directory]
+    with RedisServer() as one, PostgresServer() as other:
+        processes = family({one.pid, other.pid})
+        directories = [one.directory, other.directory]
         assert len(processes) > 2
     assert not family(processes)
     assert not any(path.exists() for path in directories)
@@ -73,6 +74,21 @@ def test_a_start_that_fails_says_why_and_leaves_nothing() -> None:
     assert not server.running
     with pytest.raises(ServerFailed, match="start it first"):
         _ = server.directory
+
+
+async def test_a_server_that_died_by_itself_is_started_again() -> None:
+    with RedisServer() as server:
+        os.kill(server.pid, signal.SIGKILL)
+        await eventually(lambda: not server.running)
+        server.restart()
+        assert server.answers()
+
+
+def test_a_closed_server_starts_afresh() -> None:
+    server = PostgresServer()
+    for _ in range(2):
+        with server:
+            assert server.answers()
 
 
 def test_a_running_server_is_not_started_twice() -> None:

@@ -46,10 +46,16 @@ def why_unavailable(name: str) -> str | None:
     return None
 
 
-def is_required(name: str) -> bool:
-    """Whether `HEADGATE_REQUIRE` (`all`, or names with commas) demands the server."""
-    wanted = {word.strip() for word in os.environ.get(VARIABLE, "").split(",")}
-    return bool(wanted & {"all", name})
+def required() -> set[str]:
+    """The servers `HEADGATE_REQUIRE` demands: `all`, or names with commas."""
+    words = {word.strip() for word in os.environ.get(VARIABLE, "").split(",")} - {""}
+    return set(MODULES) if "all" in words else words
+
+
+def check_requirements() -> None:
+    """Refuses a misspelt name, which would otherwise demand nothing."""
+    if unknown := required() - set(MODULES):
+        raise pytest.UsageError(f"{VARIABLE}: no server {sorted(unknown)}; there are {sorted(MODULES)}, or all")
 
 
 def require(name: str) -> None:
@@ -71,6 +77,6 @@ def available(name: str) -> Iterator[None]:
 
 
 def _give_up(name: str, reason: str) -> None:
-    if is_required(name):
+    if name in required():
         pytest.fail(f"{name} is required ({VARIABLE}) but not available: {reason}", pytrace=False)
     pytest.skip(f"{name} is not available: {reason}")

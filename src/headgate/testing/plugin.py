@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headgate.testing.availability import available, require
+from headgate.testing.availability import available, check_requirements, require
 from headgate.testing.shared import Invitation, SharedServers
 
 if TYPE_CHECKING:
@@ -34,11 +34,24 @@ MARKERS = {
     "temporal": "needs a real Temporal dev server",
     "kafka": "needs a real Kafka broker",
 }
+FIXTURES = {
+    "postgres_server": "postgres",
+    "own_postgres": "postgres",
+    "redis_url": "redis",
+    "redis_cluster": "redis",
+    "redis_sentinel": "redis",
+    "own_redis": "redis",
+    "temporal_address": "temporal",
+    "own_temporal": "temporal",
+    "kafka_bootstrap": "kafka",
+    "own_kafka": "kafka",
+}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    check_requirements()
     workerinput: dict[str, Any] = getattr(config, "workerinput", {})
     config.stash[SHARED] = Invitation(*workerinput[INVITATION]) if INVITATION in workerinput else SharedServers()
 
@@ -58,9 +71,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for fixture in getattr(item, "fixturenames", ()):
-            for name in MARKERS:
-                if fixture.removeprefix("own_").startswith(name):
-                    item.add_marker(name)
+            if fixture in FIXTURES:
+                item.add_marker(FIXTURES[fixture])
 
 
 @pytest.fixture(scope="session")

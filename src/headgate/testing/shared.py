@@ -115,8 +115,9 @@ class SharedServers:
         """Stops whatever runs."""
         self._closing = True
         if self._listener is not None:
+            meeting_place = Path(str(self._listener.address)).parent
             self._listener.close()
-            shutil.rmtree(Path(str(self._listener.address)).parent, ignore_errors=True)
+            shutil.rmtree(meeting_place, ignore_errors=True)
         for name, lock in self._locks.items():
             with lock:
                 if server := self._servers.pop(name, None):

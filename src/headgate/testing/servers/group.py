@@ -61,10 +61,12 @@ class ServerGroup:
             time.sleep(0.02)
 
     def stop(self) -> None:
+        """Asks the members to end in good order, the last started first; ports and data stay."""
         for member in reversed(self.members()):
             member.stop()
 
     def kill(self) -> None:
+        """SIGKILL to all of them."""
         for member in self.members():
             member.kill()
 
@@ -81,6 +83,7 @@ class ServerGroup:
             member.resume()
 
     def close(self) -> None:
+        """Ends all of them and removes their data."""
         for member in self.members():
             member.close()
         self._formed = False

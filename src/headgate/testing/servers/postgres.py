@@ -63,7 +63,7 @@ class PostgresServer(Server):
         self, *, fsync: bool = False, max_connections: int = 300, settings: Mapping[str, str] | None = None
     ) -> None:
         super().__init__()
-        self._installation = packaged_installation()
+        self._packaged = self._installation = packaged_installation()
         self._account = Account.if_root()
         self._settings = {
             "fsync": "on" if fsync else "off",
@@ -81,14 +81,15 @@ class PostgresServer(Server):
         return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
 
     def prepare(self) -> None:
-        if self._account and not self._account.reaches(self._installation / "any"):
-            self._installation = copied_installation(self._installation, self.directory)
+        if self._account and not self._account.reaches(self._packaged / "any"):
+            self._installation = copied_installation(self._packaged, self.directory)
         made = subprocess.run(
             [self._program("initdb"), "--pgdata", self._data, *INITDB],
             cwd=self.directory,
             env=self.environment(),
             capture_output=True,
             text=True,
+            timeout=self.ready_within,
             check=False,
             user=self._account.uid if self._account else None,
             group=self._account.gid if self._account else None,

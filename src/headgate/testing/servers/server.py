@@ -171,23 +171,27 @@ class Server:
         if self._process is None:
             return
         self.resume()
+        members = self._members()
         self._process.send_signal(self.stop_signal)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(self.stop_within)
         self.kill()
+        self._wait_until(lambda: not family(members), 30, "left processes behind")
 
     def kill(self) -> None:
         """SIGKILL, to it and all its children; returns when they are gone."""
         if self._process is None:
             return
-        members = family([self._process.pid]) | self._paused
+        members = self._members() | self._paused
         self._paused = set()
-        if self.running:
-            self._process.kill()
-        self._signal(members - {self._process.pid}, signal.SIGKILL)
+        self._signal(members, signal.SIGKILL)
         self._process.wait()
         self._process = None
         self._wait_until(lambda: not family(members), 30, "left processes behind")
+
+    def _members(self) -> set[int]:
+        """Its process and all that came from it; none once it has ended, when its number may be someone else's."""
+        return family([self.pid]) if self.running else set()
 
     def restart(self) -> Self:
         """Stops it in good order and starts it on the same port with its data."""
