@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
@@ -108,19 +110,40 @@ def migration_script(dialect: str) -> str:
     return migrate.script(dialect)
 
 
+_REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
+
+
 def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
     """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds."""
-    match url.partition(":")[0]:
-        case "memory":
-            return MemoryLimitStore()
-        case scheme:
-            raise ConfigurationError("store", f"{scheme!r} is no known limit store; use memory://")
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        return MemoryLimitStore()
+    if scheme in _REDIS_SCHEMES:
+        redis_store: LimitStore = _redis_limits().RedisLimitStore(url, deadline=deadline)
+        return redis_store
+    raise _no_limit_store(scheme)
 
 
 def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitStore:
     """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds."""
-    match url.partition(":")[0]:
-        case "memory":
-            return AsyncMemoryLimitStore()
-        case scheme:
-            raise ConfigurationError("store", f"{scheme!r} is no known limit store; use memory://")
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        return AsyncMemoryLimitStore()
+    if scheme in _REDIS_SCHEMES:
+        redis_store: AsyncLimitStore = _redis_limits().AsyncRedisLimitStore(url, deadline=deadline)
+        return redis_store
+    raise _no_limit_store(scheme)
+
+
+def _redis_limits() -> ModuleType:
+    try:
+        return import_module("headgate.adapters.redis.limits")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("store", f"Redis needs {error.name}: pip install 'headgate[redis]'") from error
+
+
+def _no_limit_store(scheme: str) -> ConfigurationError:
+    return ConfigurationError(
+        "store",
+        f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel:// or redis+cluster://",
+    )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from headgate.bootstrap import slot_store
+from headgate.admission.ports import AsyncLimitStore, LimitStore
+from headgate.bootstrap import async_limit_store, limit_store, slot_store
 from headgate.slots.ports import SlotStore
+from headgate.testing.availability import available
+from headgate.testing.plugin import SHARED
+from headgate.testing.servers.redis_cluster import RedisClusterAddress
 
 SLOT_STORES = ["memory", "sqlite", "postgresql", "oracle"]
 
@@ -32,3 +37,68 @@ async def slots(request: pytest.FixtureRequest) -> AsyncIterator[SlotStore]:
     store = await slot_store(slot_store_url(request.param, request))
     yield store
     await store.close()
+
+
+@pytest.fixture(scope="module")
+def redis_location(pytestconfig: pytest.Config) -> Iterator[str]:
+    """A database in the shared Redis, for all tests of a module; they keep apart by their keys."""
+    shared = pytestconfig.stash[SHARED]
+    with available("redis"):
+        port = shared.locate("redis")
+    number = shared.lend_database()
+    yield f"redis://127.0.0.1:{port}/{number}"
+    shared.return_database(number)
+
+
+@pytest.fixture(scope="module")
+def sentinel_location() -> Iterator[str]:
+    """A set of sentinels for all tests of a module."""
+    with available("redis"):
+        from headgate.testing.servers.redis_sentinel import RedisSentinel
+
+        with RedisSentinel(durable=False) as group:
+            yield group.url
+
+
+def _opened(url: str) -> Iterator[LimitStore]:
+    store = limit_store(url, deadline=30)
+    yield store
+    store.close()
+
+
+def _awaited(url: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
+    store = async_limit_store(url, deadline=30)
+    yield store
+    runner.run(store.close())
+
+
+@pytest.fixture(scope="module")
+def redis_limit_store(redis_location: str) -> Iterator[LimitStore]:
+    yield from _opened(redis_location)
+
+
+@pytest.fixture(scope="module")
+def async_redis_limit_store(redis_location: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
+    yield from _awaited(redis_location, runner)
+
+
+@pytest.fixture(scope="module")
+def redis_cluster_limit_store(redis_cluster: RedisClusterAddress) -> Iterator[LimitStore]:
+    yield from _opened(redis_cluster.url)
+
+
+@pytest.fixture(scope="module")
+def async_redis_cluster_limit_store(
+    redis_cluster: RedisClusterAddress, runner: asyncio.Runner
+) -> Iterator[AsyncLimitStore]:
+    yield from _awaited(redis_cluster.url, runner)
+
+
+@pytest.fixture(scope="module")
+def redis_sentinel_limit_store(sentinel_location: str) -> Iterator[LimitStore]:
+    yield from _opened(sentinel_location)
+
+
+@pytest.fixture(scope="module")
+def async_redis_sentinel_limit_store(sentinel_location: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
+    yield from _awaited(sentinel_location, runner)

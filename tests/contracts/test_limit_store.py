@@ -17,8 +17,16 @@ from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, Slid
 from headgate.admission.ports import Hold, LimitStore
 from tests.contracts.limit_store import T0, Replay, blocking, histories
 
-STORES: list[Any] = ["memory", "async_memory"]
-"""Each has a fixture `<name>_limit_store`."""
+STORES: list[Any] = [
+    "memory",
+    "async_memory",
+    *(
+        pytest.param(f"{call}{shape}", marks=pytest.mark.redis)
+        for shape in ("redis", "redis_cluster", "redis_sentinel")
+        for call in ("", "async_")
+    ),
+]
+"""Each has a fixture `<name>_limit_store`, here or in `conftest.py`."""
 
 SPECS: list[Spec] = [
     TokenBucket(10, Fraction(10, 60)),

@@ -1,0 +1,227 @@
+"""Redis for threads: each call has a connection to itself while it lasts; idle ones are kept for the next.
+
+Nothing is ever sent twice, except after an answer that says it was not run (`remedies.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+from typing import Any
+
+import hiredis
+
+from headgate.adapters.redis.calls import ASKING, CLUSTER_SLOTS, ROLE, Script, find_master, greeting
+from headgate.adapters.redis.remedies import MOST_REMEDIES, SlotMap, Way, refusal, remedy, unreachable
+from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
+from headgate.errors import StoreUnavailable
+
+_NOTHING = object()
+_MOST_IDLE = 128
+
+
+class BlockingConnection:
+    """One socket to one server. Any trouble closes it and is `StoreUnavailable`."""
+
+    __slots__ = ("_peers", "_reader", "_socket", "address", "timeout")
+
+    def __init__(self, address: Address, url: RedisUrl, login: Login, database: int = 0) -> None:
+        self.address = address
+        self.timeout = url.timeout
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        try:
+            plain = socket.create_connection(address, url.timeout)
+        except OSError as error:
+            raise unreachable(address, url.timeout, error) from error
+        self._socket = plain
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if url.tls is not None:
+                self._socket = url.tls.wrap_socket(plain, server_hostname=address.host)
+            for command in greeting(login, database):
+                reply = self.exchange(command)
+                if isinstance(reply, hiredis.ReplyError):
+                    raise refusal(reply, address)
+        except OSError as error:
+            self.close()
+            raise unreachable(address, url.timeout, error) from error
+        except BaseException:
+            self.close()
+            raise
+        self._peers = select.poll()
+        self._peers.register(self._socket, select.POLLIN)
+
+    def exchange(self, command: bytes) -> Any:
+        """The answer to `command`: a value, or an error as a value."""
+        gets = self._reader.gets
+        try:
+            self._socket.sendall(command)
+            while (reply := gets()) is _NOTHING:
+                data = self._socket.recv(65536)
+                if not data:
+                    raise ConnectionResetError("closed by the server")
+                self._reader.feed(data)
+        except (OSError, hiredis.ProtocolError) as error:
+            self.close()
+            raise unreachable(self.address, self.timeout, error) from error
+        except BaseException:
+            # Interrupted between question and answer: the next caller must not get this one's answer.
+            self.close()
+            raise
+        return reply
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the server has hung up: an idle connection has nothing to say, except that it ended."""
+        return bool(self._peers.poll(0))
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+
+class BlockingClient:
+    """Takes commands to the server that can answer them."""
+
+    def __init__(self, url: RedisUrl) -> None:
+        self.url = url
+        self._idle: dict[Address, list[BlockingConnection]] = {}
+        self._process = os.getpid()
+        self._master = url.addresses[0] if url.shape is Shape.SINGLE else None
+        self._slots: SlotMap | None = None
+        self._nodes: tuple[Address, ...] = url.addresses
+        self._finding = threading.Lock()
+
+    def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
+        """The answer to `command`, after every remedy; `slot` says where in a cluster."""
+        address = self._master
+        if address is None:
+            address = self._owner(slot)
+        reply = self._exchange(address, command)
+        remedies = 0
+        while isinstance(reply, hiredis.ReplyError):
+            step = remedy(reply, address)
+            remedies += 1
+            if remedies > MOST_REMEDIES:
+                raise refusal(reply, address)
+            asking = False
+            match step.way:
+                case Way.WITH_SCRIPT if script is not None:
+                    command = script.whole(command)
+                case Way.MOVED | Way.ASK if step.address is not None:
+                    address, asking = step.address, step.way is Way.ASK
+                    if not asking:
+                        self._slots = None
+                case Way.NEW_MASTER if self.url.shape is Shape.SENTINEL:
+                    self._forget(address)
+                    address = self._owner(slot)
+                case _:
+                    self._forget(address)
+                    raise refusal(reply, address)
+            reply = self._exchange(address, command, asking)
+        return reply
+
+    def close(self) -> None:
+        """Closes idle connections; those in use are closed by their users."""
+        for address in list(self._idle):
+            self._forget(address)
+
+    def _exchange(self, address: Address, command: bytes, asking: bool = False) -> Any:
+        if self._process != os.getpid():
+            # A forked child shares its parent's sockets; using them would mix up answers.
+            self._idle, self._process = {}, os.getpid()
+        idle = self._idle.get(address)
+        if idle is None:
+            idle = self._idle.setdefault(address, [])
+        try:
+            connection = idle.pop()
+            while connection.is_dead:
+                connection.close()
+                connection = idle.pop()
+        except IndexError:
+            connection = self._connect(address)
+        try:
+            if asking:
+                connection.exchange(ASKING)
+            reply = connection.exchange(command)
+        except StoreUnavailable:
+            self._forget(address)
+            raise
+        if len(idle) < _MOST_IDLE and self._idle.get(address) is idle:
+            idle.append(connection)
+        else:
+            connection.close()
+        return reply
+
+    def _connect(self, address: Address) -> BlockingConnection:
+        try:
+            return BlockingConnection(address, self.url, self.url.login, self.url.database)
+        except StoreUnavailable:
+            self._forget(address)
+            raise
+
+    def _forget(self, address: Address) -> None:
+        """Drops what is known of a server that failed, so that the next call looks where the data is now."""
+        for connection in self._idle.pop(address, ()):
+            connection.close()
+        self._slots = None
+        if self.url.shape is Shape.SENTINEL:
+            self._master = None
+
+    def _owner(self, slot: int) -> Address:
+        if self.url.shape is Shape.SENTINEL:
+            with self._finding:
+                if self._master is None:
+                    self._master = self._discover()
+                return self._master
+        slots = self._slots
+        if slots is None:
+            with self._finding:
+                slots = self._slots
+                if slots is None:
+                    slots = self._slots = self._map_slots()
+        return slots.owner(slot)
+
+    def _discover(self) -> Address:
+        trouble: Exception | None = None
+        for sentinel in self.url.addresses:
+            try:
+                answer = self._ask(sentinel, self.url.sentinel_login, find_master(self.url.service))
+                if answer is None:
+                    trouble = StoreUnavailable(f"sentinel {sentinel} knows no service {self.url.service!r}")
+                    continue
+                master = Address(answer[0].decode(), int(answer[1]))
+                role = self._ask(master, self.url.login, ROLE)
+            except StoreUnavailable as error:
+                trouble = error
+                continue
+            if role[0] == b"master":
+                return master
+            trouble = StoreUnavailable(f"{master} is not master yet")
+        raise StoreUnavailable(f"no sentinel names a master of {self.url.service!r}") from trouble
+
+    def _map_slots(self) -> SlotMap:
+        trouble: Exception | None = None
+        for node in dict.fromkeys((*self._nodes, *self.url.addresses)):
+            try:
+                slots = SlotMap(self._ask(node, self.url.login, CLUSTER_SLOTS), node)
+            except StoreUnavailable as error:
+                trouble = error
+                continue
+            self._nodes = slots.masters
+            return slots
+        raise StoreUnavailable("no node of the Redis cluster answers") from trouble
+
+    def _ask(self, address: Address, login: Login, command: bytes) -> Any:
+        connection = BlockingConnection(address, self.url, login)
+        try:
+            reply = connection.exchange(command)
+        finally:
+            connection.close()
+        if isinstance(reply, hiredis.ReplyError):
+            raise refusal(reply, address)
+        return reply

@@ -1,0 +1,205 @@
+"""Building calls and reading replies: plain bytes and values, no input or output, shared by both clients."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+from headgate.adapters.redis.remedies import slot_of
+from headgate.adapters.redis.url import Login
+from headgate.admission.chain import Verdict, conclude
+from headgate.admission.model import Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
+from headgate.admission.ports import Hold, Settlement
+from headgate.errors import ConfigurationError
+
+_CHARGE = struct.Struct("<BBdddddd")
+_MOST_REMEMBERED = 10_000
+_SETTLEMENTS = {1: Settlement.APPLIED, 0: Settlement.REPEATED, -1: Settlement.UNKNOWN}
+
+
+def packed(*words: bytes) -> bytes:
+    """A command as Redis reads it."""
+    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+def greeting(login: Login, database: int) -> list[bytes]:
+    """What a new connection says first; every answer is to be no error."""
+    commands = []
+    if login.password is not None:
+        names = [login.username] if login.username is not None else []
+        commands.append(packed(b"AUTH", *(word.encode() for word in (*names, login.password))))
+    if database:
+        commands.append(packed(b"SELECT", b"%d" % database))
+    commands.append(packed(b"PING"))
+    return commands
+
+
+def find_master(service: str) -> bytes:
+    """The question to a sentinel; it answers host and port, or nothing."""
+    return packed(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", service.encode())
+
+
+ROLE = packed(b"ROLE")
+ASKING = packed(b"ASKING")
+CLUSTER_SLOTS = packed(b"CLUSTER", b"SLOTS")
+
+
+class Script:
+    """A Lua script, called by its digest."""
+
+    __slots__ = ("_by_digest", "_whole")
+
+    def __init__(self, *names: str) -> None:
+        folder = Path(__file__).with_name("lua")
+        source = b"\n".join((folder / f"{name}.lua").read_bytes() for name in names)
+        digest = sha1(source, usedforsecurity=False).hexdigest().encode()
+        self._by_digest = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % digest
+        self._whole = b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source)
+
+    def head(self, keys: int, arguments: int) -> bytes:
+        """A call up to the number of its keys; packed keys and arguments follow."""
+        return b"*%d\r\n%b$%d\r\n%d\r\n" % (3 + keys + arguments, self._by_digest, len(str(keys)), keys)
+
+    def call(self, keys: Sequence[bytes], arguments: Sequence[bytes]) -> bytes:
+        words = [b"$%d\r\n%b\r\n" % (len(word), word) for word in (*keys, *arguments)]
+        return self.head(len(keys), len(arguments)) + b"".join(words)
+
+    def whole(self, command: bytes) -> bytes:
+        """`command` with the script itself instead of its digest: the remedy for NOSCRIPT."""
+        return command.replace(self._by_digest, self._whole, 1)
+
+
+class Calls:
+    """The calls of a limit store, each as one command."""
+
+    def __init__(self) -> None:
+        self.script = _admission()
+        self._one = self.script.head(1, 2)
+        self._ends: dict[tuple[Rule, int], tuple[bytes, bytes]] = {}
+
+    def spending(self, charge: Charge) -> bytes:
+        """The call that decides one charge and spends: the one that has to be quick."""
+        key, rule, cost = charge
+        suffix, arguments = self._ends.get((rule, cost)) or self._end(rule, cost)
+        if key[0] in "%}":
+            key = _escaped(key)
+        name = b"rate_limiter:{" + key.encode("utf-8", "surrogatepass") + suffix
+        return b"%b$%d\r\n%b%b" % (self._one, len(name), name, arguments)
+
+    def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
+        keys, arguments = names(chain), [_charge(*charge[1:]) for charge in chain]
+        holds = spend and hold is not None
+        mode = b"h" if holds else b"s" if spend else b"p"
+        if hold is not None and holds:
+            keys.append(hold_name(chain, hold.id))
+            arguments.append(b"%d" % hold.ttl_us)
+        return self.script.call(keys, [mode + _time(now_us), *arguments])
+
+    def refunding(self, chain: Sequence[Charge], now_us: int | None) -> bytes:
+        return self.script.call(names(chain), [b"r" + _time(now_us), *(_charge(*charge[1:]) for charge in chain)])
+
+    def settling(self, hold_id: str, chain: Sequence[Charge], actual: int, now_us: int | None) -> bytes:
+        keys = [*names(chain), hold_name(chain, hold_id)]
+        charges = [_charge(charge.rule, 0) for charge in chain]
+        return self.script.call(keys, [b"t" + _time(now_us), *charges, b"%d" % actual])
+
+    def resetting(self, chain: Sequence[Charge]) -> bytes:
+        return packed(b"DEL", *names(chain))
+
+    def _end(self, rule: Rule, cost: int) -> tuple[bytes, bytes]:
+        if len(self._ends) >= _MOST_REMEMBERED:
+            # Rules are made anew when plans are reloaded, and costs may be anything.
+            self._ends.clear()
+        argument = _charge(rule, cost)
+        end = (_suffix(rule.plan), b"\r\n$1\r\ns\r\n$%d\r\n%b\r\n" % (len(argument), argument))
+        self._ends[rule, cost] = end
+        return end
+
+
+def decision(chain: Sequence[Charge], reply: list[int]) -> Decision:
+    """The decision in a reply to `spending` or `deciding`."""
+    if len(reply) == 4 and not chain[0].rule.shadow:
+        rule = chain[0].rule
+        fits, remaining, retry, reset = reply
+        return Decision(
+            fits == 1, remaining, rule.spec.size, retry, reset, rule.plan, Reason.OK if fits else Reason.DENIED
+        )
+    verdicts = [Verdict(reply[at] == 1, *reply[at + 1 : at + 4]) for at in range(0, 4 * len(chain), 4)]
+    ruling = conclude(chain, verdicts)
+    if len(reply) % 4:  # the hold is remembered already
+        return ruling._replace(allowed=True, retry_after_us=0, reason=Reason.OK)
+    return ruling
+
+
+def settlement(reply: Any) -> Settlement:
+    return _SETTLEMENTS[reply]
+
+
+def names(chain: Sequence[Charge]) -> list[bytes]:
+    """The keys a chain's states are kept under: `rate_limiter:{<key>}:<plan>`."""
+    return [_name(b"rate_limiter:{", charge.key, _suffix(charge.rule.plan)) for charge in chain]
+
+
+def hold_name(chain: Sequence[Charge], hold_id: str) -> bytes:
+    """The key a hold is remembered under, in the same slot as the first charge."""
+    return _name(b"rate_limiter_hold:{", chain[0].key, _suffix(hold_id))
+
+
+def common_slot(chain: Sequence[Charge]) -> int:
+    """The slot of a chain in a cluster. Keys in braces of their own, such as `{acme}:user` and `{acme}:ip`, share the
+    slot of what is between the first braces."""
+    tag = _tag(chain[0].key)
+    for charge in chain[1:]:
+        if charge.key != chain[0].key and _tag(charge.key) != tag:
+            raise ConfigurationError(
+                "key",
+                f"a Redis Cluster can't decide on {chain[0].key!r} and {charge.key!r} at once, they may live on "
+                "different nodes; use one key, or write what they share in braces: {acme}:user and {acme}:address",
+            )
+    return slot_of(tag)
+
+
+def _tag(key: str) -> bytes:
+    if key[0] in "%}":
+        key = _escaped(key)
+    return key.partition("}")[0].encode("utf-8", "surrogatepass")
+
+
+def _name(prefix: bytes, key: str, suffix: bytes) -> bytes:
+    if key[0] in "%}":
+        key = _escaped(key)
+    return prefix + key.encode("utf-8", "surrogatepass") + suffix
+
+
+def _escaped(key: str) -> str:
+    # A key that began with a brace would leave the hash tag empty, and its plans would be spread over slots.
+    return ("%25" if key[0] == "%" else "%7D") + key[1:]
+
+
+def _suffix(name: str) -> bytes:
+    # No brace after the one that closes the key: so no key and plan together look like another key and plan.
+    return b"}:" + name.replace("%", "%25").replace("}", "%7D").encode("utf-8", "surrogatepass")
+
+
+def _charge(rule: Rule, cost: int) -> bytes:
+    spec = rule.spec
+    if isinstance(spec, TokenBucket):
+        a, b, c = spec.unit, spec.gain, spec.full
+    elif isinstance(spec, SlidingWindow):
+        a, b, c = spec.window_us, spec.grain_us, spec.grains
+    else:
+        a, b, c = spec.window_us, 0, 0
+    return _CHARGE.pack(spec.tag, rule.shadow, cost, spec.size, spec.life_us, a, b, c)
+
+
+def _time(now_us: int | None) -> bytes:
+    return b"" if now_us is None else b"%d" % now_us
+
+
+@lru_cache
+def _admission() -> Script:
+    return Script("log", "admission")

@@ -1,0 +1,193 @@
+-- The arithmetic of admission/algorithms.py, number for number; docs/explanation/admission.md states it in prose.
+-- All numbers are integers below 2^53, so doubles hold them exactly; -floor(-a / b) is a / b rounded up.
+--
+-- KEYS     one per charge, then the hold's if there is one
+-- ARGV[1]  what to do, as one letter, and the time in microseconds if a test gives one:
+--            s  decide and spend     p  decide, only look     h  decide, spend and hold
+--            r  give back            t  settle a hold
+-- ARGV[2…] one per charge: tag, shadow, cost, size, life, and a, b, c: unit, gain, full of a bucket; window, grain,
+--          grains of a sliding window; window of the others
+-- ARGV[#]  h: how long to hold, in microseconds; t: the actual cost
+--
+-- s, p, h return fits, remaining, retry and reset of each charge; one number more if the hold is remembered already.
+-- t returns 1 (applied), 0 (settled before) or -1 (no such hold). r returns nothing of interest.
+--
+-- A record is schema version, tag, start, used, before. Of a bucket, start is when it was last counted, used the debt
+-- in ticks, before the ticks in a token. What is missing or looks otherwise is as new. Code is in line because every
+-- call of a script makes its functions anew.
+
+local VERSION, BUCKET, FIXED, SLIDING, LOG = 1, 1, 2, 3, 4
+local floor, max, min = math.floor, math.max, math.min
+local pack, unpack, call = struct.pack, struct.unpack, redis.call
+
+local mode, given = string.byte(ARGV[1]), #ARGV[1] > 1
+local looks, holds, gives, settles = mode == 112, mode == 104, mode == 114, mode == 116
+local now
+-- A time given by a test is not the server's, so nothing may expire by the server's clock meanwhile.
+local least_ms = 1
+if given then
+  now, least_ms = tonumber(string.sub(ARGV[1], 2)), 600000
+else
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local count, decides, spends, repeated = #KEYS, not (gives or settles), not looks, false
+local hold, settled, held, expires, delta
+if holds or settles then
+  hold, count = KEYS[count], count - 1
+  local record = call('GET', hold)
+  local version
+  if record then
+    version, settled, held, expires = unpack('<BBdd', record)
+    if version ~= VERSION or now >= expires then settled = nil end
+  end
+  if settles then
+    if not settled then return -1 end
+    if settled == 1 then return 0 end
+    delta = tonumber(ARGV[count + 2]) - held
+  elseif settled then
+    repeated, spends = true, false
+  end
+end
+
+local states, passes = {}, true
+local log_load, log_leaves, log_take, log_give, log_save
+
+for i = 1, count do
+  local tag, shadow, cost, size, life, a, b, c = unpack('<BBdddddd', ARGV[i + 1])
+  local start, used, before, stranded, log, retry = now, 0, 0, false, nil, 0
+
+  -- The state as of now.
+  if tag == LOG then
+    if not log_load then log_load, log_leaves, log_take, log_give, log_save = logbook(now) end
+    log = log_load(KEYS[i], size, a)
+    stranded, used = log.stranded, log.used
+  else
+    -- pcall: a key that holds something else than a string is as new, too.
+    local record = redis.pcall('GET', KEYS[i])
+    if type(record) == 'string' and #record == 26 then
+      local version, kind, was_start, was_used, was_before = unpack('<BBddd', record)
+      if version == VERSION and kind == tag then
+        local elapsed = now - was_start
+        if -elapsed > life then
+          stranded = true
+          used = tag == BUCKET and c or size
+        elseif tag == BUCKET then
+          if was_before ~= a then was_used = min(-floor(-was_used / was_before), size) * a end
+          if was_used > c then was_used = c end
+          if was_used > 0 and elapsed < life then
+            if elapsed < 0 then
+              start, used = was_start, was_used
+            elseif was_used > elapsed * b then
+              used = was_used - elapsed * b
+            end
+          end
+        elseif tag == FIXED then
+          if elapsed < a and was_used > 0 then start, used = was_start, min(was_used, size) end
+        else
+          was_before, was_used = min(was_before, size), min(was_used, size)
+          if elapsed >= a then
+            was_start, was_before, was_used, elapsed = was_start + a, was_used, 0, elapsed - a
+          end
+          if elapsed < a and (was_before > 0 or was_used > 0) then
+            start, used, before = was_start, was_used, was_before
+          end
+        end
+      end
+    end
+  end
+
+  -- How long until the cost fits.
+  if decides then
+    if tag == BUCKET then
+      local missing = used + cost * a - c
+      if missing > 0 then retry = start - now - floor(-missing / b) end
+    elseif tag == FIXED then
+      if used + cost > size then retry = start + a - now end
+    elseif tag == LOG then
+      if used + cost > size and used > 0 then retry = log_leaves(log, used + cost - size) + a - now end
+    else
+      local in_view = c - floor(max(now - start, 0) / b)
+      local free = size - used - cost
+      if -floor(-before * in_view / c) > free then
+        local ends = start + a
+        local moment = ends
+        if free >= 0 and before > 0 then
+          moment = min(start + max(c - floor(free * c / before), 0) * b, ends)
+        end
+        if moment == ends and used > 0 then
+          moment = moment + min(max(c - floor((size - cost) * c / used), 0) * b, a)
+        end
+        retry = moment - now
+      end
+    end
+    if retry ~= 0 and shadow == 0 then passes = false end
+  end
+  states[i] = { tag, cost, size, a, b, c, start, used, before, stranded or false, retry, log }
+end
+
+local reply = {}
+for i = 1, count do
+  local state = states[i]
+  local tag, cost, size, a, b, c = state[1], state[2], state[3], state[4], state[5], state[6]
+  local start, used, before, stranded, retry, log = state[7], state[8], state[9], state[10], state[11], state[12]
+
+  -- Take, or give back.
+  local changes = not decides or (spends and passes and retry == 0)
+  if changes then
+    local more = delta or (gives and -cost or cost)
+    if tag == BUCKET then
+      used = max(min(used + more * a, c), 0)
+    elseif tag == LOG then
+      if more > 0 then log_take(log, size, more) else log_give(log, -more) end
+      used = log.used
+    else
+      if tag == SLIDING and used + more < 0 then before = max(before + used + more, 0) end
+      used = max(min(used + more, size), 0)
+    end
+  end
+
+  -- What is left, and how long until as new.
+  local remaining, reset = 0, 0
+  if tag == BUCKET then
+    remaining = floor((c - used) / a)
+    reset = start - now - floor(-used / b)
+  elseif tag == FIXED then
+    remaining = size - used
+    if used > 0 then reset = start + a - now end
+  elseif tag == LOG then
+    remaining = max(size - used, 0)
+    if used > 0 then reset = log.newest + a - now end
+  else
+    local in_view = c - floor(max(now - start, 0) / b)
+    remaining = max(size - used + floor(-before * in_view / c), 0)
+    if used > 0 then reset = start + 2 * a - now elseif before > 0 then reset = start + a - now end
+  end
+  if decides then
+    local at = i * 4
+    reply[at - 3], reply[at - 2], reply[at - 1], reply[at] = retry == 0 and 1 or 0, remaining, retry, reset
+  end
+
+  -- A state lives as long as it matters; one that is as new is not kept at all.
+  if changes or (stranded and spends) then
+    local ms = max(floor(reset / 1000) + 2, least_ms)
+    if reset <= 0 then
+      call('DEL', KEYS[i])
+    elseif tag == LOG then
+      log_save(log, ms)
+    else
+      if tag == BUCKET then before = a end
+      call('SET', KEYS[i], pack('<BBddd', VERSION, tag, start, used, before), 'PX', ms)
+    end
+  end
+end
+
+if settles or (holds and spends and passes) then
+  if holds then settled, held, expires = 0, states[1][2], now + tonumber(ARGV[count + 2]) else settled = 1 end
+  local ms = max(floor((expires - now) / 1000) + 2, least_ms)
+  call('SET', hold, pack('<BBdd', VERSION, settled, held, expires), 'PX', ms)
+end
+if settles then return 1 end
+if repeated then reply[count * 4 + 1] = 1 end
+return reply

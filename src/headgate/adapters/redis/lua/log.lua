@@ -1,0 +1,117 @@
+-- The sliding log. A record is a header and entries of ten bytes (time, cost) in order of time. Entries before `head`
+-- have left the window, those from `tail` on were given back: so a call reads and writes only the ends of a log,
+-- however long it is. What is dead at its front is cut off when it outweighs what lives.
+--
+-- Made on demand, for every script call makes its functions anew and most plans need none of these.
+
+local function logbook(now)
+  local VERSION, LOG, HEADER, ENTRY, CHUNK = 1, 4, 28, 10, 64
+  local max, min, pack, unpack = math.max, math.min, struct.pack, struct.unpack
+  local call = redis.call
+
+  local function entries(log, first, count)
+    local from = HEADER + first * ENTRY
+    return call('GETRANGE', log.key, from, from + count * ENTRY - 1)
+  end
+
+  local function as_new(key)
+    return { key = key, stored = false, head = 0, tail = 0, used = 0 }
+  end
+
+  -- The log as of now. A key that holds something else, or nothing, is as new.
+  local function load(key, size, window)
+    local header = redis.pcall('GETRANGE', key, 0, HEADER - 1)
+    if type(header) ~= 'string' or #header ~= HEADER then return as_new(key) end
+    local version, tag, head, tail, used, oldest, newest = unpack('<BBI4I4I4I7I7', header)
+    local since = now - window
+    if version ~= VERSION or tag ~= LOG or newest <= since then return as_new(key) end
+    if newest - now > window then
+      return { key = key, stored = false, head = 0, tail = 1, used = size, oldest = now, newest = now, stranded = true }
+    end
+    local log = { key = key, stored = true, newest = newest }
+    while oldest <= since do
+      local chunk = entries(log, head, min(CHUNK, tail - head))
+      if #chunk == 0 then return as_new(key) end
+      for at = 1, #chunk, ENTRY do
+        local time, cost = unpack('<I7I3', chunk, at)
+        oldest = time
+        if time > since then break end
+        head, used = head + 1, used - cost
+      end
+    end
+    log.head, log.tail, log.used, log.oldest = head, tail, used, oldest
+    return log
+  end
+
+  -- When so much will have left that `excess` is gone.
+  local function leaves(log, excess)
+    if not log.stored then return log.newest end
+    for first = log.head, log.tail - 1, CHUNK do
+      local chunk = entries(log, first, min(CHUNK, log.tail - first))
+      for at = 1, #chunk, ENTRY do
+        local time, cost = unpack('<I7I3', chunk, at)
+        excess = excess - cost
+        if excess <= 0 then return time end
+      end
+    end
+  end
+
+  local function take(log, size, cost)
+    cost = min(cost, size - log.used)
+    if cost <= 0 then return end
+    log.used = log.used + cost
+    if not log.stored then
+      log.tail, log.oldest, log.newest = 1, now, now
+    elseif log.newest >= now then
+      local last = log.tail - 1
+      local _, spent = unpack('<I7I3', entries(log, last, 1))
+      call('SETRANGE', log.key, HEADER + last * ENTRY, pack('<I7I3', log.newest, spent + cost))
+    else
+      call('SETRANGE', log.key, HEADER + log.tail * ENTRY, pack('<I7I3', now, cost))
+      log.tail, log.newest = log.tail + 1, now
+    end
+  end
+
+  local function give(log, cost)
+    if not log.stored then
+      log.used = max(log.used - cost, 0)
+      return
+    end
+    while cost > 0 and log.tail > log.head do
+      local count = min(CHUNK, log.tail - log.head)
+      local first = log.tail - count
+      local chunk = entries(log, first, count)
+      for index = count - 1, 0, -1 do
+        if cost == 0 then break end
+        local time, spent = unpack('<I7I3', chunk, index * ENTRY + 1)
+        local back = min(cost, spent)
+        cost, log.used = cost - back, log.used - back
+        if back == spent then
+          log.tail = first + index
+        else
+          call('SETRANGE', log.key, HEADER + (first + index) * ENTRY, pack('<I7I3', time, spent - back))
+        end
+      end
+    end
+    if log.used > 0 then log.newest = unpack('<I7I3', entries(log, log.tail - 1, 1)) end
+  end
+
+  local function save(log, ms)
+    local head, tail, body = log.head, log.tail, nil
+    if not log.stored then
+      body = pack('<I7I3', log.newest, log.used)
+    elseif head > CHUNK and head > tail - head then
+      body = entries(log, head, tail - head)
+      head, tail = 0, tail - head
+    end
+    local header = pack('<BBI4I4I4I7I7', VERSION, LOG, head, tail, log.used, log.oldest, log.newest)
+    if body then
+      call('SET', log.key, header .. body, 'PX', ms)
+    else
+      call('SETRANGE', log.key, 0, header)
+      call('PEXPIRE', log.key, ms)
+    end
+  end
+
+  return load, leaves, take, give, save
+end

@@ -1,0 +1,331 @@
+"""Redis for event loops: everybody shares one connection to a server, and calls of one turn share one packet.
+
+Answers come in the order of the calls, so a call costs an entry in a queue and no task, timer or lock of its own.
+Nothing is ever sent twice, except after an answer that says it was not run (`remedies.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import hiredis
+
+from headgate.adapters.redis.calls import ASKING, CLUSTER_SLOTS, ROLE, Script, find_master, greeting
+from headgate.adapters.redis.remedies import MOST_REMEDIES, SlotMap, Way, refusal, remedy, unreachable
+from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
+from headgate.errors import StoreUnavailable
+
+_NOTHING = object()
+
+
+class StreamingConnection(asyncio.Protocol):
+    """One connection. Calls leave together at the end of the loop's turn; each gets its answer or `StoreUnavailable`.
+
+    If the oldest call waits longer than `timeout`, the connection is given up: whatever is stuck in front of it is
+    stuck in front of everybody.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_marks",
+        "_outgoing",
+        "_reader",
+        "_retired",
+        "_sent",
+        "_transport",
+        "_waiting",
+        "_watch",
+        "address",
+        "closed",
+        "loop",
+        "timeout",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, address: Address, timeout: float) -> None:
+        self.loop = loop
+        self.address = address
+        self.timeout = timeout
+        self.closed = False
+        self._transport: asyncio.Transport | None = None
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._retired = False
+        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._outgoing: list[bytes] = []
+        self._sent = self._answered = 0
+        self._marks: deque[tuple[float, int]] = deque()
+        """When a packet left, and how many calls had been sent by then."""
+        self._watch: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(cls, address: Address, url: RedisUrl, login: Login, database: int = 0) -> StreamingConnection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(url.timeout):
+                _, connection = await loop.create_connection(
+                    lambda: cls(loop, address, url.timeout), address.host, address.port, ssl=url.tls
+                )
+        except OSError as error:
+            raise unreachable(address, url.timeout, error) from error
+        try:
+            for reply in await asyncio.gather(*map(connection.call, greeting(login, database))):
+                if isinstance(reply, hiredis.ReplyError):
+                    raise refusal(reply, address)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def call(self, command: bytes) -> asyncio.Future[Any]:
+        """The answer to `command`, to be awaited: a value, or an error as a value."""
+        future = self.loop.create_future()
+        if self.closed:
+            future.set_exception(unreachable(self.address, self.timeout, ConnectionResetError("connection closed")))
+            return future
+        outgoing = self._outgoing
+        if not outgoing:
+            self.loop.call_soon(self._flush)
+        outgoing.append(command)
+        self._waiting.append(future)
+        return future
+
+    def close(self) -> None:
+        self._end(ConnectionResetError("connection closed"))
+
+    def retire(self) -> None:
+        """Closes as soon as all calls made so far are answered."""
+        self._retired = True
+        if not self._waiting:
+            self.close()
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        gets, waiting = self._reader.gets, self._waiting
+        answered = 0
+        try:
+            self._reader.feed(data)
+            while (reply := gets()) is not _NOTHING:
+                future = waiting.popleft()
+                answered += 1
+                if not future.done():
+                    future.set_result(reply)
+        except (hiredis.ProtocolError, IndexError) as error:
+            self._end(error)
+        self._answered += answered
+        if self._retired and not waiting:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(error or ConnectionResetError("closed by the server"))
+
+    def _flush(self) -> None:
+        outgoing = self._outgoing
+        if self._transport is None or self.closed or not outgoing:
+            return
+        self._sent += len(outgoing)
+        self._transport.write(b"".join(outgoing))
+        outgoing.clear()
+        marks = self._marks
+        while marks and marks[0][1] <= self._answered:
+            marks.popleft()
+        marks.append((self.loop.time(), self._sent))
+        if self._watch is None:
+            self._watch = self.loop.call_later(self.timeout, self._look)
+
+    def _look(self) -> None:
+        """Gives up if the oldest call has waited too long; else looks again when it would have."""
+        marks = self._marks
+        while marks and marks[0][1] <= self._answered:
+            marks.popleft()
+        self._watch = None
+        if not marks:
+            return
+        due = marks[0][0] + self.timeout
+        if self.loop.time() >= due:
+            self._end(TimeoutError())
+        else:
+            self._watch = self.loop.call_at(due, self._look)
+
+    def _end(self, error: BaseException) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        if self._transport is not None:
+            self._transport.abort()
+        self._outgoing.clear()
+        trouble = unreachable(self.address, self.timeout, error)
+        trouble.__cause__ = error
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(trouble)
+        self._waiting.clear()
+
+
+class StreamingClient:
+    """Takes commands to the server that can answer them."""
+
+    def __init__(self, url: RedisUrl) -> None:
+        self.url = url
+        self._connections: dict[Address, StreamingConnection] = {}
+        self._underway: dict[Address | None, asyncio.Task[Any]] = {}
+        """Connections being opened, by address; under `None` the search for the master or the slots' owners."""
+        self._master = url.addresses[0] if url.shape is Shape.SINGLE else None
+        self._slots: SlotMap | None = None
+        self._nodes: tuple[Address, ...] = url.addresses
+
+    async def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
+        """The answer to `command`, after every remedy; `slot` says where in a cluster."""
+        address = self._master
+        if address is None:
+            address = await self._owner(slot)
+        connection = self._connections.get(address)
+        if connection is None or connection.closed or connection.loop is not asyncio.get_running_loop():
+            if connection is not None:
+                self._lose(address)
+                address = await self._owner(slot)
+            connection = await self._connection(address)
+        reply = await connection.call(command)
+        if isinstance(reply, hiredis.ReplyError):
+            return await self._remedied(reply, address, command, script, slot)
+        return reply
+
+    async def close(self) -> None:
+        """Ends every connection; calls underway fail."""
+        for task in self._underway.values():
+            task.cancel()
+        for address in list(self._connections):
+            self._connections.pop(address).close()
+
+    async def _remedied(self, reply: Any, address: Address, command: bytes, script: Script | None, slot: int) -> Any:
+        remedies = 0
+        while isinstance(reply, hiredis.ReplyError):
+            step = remedy(reply, address)
+            remedies += 1
+            if remedies > MOST_REMEDIES:
+                raise refusal(reply, address)
+            asking = False
+            match step.way:
+                case Way.WITH_SCRIPT if script is not None:
+                    command = script.whole(command)
+                case Way.MOVED | Way.ASK if step.address is not None:
+                    address, asking = step.address, step.way is Way.ASK
+                    if not asking:
+                        self._slots = None
+                case Way.NEW_MASTER if self.url.shape is Shape.SENTINEL:
+                    self._lose(address)
+                    address = await self._owner(slot)
+                case _:
+                    self._lose(address)
+                    raise refusal(reply, address)
+            connection = await self._connection(address)
+            if asking:
+                _, reply = await asyncio.gather(connection.call(ASKING), connection.call(command))
+            else:
+                reply = await connection.call(command)
+        return reply
+
+    def _lose(self, address: Address) -> None:
+        """Drops what is known of a server that failed, so that the next call looks where the data is now."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            # Of a loop that is closed nothing can be closed any more.
+            with contextlib.suppress(RuntimeError):
+                connection.retire()
+        self._slots = None
+        if self.url.shape is Shape.SENTINEL:
+            self._master = None
+
+    async def _connection(self, address: Address) -> StreamingConnection:
+        connection = self._connections.get(address)
+        if connection is None or connection.closed or connection.loop is not asyncio.get_running_loop():
+            connection = await self._shared(address, self._open)
+        return connection
+
+    async def _open(self, address: Address) -> StreamingConnection:
+        try:
+            connection = await StreamingConnection.open(address, self.url, self.url.login, self.url.database)
+        except StoreUnavailable:
+            self._lose(address)
+            raise
+        self._connections[address] = connection
+        return connection
+
+    async def _owner(self, slot: int) -> Address:
+        if self._master is None and self._slots is None:
+            await self._shared(None, self._find)
+        if self._master is not None:
+            return self._master
+        if self._slots is None:
+            raise StoreUnavailable("the Redis cluster is changing")
+        return self._slots.owner(slot)
+
+    async def _shared(self, name: Any, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        """The result of `work(name)`, which everybody who asks meanwhile awaits together."""
+        loop = asyncio.get_running_loop()
+        task = self._underway.get(name)
+        if task is None or task.done() or task.get_loop() is not loop:
+            task = self._underway[name] = loop.create_task(work(name))
+            task.add_done_callback(_look_at)
+        return await asyncio.shield(task)
+
+    async def _find(self, _: None) -> None:
+        if self.url.shape is Shape.SENTINEL:
+            self._master = await self._discover()
+        else:
+            self._slots = await self._map_slots()
+
+    async def _discover(self) -> Address:
+        trouble: Exception | None = None
+        for sentinel in self.url.addresses:
+            try:
+                answer = await self._ask(sentinel, self.url.sentinel_login, find_master(self.url.service))
+                if answer is None:
+                    trouble = StoreUnavailable(f"sentinel {sentinel} knows no service {self.url.service!r}")
+                    continue
+                master = Address(answer[0].decode(), int(answer[1]))
+                role = await self._ask(master, self.url.login, ROLE)
+            except StoreUnavailable as error:
+                trouble = error
+                continue
+            if role[0] == b"master":
+                return master
+            trouble = StoreUnavailable(f"{master} is not master yet")
+        raise StoreUnavailable(f"no sentinel names a master of {self.url.service!r}") from trouble
+
+    async def _map_slots(self) -> SlotMap:
+        trouble: Exception | None = None
+        for node in dict.fromkeys((*self._nodes, *self.url.addresses)):
+            try:
+                slots = SlotMap(await self._ask(node, self.url.login, CLUSTER_SLOTS), node)
+            except StoreUnavailable as error:
+                trouble = error
+                continue
+            self._nodes = slots.masters
+            return slots
+        raise StoreUnavailable("no node of the Redis cluster answers") from trouble
+
+    async def _ask(self, address: Address, login: Login, command: bytes) -> Any:
+        connection = await StreamingConnection.open(address, self.url, login)
+        try:
+            reply = await connection.call(command)
+        finally:
+            connection.close()
+        if isinstance(reply, hiredis.ReplyError):
+            raise refusal(reply, address)
+        return reply
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    # If everybody who waited has gone, nobody else would look, and the loop would complain.
+    if not task.cancelled():
+        task.exception()
