@@ -12,6 +12,7 @@ from headgate.errors import NotFound, SlotsExhausted
 from headgate.iso8601 import from_ms, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
+from headgate.slots.scheduler import SlotScheduler
 from tests.contracts.slot_ledger import check_ledger, windows_and_runs
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -213,7 +214,8 @@ async def test_history_keeps_every_version(slots: SlotStore) -> None:
 async def test_concurrent_writers_lose_and_double_nothing(slots: SlotStore) -> None:
     await slots.configure("c", WindowPolicy(7, "PT4S"), now_ms=NOW)
     batches = [wants(13, prefix=f"w{n % 10}-") for n in range(20)]  # every batch comes twice
-    results = await asyncio.gather(*(slots.book("c", batch, now_ms=NOW) for batch in batches))
+    scheduler = SlotScheduler(slots)  # which tries again after a conflict
+    results = await asyncio.gather(*(scheduler.book(batch, "c") for batch in batches))
     by_event: dict[str, set[int]] = {}
     for batch in results:
         for slot in batch:
@@ -223,6 +225,23 @@ async def test_concurrent_writers_lose_and_double_nothing(slots: SlotStore) -> N
     assert all(len(times) == 1 for times in by_event.values())
     held = await check_ledger(slots, "c", NOW)
     assert sorted(held.values(), reverse=True) == [7] * 18 + [4]
+
+
+async def test_two_configs_that_want_the_same_events_at_once_agree(slots: SlotStore) -> None:
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        await slots.configure(name, WindowPolicy(7, "PT4S"), now_ms=NOW)
+    scheduler = SlotScheduler(slots)
+    # Each in another order, so that writers meet on the events' keys crosswise.
+    orders = [wants(40), wants(40)[::-1], wants(40)[::2] + wants(40)[1::2], wants(40)[20:] + wants(40)[:20]]
+    results = await asyncio.gather(*(scheduler.book(order, name) for name, order in zip(names, orders, strict=True)))
+    slots_of: dict[str, set[tuple[str, int]]] = {}
+    for batch in results:
+        for slot in batch:
+            assert isinstance(slot, AssignedSlot)
+            slots_of.setdefault(slot.event_id, set()).add((slot.config_name, slot.scheduled_ms))
+    assert all(len(one) == 1 for one in slots_of.values())
+    assert sum([sum((await check_ledger(slots, name, NOW)).values()) for name in names]) == 40
 
 
 async def test_reconciliation_pages_through_booked_slots(slots: SlotStore) -> None:

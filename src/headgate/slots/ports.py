@@ -37,7 +37,7 @@ class SlotStore(Protocol):
     async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
         """Books a slot for each request, in order, exactly packed; one that has a slot keeps it.
 
-        Serialised per name. Raises `NotFound` only if no request could be answered without the policy.
+        Serialised per name. `Conflict`: another writer was booking the same event; nothing was booked, ask again.
         """
         ...
 

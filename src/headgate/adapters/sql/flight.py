@@ -22,6 +22,7 @@ from headgate.errors import StoreUnavailable
 Raw = AsyncConnection[Any]
 Rows = list[tuple[bytes | None, ...]]
 
+_DONE = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK}
 _prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
 
 
@@ -34,8 +35,12 @@ class Statement(NamedTuple):
 
 BEGIN = Statement("headgate_begin", "BEGIN")
 COMMIT = Statement("headgate_commit", "COMMIT")
-# Prepared statements keep their plan. One made while a table was small would go on reading all of it when it is large.
-BY_INDEX = Statement("headgate_by_index", "SET LOCAL enable_seqscan = off")
+# Our statements are look-ups by key, planned once and for all: planning again for each call would cost more than the
+# look-up, and a plan made while a table was small must not go on reading all of it when it is large.
+BY_KEY = Statement(
+    "headgate_by_key",
+    "SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)",
+)
 
 
 def awaited(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
@@ -63,7 +68,7 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
             )
         pgconn.pipeline_sync()
         await _flushed(pgconn)
-        answers, error = await _answers(pgconn, len(fresh) + len(calls))
+        answers = [await _answer(pgconn) for _ in range(len(fresh) + len(calls))]
         await _synced(pgconn)
         pgconn.exit_pipeline_mode()
     except psycopg.Error as broken:
@@ -72,10 +77,12 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
     except BaseException:
         await raw.close()
         raise
-    if error is not None:
-        raise error
-    known.update(statement.name for statement in fresh)
-    return answers[len(fresh) :]
+    # A statement stays prepared even if the transaction it came with fails.
+    known.update(statement.name for statement, answer in zip(fresh, answers, strict=False) if answer.status in _DONE)
+    for answer in answers:
+        if answer.status == pq.ExecStatus.FATAL_ERROR:
+            raise _error(answer)
+    return [_rows(answer) for answer in answers[len(fresh) :]]
 
 
 def numbers(values: Iterable[int]) -> str:
@@ -95,20 +102,18 @@ async def _flushed(pgconn: pq.abc.PGconn) -> None:
         pgconn.consume_input()
 
 
-async def _answers(pgconn: pq.abc.PGconn, count: int) -> tuple[list[Rows], Exception | None]:
-    """The rows of the next `count` statements, and the first error among them."""
-    answers: list[Rows] = []
-    error: Exception | None = None
-    for _ in range(count):
-        rows: Rows = []
-        while (result := await _result(pgconn)) is not None:
-            if result.status == pq.ExecStatus.FATAL_ERROR:
-                error = error or _error(result)
-            elif result.status == pq.ExecStatus.TUPLES_OK:
-                width = range(result.nfields)
-                rows = [tuple([result.get_value(row, column) for column in width]) for row in range(result.ntuples)]
-        answers.append(rows)
-    return answers, error
+async def _answer(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
+    """The next statement's result; what follows the first error says only that it was not run."""
+    result = await _result(pgconn)
+    assert result is not None
+    ended = await _result(pgconn)
+    assert ended is None, "in a pipeline every statement has one result"
+    return result
+
+
+def _rows(result: pq.abc.PGresult) -> Rows:
+    columns = range(result.nfields)
+    return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
 
 
 async def _synced(pgconn: pq.abc.PGconn) -> None:

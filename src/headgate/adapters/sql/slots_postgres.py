@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from headgate.adapters.sql import slots
-from headgate.adapters.sql.flight import BEGIN, BY_INDEX, COMMIT, Raw, Rows, Statement, awaited, fly, numbers, texts
+from headgate.adapters.sql.flight import BEGIN, BY_KEY, COMMIT, Raw, Rows, Statement, awaited, fly, numbers, texts
 from headgate.adapters.sql.instants import InstantText
 from headgate.adapters.sql.slots import SqlLedger
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
@@ -28,9 +28,8 @@ COPY_FROM = 400
 MOST_PROBES = 64
 """First windows asked about in advance; a batch with more distinct ones asks for the rest as it comes to them."""
 
-LOCK = Statement("headgate_slot_lock", "SELECT version FROM headgate_slot_config WHERE name = $1 FOR UPDATE")
-# Not now(), which is when the transaction began: it may have waited for the lock since.
-CLOCK = Statement("headgate_slot_clock", "SELECT ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+# Asked before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
+# by the key when it is inserted, and the whole transaction is tried again.
 EXISTING = Statement(
     "headgate_slot_existing",
     """
@@ -39,34 +38,38 @@ EXISTING = Statement(
     FROM headgate_slot WHERE event_id = ANY($1::text[])
     """,
 )
-FIRST_WINDOWS = Statement(
-    "headgate_slot_first_windows",
+# The clock is read outside the locking query, thus once the lock is held: now() would be when the transaction began,
+# which may have waited since.
+LOCK = Statement(
+    "headgate_slot_lock",
     """
-    SELECT probe.at, taken, placed
-    FROM unnest($2::bigint[]) AS probe(at)
-    JOIN headgate_slot_window ON config_name = $1 AND window_start = 'epoch'::timestamptz + probe.at * interval '1 ms'
+    SELECT version, ceil(extract(epoch FROM clock_timestamp()) * 1000)::bigint
+    FROM (SELECT version FROM headgate_slot_config WHERE name = $1 FOR UPDATE) AS locked
     """,
 )
-# For each probed window: the run that starts at or before it, and the counters from where that run lets go.
-NEXT_WINDOWS = Statement(
-    "headgate_slot_next_windows",
+# For each probe: its first window; the run that starts at or before the window after that; and the counters from where
+# that run lets go.
+WINDOWS = Statement(
+    "headgate_slot_windows",
     """
-    SELECT probe.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
+    SELECT probe.first, (extract(epoch FROM run.window_start) * 1000)::bigint,
         (extract(epoch FROM run.resume_at) * 1000)::bigint,
         (extract(epoch FROM counted.window_start) * 1000)::bigint, counted.taken, counted.placed
-    FROM unnest($2::bigint[], $3::int[]) AS probe(at, rows)
+    FROM unnest($2::bigint[], $3::bigint[], $4::int[]) AS probe(first, next, rows)
     LEFT JOIN LATERAL (
         SELECT window_start, resume_at FROM headgate_slot_run
-        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + probe.at * interval '1 ms'
+        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + probe.next * interval '1 ms'
         ORDER BY window_start DESC LIMIT 1
     ) AS run ON true
     LEFT JOIN LATERAL (
-        SELECT window_start, taken, placed FROM headgate_slot_window
+        (SELECT window_start, taken, placed FROM headgate_slot_window
+        WHERE config_name = $1 AND window_start = 'epoch'::timestamptz + probe.first * interval '1 ms')
+        UNION ALL
+        (SELECT window_start, taken, placed FROM headgate_slot_window
         WHERE config_name = $1
-            AND window_start >= greatest('epoch'::timestamptz + probe.at * interval '1 ms', run.resume_at)
-        ORDER BY window_start LIMIT probe.rows
+            AND window_start >= greatest('epoch'::timestamptz + probe.next * interval '1 ms', run.resume_at)
+        ORDER BY window_start LIMIT probe.rows)
     ) AS counted ON true
-    ORDER BY probe.at, counted.window_start
     """,
 )
 INSERT_SLOTS = Statement(
@@ -118,14 +121,21 @@ class Probe(NamedTuple):
     rows: int
 
 
+class Found(NamedTuple):
+    """What the store said to a probe: the run at or before its next window, and counted windows in order."""
+
+    run: FullRun | None
+    counts: list[WindowCount]
+
+
 class Reading(NamedTuple):
-    """What the first flush brought."""
+    """What the first flush brought; `version` is None if there is no such config."""
 
     version: int | None
     now_ms: int
     existing: dict[str, AssignedSlot]
-    firsts: list[WindowCount]
-    following: list[tuple[int, FullRun | None, list[WindowCount]]]
+    found: dict[int, Found]
+    """By the probe's first window."""
 
 
 class Booker:
@@ -157,7 +167,7 @@ class Booker:
         policy = active.policy
         occupancy = Occupancy(policy, SqlLedger(connection, name))
         if guess is active:
-            _learn(occupancy, probes, reading)
+            _learn(occupancy, probes, reading.found)
         at_ms = reading.now_ms if now_ms is None else now_ms
         bookings, fresh = book_all(active, Packer(policy, occupancy, at_ms, uniform), requests, reading.existing)
         if fresh:
@@ -180,28 +190,17 @@ def _probes(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms: int) 
 async def _read(raw: Raw, name: str, requests: Sequence[SlotRequest], probes: list[Probe]) -> Reading:
     calls: list[tuple[Statement, Sequence[str]]] = [
         (BEGIN, ()),
-        (BY_INDEX, ()),
-        (LOCK, (name,)),
-        (CLOCK, ()),
+        (BY_KEY, ()),
         (EXISTING, (texts(event_id for event_id, _ in requests),)),
+        (LOCK, (name,)),
     ]
     if probes:
-        calls += [
-            (FIRST_WINDOWS, (name, numbers(probe.first_ms for probe in probes))),
-            (
-                NEXT_WINDOWS,
-                (name, numbers(probe.next_ms for probe in probes), numbers(probe.rows for probe in probes)),
-            ),
-        ]
-    _, _, locked, clock, existing, *windows = await fly(raw, calls)
-    firsts, following = windows or ([], [])
-    return Reading(
-        _whole(locked[0][0]) if locked else None,
-        _whole(clock[0][0]),
-        {slot.event_id: slot for slot in map(_assigned, existing)},
-        [WindowCount(*map(_whole, row)) for row in firsts],
-        _grouped(following),
-    )
+        firsts, nexts, rows = zip(*probes, strict=True)
+        calls.append((WINDOWS, (name, numbers(firsts), numbers(nexts), numbers(rows))))
+    _, _, existing, locked, *windows = await fly(raw, calls)
+    version, now_ms = map(_whole, locked[0]) if locked else (None, 0)
+    slots_by_event = {slot.event_id: slot for slot in map(_assigned, existing)}
+    return Reading(version, now_ms, slots_by_event, _found(windows[0]) if windows else {})
 
 
 def _whole(text: bytes | None) -> int:
@@ -217,28 +216,27 @@ def _assigned(row: tuple[bytes | None, ...]) -> AssignedSlot:
     return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, existing=True)
 
 
-def _grouped(rows: Rows) -> list[tuple[int, FullRun | None, list[WindowCount]]]:
-    """Rows of `NEXT_WINDOWS`, by probed window."""
-    found: dict[int, tuple[int, FullRun | None, list[WindowCount]]] = {}
+def _found(rows: Rows) -> dict[int, Found]:
+    """Rows of `WINDOWS`, by probe."""
+    found: dict[int, Found] = {}
     for at, run_start, resume, *count in rows:
-        at_ms = _whole(at)
-        if at_ms not in found:
-            run = None if run_start is None else FullRun(_whole(run_start), _whole(resume))
-            found[at_ms] = at_ms, run, []
+        first_ms = _whole(at)
+        if first_ms not in found:
+            found[first_ms] = Found(None if run_start is None else FullRun(_whole(run_start), _whole(resume)), [])
         if count[0] is not None:
-            found[at_ms][2].append(WindowCount(*map(_whole, count)))
-    return list(found.values())
+            found[first_ms].counts.append(WindowCount(*map(_whole, count)))
+    return found
 
 
-def _learn(occupancy: Occupancy, probes: list[Probe], reading: Reading) -> None:
-    firsts = {count.start_ms: count for count in reading.firsts}
-    rows = {probe.next_ms: probe.rows for probe in probes}
-    for probe in probes:
-        occupancy.learn_window(probe.first_ms, firsts.get(probe.first_ms))
-    for at_ms, run, counts in reading.following:
-        occupancy.learn_run(at_ms, run)
-        from_there = max(at_ms, run.resume_ms) if run is not None else at_ms
-        occupancy.learn_windows(from_there, counts, rows[at_ms])
+def _learn(occupancy: Occupancy, probes: list[Probe], found: dict[int, Found]) -> None:
+    """Tells the occupancy what was read for each probe, and how far that knowledge reaches."""
+    for first_ms, next_ms, rows in probes:
+        run, counts = found[first_ms]
+        resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
+        first = next((count for count in counts if count.start_ms == first_ms), None)
+        occupancy.learn_window(first_ms, first)
+        occupancy.learn_run(next_ms, run)
+        occupancy.learn_windows(resume_ms, sorted(count for count in counts if count.start_ms >= resume_ms), rows)
 
 
 async def _write(
