@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +54,19 @@ class Registry:
             raise ConfigurationError("item_type", f"{domain.item_type!r} is registered twice")
         self._domains[domain.item_type] = domain
 
-    def register(self, item_type: str, execute: Execute, *, workflow: type | None = None, **settings: Any) -> Domain:
+    def register(
+        self,
+        item_type: str,
+        execute: Execute,
+        *,
+        workflow: type | None = None,
+        activities: Iterable[Callable[..., Any]] = (),
+        guarded: Iterable[str] | None = None,
+        **settings: Any,
+    ) -> Domain:
         """Registers an item type; `settings` are its first `DispatchConfig`."""
-        domain = Domain(DispatchConfig(item_type=item_type, **settings), execute, workflow)
+        config = DispatchConfig(item_type=item_type, **settings)
+        domain = Domain(config, execute, workflow, tuple(activities), None if guarded is None else tuple(guarded))
         self.add(domain)
         return domain
 

@@ -27,6 +27,7 @@ from temporalio.worker import (
 )
 
 from headgate.adapters.temporal.failures import reason
+from headgate.adapters.temporal.heartbeat import beat
 from headgate.adapters.temporal.mark import KEY, Mark
 from headgate.adapters.temporal.outcomes import CALL_TIMEOUT, MAY_BEGIN, REPORT, RETRY, RETRY_IN_WORKER
 from headgate.dispatch.ports import Guard, Unguarded
@@ -158,10 +159,3 @@ class _GuardedActivities(ActivityInboundInterceptor):
         finally:
             if beating is not None:
                 beating.cancel()
-
-
-async def beat(timeout: timedelta) -> None:
-    """Shows that the current activity lives, several times per `timeout`, until it is cancelled."""
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(timeout.total_seconds() / 3)

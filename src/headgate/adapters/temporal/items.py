@@ -11,7 +11,7 @@ from temporalio import activity, workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
-from headgate.adapters.temporal.interceptor import beat
+from headgate.adapters.temporal.heartbeat import beat
 from headgate.adapters.temporal.mark import KEY, Mark
 from headgate.dispatch.registry import Registry
 

@@ -1,0 +1,198 @@
+"""The Temporal engine against what real servers do: refuse, go away, time out, keep what has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import string
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.adapters.temporal.client import connect, connect_for_dispatch
+from headgate.adapters.temporal.engine import TemporalEngine
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import Claim, EnqueueRequest
+from headgate.dispatch.ports import Execution, Start, StartOutcome, StartRequest
+from headgate.dispatch.reporting import OutcomeReporter
+from headgate.dispatch.status import Status
+from headgate.errors import StoreUnavailable
+from headgate.testing import TemporalServer, eventually
+
+NO_DELAY = timedelta(0)
+
+
+@workflow.defn(name="EngineTestWorkflow", sandboxed=False)
+class Behaving:
+    """Plain Temporal, without any of headgate's interceptors."""
+
+    @workflow.run
+    async def run(self, item_id: str, context_json: str) -> int:
+        context = json.loads(context_json)
+        if context.get("sleep"):
+            await workflow.sleep(context["sleep"])
+        return len(context_json)
+
+
+class Desk:
+    """Makes start requests of an item type nobody else has."""
+
+    def __init__(self) -> None:
+        name = f"T{uuid.uuid4().hex[:12]}"
+        self.config = DispatchConfig(
+            item_type=name, exec_workflow_type="EngineTestWorkflow", exec_task_queue=f"queue-{name}"
+        )
+
+    def request(
+        self, item_id: str = "one", context: Any = None, *, epoch: int = 1, delay: timedelta = NO_DELAY
+    ) -> StartRequest:
+        claim = Claim(self.config.item_type, item_id, epoch, 0)
+        return StartRequest(claim, self.config, json.dumps(context or {}), delay)
+
+    def worker(self, client: Client) -> Worker:
+        return Worker(client, task_queue=self.config.exec_task_queue, workflows=[Behaving])
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+async def engine(temporal_address: str) -> TemporalEngine:
+    return TemporalEngine(await connect_for_dispatch(temporal_address))
+
+
+async def states(engine: TemporalEngine, *claims: Claim) -> list[Execution]:
+    return [state.execution for state in await engine.describe(claims)]
+
+
+async def test_an_exhausted_server_is_not_the_items_fault_and_the_batch_stops_pressing(desk: Desk) -> None:
+    with TemporalServer(durable=False, dynamic_config={"frontend.namespaceRPS": 5}) as server:
+        engine = TemporalEngine(await connect_for_dispatch(server.address), concurrency=8)
+        outcomes = await engine.start([desk.request(f"{n}") for n in range(400)])
+    counted = {start: [each.start for each in outcomes].count(start) for start in Start}
+    assert counted[Start.STARTED] > 0
+    assert counted[Start.EXHAUSTED] > 300, "once refused, the rest is given back untried"
+    assert counted[Start.STARTED] + counted[Start.EXHAUSTED] == 400
+    assert "RESOURCE_EXHAUSTED" in outcomes[-1].detail
+
+
+async def test_an_unreachable_server_is_not_the_items_fault_and_proves_nothing(desk: Desk) -> None:
+    with TemporalServer(durable=False) as server:
+        engine = TemporalEngine(await connect_for_dispatch(server.address))
+    requests = [desk.request(f"{n}") for n in range(3)]
+    assert [outcome.start for outcome in await engine.start(requests)] == [Start.EXHAUSTED] * 3
+    assert await states(engine, requests[0].claim) == [Execution.UNKNOWN]
+
+
+async def test_connecting_to_nobody_is_a_store_error() -> None:
+    with pytest.raises(StoreUnavailable, match="no Temporal answers at 127.0.0.1:1"):
+        await connect("127.0.0.1:1")
+
+
+async def test_a_missing_namespace_does_not_mean_that_executions_are_lost(temporal_address: str, desk: Desk) -> None:
+    engine = TemporalEngine(await connect_for_dispatch(temporal_address, "nowhere"))
+    request = desk.request()
+    (outcome,) = await engine.start([request])
+    assert outcome.start is Start.EXHAUSTED
+    assert "nowhere" in outcome.detail
+    assert await states(engine, request.claim) == [Execution.UNKNOWN]
+
+
+async def test_a_context_of_the_queues_limit_passes_temporals(
+    temporal_address: str, engine: TemporalEngine, desk: Desk
+) -> None:
+    """Quotes double when JSON travels in JSON: two megabytes of context would be refused as they are."""
+    context = {str(n): {"name": "Zoë", "iban": "DE89370400440532013000"} for n in range(34_000)}
+    request = desk.request("large", context)
+    assert len(request.context_json) > 2_000_000
+    assert await engine.start([request]) == [StartOutcome(Start.STARTED)]
+    client = await connect(temporal_address)
+    async with desk.worker(client):
+        size = await client.get_workflow_handle(request.execution_id, result_type=int).result()
+    assert size == len(request.context_json)
+
+
+@pytest.mark.parametrize("megabytes", [3, 6])
+async def test_a_context_too_large_for_temporal_is_poisoned_alone(
+    engine: TemporalEngine, desk: Desk, megabytes: int
+) -> None:
+    noise = "".join(random.Random(1).choices(string.printable, k=megabytes * 1_000_000))
+    outcomes = await engine.start([desk.request("before"), desk.request("huge", noise), desk.request("after")])
+    assert [outcome.start for outcome in outcomes] == [Start.STARTED, Start.POISONED, Start.STARTED]
+    assert "too large" in outcomes[1].detail
+
+
+async def test_a_run_timeout_counts_from_the_end_of_the_start_delay(temporal_address: str, desk: Desk) -> None:
+    """Peer bug 25: an execution timeout would have ended it before it began."""
+    timeout = timedelta(seconds=1)
+    engine = TemporalEngine(await connect_for_dispatch(temporal_address), run_timeout=timeout)
+    quick = desk.request("quick", delay=timedelta(seconds=1.5))
+    stuck = desk.request("stuck", {"sleep": 60})
+    await engine.start([quick, stuck])
+    async with desk.worker(await connect(temporal_address)):
+
+        async def ended() -> list[Execution] | None:
+            found = await states(engine, quick.claim, stuck.claim)
+            return None if Execution.RUNNING in found else found
+
+        assert await eventually(ended) == [Execution.COMPLETED, Execution.FAILED]
+    (state,) = await engine.describe([stuck.claim])
+    assert "timed out" in state.detail
+
+
+async def test_what_has_ended_well_is_not_started_again_and_is_told_at_once(temporal_address: str, desk: Desk) -> None:
+    """Its report was lost, its claim recovered, and now it is started under a new one."""
+    store = MemoryQueueStore()
+    await store.configure(desk.config)
+    item_type = desk.config.item_type
+    engine = TemporalEngine(await connect_for_dispatch(temporal_address), OutcomeReporter(store))
+    await store.enqueue([EnqueueRequest.of(item_type, "one", {})])
+    batch = await store.claim(item_type, 1, NO_DELAY)
+    lost = batch.items[0].claim._replace(epoch=batch.items[0].claim.epoch - 1)
+    async with desk.worker(await connect(temporal_address)):
+        await engine.start([StartRequest(lost, desk.config, "{}", NO_DELAY)])
+        await eventually(lambda: reached(engine, lost, Execution.COMPLETED))
+        (again,) = await engine.start([StartRequest(batch.items[0].claim, desk.config, "{}", NO_DELAY)])
+    assert again.start is Start.ALREADY_STARTED
+    found = await store.find(item_type, "one")
+    assert found is not None
+    assert found[0].status is Status.COMPLETED
+
+
+async def test_a_terminated_execution_has_failed_and_may_be_started_again(
+    temporal_address: str, engine: TemporalEngine, desk: Desk
+) -> None:
+    request = desk.request()
+    await engine.start([request])
+    await (await connect(temporal_address)).get_workflow_handle(request.execution_id).terminate("by an operator")
+    (state,) = await engine.describe([request.claim])
+    assert state.execution is Execution.FAILED
+    assert "terminated" in state.detail.lower()
+    later = desk.request(epoch=2)
+    assert await states(engine, later.claim) == [Execution.NOT_FOUND], "nothing was started under the later claim"
+    assert [outcome.start for outcome in await engine.start([later])] == [Start.STARTED]
+    assert await states(engine, later.claim) == [Execution.RUNNING]
+
+
+async def test_an_execution_still_waiting_under_an_older_claim_is_left_waiting(
+    engine: TemporalEngine, desk: Desk
+) -> None:
+    """A signal or a termination would end its start delay, or lose it."""
+    await engine.start([desk.request(delay=timedelta(hours=1))])
+    later = desk.request(epoch=2)
+    (outcome,) = await asyncio.wait_for(engine.start([later]), 1.5)
+    assert outcome == StartOutcome(Start.ALREADY_STARTED, "under an older claim")
+    assert await states(engine, later.claim) == [Execution.RUNNING]
+
+
+async def reached(engine: TemporalEngine, claim: Claim, wanted: Execution) -> bool:
+    return await states(engine, claim) == [wanted]

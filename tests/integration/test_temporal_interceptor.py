@@ -1,0 +1,249 @@
+"""The exec worker around business workflows that know nothing of dispatch: outcomes, the kill switch, the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+from tests.integration.temporal_billing import Billing, BillingExecWorkflow
+
+from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.adapters.temporal.client import connect, connect_for_dispatch
+from headgate.adapters.temporal.engine import TemporalEngine
+from headgate.adapters.temporal.workers import exec_worker
+from headgate.dispatch.model import Change, EnqueueRequest, Item
+from headgate.dispatch.ports import Start, StartRequest
+from headgate.dispatch.registry import Domain, Registry
+from headgate.dispatch.reporting import OutcomeReporter
+from headgate.dispatch.status import Status
+from headgate.errors import StoreUnavailable
+from headgate.testing import eventually
+
+NO_DELAY = timedelta(0)
+
+
+class Turnstile:
+    """A guard that counts, and lets nobody pass while it is shut."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def admit(self, plan: str, key: str) -> None:
+        self.asked.append((plan, key))
+        await self.open.wait()
+
+
+class FlakyStore(MemoryQueueStore):
+    """Can't be reached for the next `outages` writes."""
+
+    outages = 0
+
+    async def settle(self, changes: Sequence[Change], **options: Any) -> list[bool]:
+        if self.outages:
+            self.outages -= 1
+            raise StoreUnavailable("the database is away")
+        return await super().settle(changes, **options)
+
+
+class Bench:
+    """An exec worker for billing, with a queue behind it."""
+
+    def __init__(self, address: str, client: Client, domain: Domain, billing: Billing) -> None:
+        self.client, self.domain, self.billing = client, domain, billing
+        self.address = address
+        self.store = FlakyStore()
+        self.outcomes = OutcomeReporter(self.store)
+        self.guard = Turnstile()
+
+    @property
+    def item_type(self) -> str:
+        return self.domain.item_type
+
+    async def start(self, contexts: dict[str, Any]) -> list[StartRequest]:
+        await self.store.enqueue([EnqueueRequest.of(self.item_type, key, value) for key, value in contexts.items()])
+        return await self.start_queued(len(contexts))
+
+    async def start_queued(self, items: int) -> list[StartRequest]:
+        batch = await self.store.claim(self.item_type, items, NO_DELAY)
+        requests = [StartRequest(i.claim, self.domain.config, i.context_json or "", NO_DELAY) for i in batch.items]
+        engine = TemporalEngine(await connect_for_dispatch(self.address), self.outcomes)
+        assert [outcome.start for outcome in await engine.start(requests)] == [Start.STARTED] * items
+        return requests
+
+    async def item(self, item_id: str) -> Item:
+        found = await self.store.find(self.item_type, item_id)
+        assert found is not None
+        return found[0]
+
+    async def until(self, item_id: str, status: Status) -> Item:
+        async def reached() -> Item | None:
+            item = await self.item(item_id)
+            return item if item.status is status else None
+
+        item = await eventually(reached)
+        assert item is not None
+        return item
+
+
+@pytest.fixture
+async def bench(temporal_address: str) -> AsyncIterator[Callable[..., Awaitable[Bench]]]:
+    async with benches(temporal_address) as make:
+        yield make
+
+
+@asynccontextmanager
+async def benches(address: str) -> AsyncIterator[Callable[..., Awaitable[Bench]]]:
+    running: list[Any] = []
+
+    async def make(**settings: Any) -> Bench:
+        guarded = settings.pop("guarded", None)
+        name = f"B{uuid.uuid4().hex[:12]}"
+        billing = Billing()
+        domain = Registry().register(
+            name,
+            nothing,
+            workflow=BillingExecWorkflow,
+            activities=(billing.charge, billing.receipt),
+            guarded=guarded,
+            exec_workflow_type="BillingExecWorkflow",
+            exec_task_queue=f"queue-{name}",
+            retry_backoff_secs=0,
+            **settings,
+        )
+        client = await connect(address)
+        bench = Bench(address, client, domain, billing)
+        await bench.store.configure(domain.config)
+        worker = exec_worker(client, domain.config.exec_task_queue, [domain], bench.outcomes, guard=bench.guard)
+        await worker.__aenter__()
+        running.append(worker)
+        return bench
+
+    try:
+        yield make
+    finally:
+        for worker in running:
+            await worker.__aexit__(None, None, None)
+
+
+async def nothing(item_id: str, context: Any) -> None: ...
+
+
+Make = Callable[..., Awaitable[Bench]]
+
+
+async def test_a_business_workflow_completes_its_item_without_knowing(bench: Make) -> None:
+    desk = await bench()
+    (request,) = await desk.start({"invoice-1": {}})
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.billing.charges == desk.billing.receipts == {"invoice-1": 1}
+    assert await desk.client.get_workflow_handle(request.execution_id).result() == "charged invoice-1"
+
+
+async def test_a_failed_activity_fails_the_item_with_what_the_business_said(bench: Make) -> None:
+    desk = await bench(max_dispatch_retries=1)
+    await desk.start({"invoice-1": {"declines": 3}})
+    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+    assert item.last_error == "Declined: card of invoice-1 declined"
+
+
+async def test_a_bug_in_the_workflow_fails_the_item_instead_of_hanging_for_ever(bench: Make) -> None:
+    desk = await bench(max_dispatch_retries=1)
+    await desk.start({"invoice-1": {"bug": "missing"}})
+    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+    assert item.last_error == "KeyError: 'missing'"
+
+
+async def test_a_cancelled_execution_fails_its_item(bench: Make) -> None:
+    desk = await bench(max_dispatch_retries=1)
+    (request,) = await desk.start({"invoice-1": {"sleep": 600}})
+    await eventually(lambda: desk.billing.charges)
+    await desk.client.get_workflow_handle(request.execution_id).cancel()
+    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+    assert item.last_error is not None
+    assert "Cancelled" in item.last_error
+
+
+async def test_a_workflow_that_continues_as_new_is_reported_once_at_its_end(bench: Make) -> None:
+    desk = await bench()
+    await desk.start({"invoice-1": {"continue": 2}})
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.billing.charges == {"invoice-1": 1}
+    audit = await desk.store.audit(desk.item_type, "invoice-1", 100, None)
+    assert [entry.action for entry in audit].count("COMPLETED") == 1
+
+
+async def test_an_outcome_is_told_until_it_is_told(bench: Make) -> None:
+    desk = await bench()
+    desk.store.outages = 4
+    await desk.start({"invoice-1": {}})
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.store.outages == 0
+    assert desk.billing.charges == {"invoice-1": 1}, "only the report is repeated, never the work"
+
+
+async def test_a_workflow_somebody_else_started_passes_untouched(bench: Make) -> None:
+    desk = await bench(admission_plan="downstream")
+    result = await desk.client.execute_workflow(
+        "BillingExecWorkflow",
+        args=["stranger", "{}"],
+        id=f"stranger-{desk.item_type}",
+        task_queue=desk.domain.config.exec_task_queue,
+    )
+    assert result == "charged stranger"
+    assert desk.guard.asked == []
+
+
+async def test_the_kill_switch_holds_back_what_was_already_handed_over(bench: Make) -> None:
+    desk = await bench()
+    await desk.store.configure(desk.domain.config.changed({"enabled": False}))
+    (request,) = await desk.start({"invoice-1": {}})
+    item = await desk.until("invoice-1", Status.READY)
+    assert item.retry_count == 0
+    assert desk.billing.attempts == {}
+    await eventually(lambda: closed(desk.client, request.execution_id))
+    await desk.store.configure(desk.domain.config)
+    await eventually(lambda: desk.outcomes.enabled(desk.item_type))
+    await desk.start_queued(1)
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.billing.charges == {"invoice-1": 1}
+
+
+async def test_the_guard_stands_before_each_attempt_of_a_guarded_activity_only(bench: Make) -> None:
+    desk = await bench(admission_plan="downstream", guarded=("charge",))
+    await desk.start({"invoice-1": {"declines": 2}})
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.guard.asked == [("downstream", desk.item_type)] * 3, "each attempt is a call"
+
+
+async def test_without_names_every_activity_is_guarded(bench: Make) -> None:
+    desk = await bench(admission_plan="downstream")
+    await desk.start({"invoice-1": {}})
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.guard.asked == [("downstream", desk.item_type)] * 2
+
+
+async def test_a_long_wait_at_the_guard_is_no_silence(bench: Make) -> None:
+    """It lasts longer than the activity's heartbeat timeout of a second, and the activity is not given up."""
+    desk = await bench(admission_plan="downstream", guarded=("charge",))
+    desk.guard.open.clear()
+    await desk.start({"invoice-1": {}})
+    await eventually(lambda: desk.guard.asked)
+    with pytest.raises(TimeoutError):
+        await eventually(lambda: len(desk.guard.asked) > 1, within=2.0)
+    assert desk.billing.attempts == {}
+    desk.guard.open.set()
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.billing.attempts == {"invoice-1": 1}
+
+
+async def closed(client: Client, workflow_id: str) -> bool:
+    found = await client.get_workflow_handle(workflow_id).describe()
+    return found.status is not WorkflowExecutionStatus.RUNNING
