@@ -94,7 +94,7 @@ async def test_an_unreachable_server_is_not_the_items_fault_and_proves_nothing(d
 
 
 async def test_connecting_to_nobody_is_a_store_error() -> None:
-    with pytest.raises(StoreUnavailable, match="no Temporal answers at 127.0.0.1:1"):
+    with pytest.raises(StoreUnavailable, match="no Temporal answers at"):
         await connect("127.0.0.1:1")
 
 
