@@ -5,6 +5,7 @@ from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.leases import LeasePolicy
 from headgate.admission.limiter import Limiter
 from headgate.admission.model import Decision, FixedWindow, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
+from headgate.admission.toml_plans import TomlPlans
 
 __version__ = "0.1.0"
 
@@ -20,4 +21,5 @@ __all__ = [
     "SlidingLog",
     "SlidingWindow",
     "TokenBucket",
+    "TomlPlans",
 ]

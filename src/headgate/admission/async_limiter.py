@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from time import perf_counter
 from types import TracebackType
 from typing import Self, TypeVar
@@ -301,6 +301,10 @@ class AsyncLimiter:
     async def _maybe_refresh(self) -> None:
         due = self._refresh_at_us
         if due is None or self._clock.monotonic_us() < due:
+            return
+        if not iscoroutinefunction(getattr(self._registry, "load", None)):
+            # Nothing to wait for: a file is looked at in place.
+            await self._quiet_refresh()
             return
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.get_running_loop().create_task(self._quiet_refresh())

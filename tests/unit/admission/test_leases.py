@@ -1,0 +1,164 @@
+"""Leases: fewer calls to the store, and never more admitted than the plans allow."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate import FixedWindow, LeasePolicy, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
+from headgate.errors import ConfigurationError
+from tests.unit.admission.both import World
+
+LEASE = LeasePolicy(longest=1, share=0.1)
+
+
+async def test_most_decisions_are_made_without_the_store(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("big", TokenBucket(10_000, 10_000))], lease=LEASE)
+    for _ in range(5000):
+        assert (await limiter.acquire("u", "big")).allowed
+    assert len(world.store.calls) < 20
+    assert world.watcher.leases == sorted(world.watcher.leases)
+    assert max(world.watcher.leases) <= 1000
+    assert len(world.watcher.decisions) == 5000
+
+
+async def test_what_is_left_is_given_back_on_close(world: World) -> None:
+    plans = [Plan("big", TokenBucket(1000, 1)), Plan("daily", FixedWindow(5000, "P1D"))]
+    limiter = world.limiter(plans=plans, lease=LEASE)
+    for _ in range(300):
+        assert await limiter.acquire("u", ["big", "daily"])
+    plain = world.limiter(plans=plans)
+    assert (await plain.peek("u", "big")).remaining < 700
+    await limiter.close()
+    assert (await plain.peek("u", "big")).remaining == 700
+    assert (await plain.peek("u", "daily")).remaining == 4700
+
+
+async def test_a_lease_ends_with_its_window_and_lends_nothing_to_the_next(world: World) -> None:
+    plans = [Plan("w", FixedWindow(100, "PT0.5S"))]
+    limiter, plain = world.limiter(plans=plans, lease=LEASE), world.limiter(plans=plans)
+    for _ in range(20):
+        await limiter.acquire("u", "w")
+    world.clock.advance(0.5)
+    assert (await plain.acquire("u", "w", 100)).allowed
+    assert not (await limiter.acquire("u", "w")).allowed
+    await limiter.close()
+    assert not (await plain.acquire("u", "w")).allowed
+
+
+async def test_idle_leases_go_back_when_others_are_taken(world: World) -> None:
+    plans = [Plan("w", FixedWindow(1000, "P1D"))]
+    limiter, plain = world.limiter(plans=plans, lease=LEASE), world.limiter(plans=plans)
+    for _ in range(50):
+        await limiter.acquire("idle", "w")
+    assert (await plain.peek("idle", "w")).remaining < 950
+    world.clock.advance(1)
+    for _ in range(3):
+        await limiter.acquire("busy", "w")
+    assert (await plain.peek("idle", "w")).remaining == 950
+
+
+async def test_a_denial_tells_the_exact_wait_and_is_remembered_shortly(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("p", TokenBucket(20, 1))], lease=LEASE)
+    admitted = 0
+    while (decision := await limiter.acquire("u", "p")).allowed:
+        admitted += 1
+    assert admitted == 20
+    assert decision.retry_after == 1.0
+    calls = len(world.store.calls)
+    world.clock.advance(us=5000)
+    assert (await limiter.acquire("u", "p")).retry_after_us == 995_000
+    assert len(world.store.calls) == calls
+    world.clock.advance(us=995_000)
+    assert (await limiter.acquire("u", "p")).allowed
+
+
+async def test_logs_and_shadows_are_never_leased(world: World) -> None:
+    plans = [Plan("log", SlidingLog(100, "PT1M")), Plan("dark", TokenBucket(100, 1), shadow=True)]
+    limiter = world.limiter(plans=plans, lease=LEASE)
+    for _ in range(10):
+        await limiter.acquire("u", "log")
+        await limiter.acquire("u", ["dark"])
+    assert len(world.store.calls) == 20
+    assert world.watcher.leases == []
+
+
+async def test_changed_plans_give_the_old_lease_back(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"))], lease=LEASE)
+    for _ in range(50):
+        await limiter.acquire("u", "p")
+    raised = [Plan("p", FixedWindow(2000, "P1D"))]
+    answer = limiter.replace_plans(raised)
+    if answer is not None:
+        await answer
+    await limiter.acquire("u", "p")
+    await limiter.close()
+    assert (await world.limiter(plans=raised).peek("u", "p")).remaining == 1949
+
+
+async def test_an_outage_ends_leases_in_policy(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("p", TokenBucket(100, 1), on_error="closed")], lease=LEASE)
+    for _ in range(5):
+        await limiter.acquire("u", "p")
+    world.store.down = True
+    reasons = [(await limiter.acquire("u", "p")).reason for _ in range(20)]
+    assert set(reasons) == {"OK", "FAIL_CLOSED"}
+    assert reasons == sorted(reasons, reverse=True)
+    await limiter.close()
+
+
+@given(
+    spec=st.sampled_from([TokenBucket(30, 10), FixedWindow(30, "PT2S"), SlidingWindow(30, "PT2S")]),
+    steps=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 700_000), st.integers(1, 12)), max_size=40
+    ),
+)
+@settings(max_examples=150, deadline=None)
+def test_no_number_of_leasing_processes_admits_more_than_the_plan(spec: Any, steps: Any) -> None:
+    """Three limiters on one store, any mix of calls and pauses: what they admit was taken from the store before."""
+    world = World("sync")
+    plans = [Plan("p", spec)]
+    limiters = [world.limiter(plans=plans, lease=LeasePolicy(longest=1, share=0.5)).limiter for _ in range(3)]
+    admitted: list[int] = []
+    start = world.clock.monotonic_us()
+    for which, cost, pause, calls in steps:
+        for _ in range(calls):
+            if limiters[which].acquire("u", "p", cost).allowed:
+                admitted.extend([world.clock.monotonic_us() - start] * cost)
+        world.clock.advance(us=pause)
+    for limiter in limiters:
+        limiter.close()
+    for position, first in enumerate(admitted):
+        for count, last in enumerate(admitted[position:], start=1):
+            span = last - first
+            if isinstance(spec, TokenBucket):
+                assert count * 1_000_000 <= 30 * 1_000_000 + 10 * (span + 1_000_000)
+                if position == 0:
+                    assert count * 1_000_000 <= 30 * 1_000_000 + 10 * last
+            elif isinstance(spec, FixedWindow):
+                assert count <= 30 * (2 + span // 2_000_000)
+
+
+def test_threads_share_a_purse_exactly() -> None:
+    limiter = Limiter(plans=[Plan("p", FixedWindow(3000, "P1D"))], lease=LEASE)
+    admitted: list[int] = []
+
+    def caller() -> None:
+        admitted.append(sum(limiter.acquire("u", "p").allowed for _ in range(1500)))
+
+    threads = [threading.Thread(target=caller) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(admitted) == 3000
+
+
+@pytest.mark.parametrize("options", [{"longest": 0}, {"longest": 61}, {"share": 0}, {"share": 1.1}, {"most": 0}])
+def test_policies_that_can_not_work_are_refused(options: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        LeasePolicy(**options)

@@ -1,0 +1,127 @@
+"""While the store can't be asked: each plan's policy, the breaker, recovery. No call is ever repeated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate import BreakerPolicy, FixedWindow, Plan, TokenBucket
+from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
+from headgate.errors import StoreUnavailable
+from tests.unit.admission.both import World
+
+BREAKER = BreakerPolicy(failures=2, first_pause=1)
+TEN = TokenBucket(10, 1)
+PLANS = [
+    Plan("default", TEN),
+    Plan("open", TEN, on_error="open"),
+    Plan("closed", TEN, on_error="closed"),
+    Plan("fallback", FixedWindow(2, "PT1M"), on_error="fallback"),
+    Plan("shadow", TEN, on_error="closed", shadow=True),
+]
+
+
+@pytest.fixture
+def limiter(world: World) -> Any:
+    return world.limiter(plans=PLANS, breaker=BREAKER)
+
+
+async def test_peer_bug_11_store_down_is_policy_not_an_error(limiter: Any, world: World) -> None:
+    world.store.down = True
+    answers = {name: await limiter.acquire("u", name) for name in ("default", "open", "closed", "fallback")}
+    assert {name: (answer.allowed, answer.reason) for name, answer in answers.items()} == {
+        "default": (True, "FAIL_OPEN"),
+        "open": (True, "FAIL_OPEN"),
+        "closed": (False, "FAIL_CLOSED"),
+        "fallback": (True, "FALLBACK"),
+    }
+    assert all(answer.degraded for answer in answers.values())
+    assert answers["closed"].retry_after > 0
+
+
+async def test_a_limiters_own_policy_is_for_plans_that_have_none(world: World) -> None:
+    world.store.down = True
+    limiter = world.limiter(plans=PLANS, on_error="closed")
+    assert (await limiter.acquire("u", "default")).reason == "FAIL_CLOSED"
+    assert (await limiter.acquire("u", "open")).reason == "FAIL_OPEN"
+
+
+async def test_a_chain_is_as_strict_as_its_strictest_plan(limiter: Any, world: World) -> None:
+    world.store.down = True
+    assert (await limiter.acquire("u", ["open", "closed", "fallback"])).reason == "FAIL_CLOSED"
+    assert (await limiter.acquire("u", ["open", "fallback"])).reason == "FALLBACK"
+    assert (await limiter.acquire("u", ["open", "shadow"])).reason == "FAIL_OPEN"
+    assert (await limiter.acquire("u", ["shadow"])).allowed
+
+
+async def test_a_fallback_store_still_limits(limiter: Any, world: World) -> None:
+    world.store.down = True
+    answers = [await limiter.acquire("u", "fallback") for _ in range(3)]
+    assert [answer.allowed for answer in answers] == [True, True, False]
+    assert {answer.reason for answer in answers} == {"FALLBACK"}
+
+
+async def test_a_fallback_that_fails_too_is_closed(world: World) -> None:
+    other = World(world.kind)
+    world.store.down = other.store.down = True
+    fallback = other.store if world.kind == "sync" else other.async_store
+    limiter = world.limiter(plans=PLANS, fallback=fallback)
+    assert (await limiter.acquire("u", "fallback")).reason == "FAIL_CLOSED"
+
+
+async def test_a_given_fallback_is_used(world: World) -> None:
+    store = MemoryLimitStore(clock=world.clock)
+    fallback: Any = store if world.kind == "sync" else AsyncMemoryLimitStore(store)
+    limiter = world.limiter(plans=PLANS, fallback=fallback)
+    world.store.down = True
+    await limiter.acquire("u", "fallback")
+    assert len(store) == 1
+
+
+async def test_an_outage_costs_a_few_calls_and_recovery_is_automatic(limiter: Any, world: World) -> None:
+    world.store.down = True
+    for _ in range(50):
+        assert (await limiter.acquire("u", "open")).reason == "FAIL_OPEN"
+    assert world.store.calls == ["decide"] * 2
+    assert limiter.breaker_state == "open"
+    world.clock.advance(1)
+    for _ in range(50):
+        await limiter.acquire("u", "open")
+    assert world.store.calls == ["decide"] * 3
+    world.store.down = False
+    world.clock.advance(2)
+    assert (await limiter.acquire("u", "open")).reason == "OK"
+    assert limiter.breaker_state == "closed"
+    assert world.watcher.breaker == ["open", "half_open", "open", "half_open", "closed"]
+    assert ("decide", True) in world.watcher.store_calls
+    assert ("decide", False) in world.watcher.store_calls
+
+
+async def test_giving_back_and_resetting_are_no_matter_of_policy(limiter: Any, world: World) -> None:
+    world.store.down = True
+    for call in (limiter.refund, limiter.reset):
+        with pytest.raises(StoreUnavailable):
+            await call("u", "open")
+    calls = len(world.store.calls)
+    with pytest.raises(StoreUnavailable, match="can't be asked now"):
+        await limiter.settle("u", "open", "some-id", 1)
+    assert len(world.store.calls) == calls
+
+
+async def test_a_reservation_by_policy_has_nothing_to_settle(limiter: Any, world: World) -> None:
+    world.store.down = True
+    reservation = await limiter.reserve("u", "open", 5)
+    assert reservation
+    world.store.down = False
+    assert not await reservation.settle(1)
+    assert "settle" not in world.store.calls
+
+
+async def test_a_call_that_hangs_is_cut_off_and_not_repeated() -> None:
+    world = World("async")
+    world.async_store.hangs = True
+    limiter = world.limiter(plans=PLANS, deadline=0.01)
+    assert (await limiter.acquire("u", "closed")).reason == "FAIL_CLOSED"
+    assert world.store.calls == []
+    assert world.watcher.store_calls == [("decide", True)]
