@@ -10,13 +10,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
+from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.adapters.sql import migrate
 from headgate.adapters.sql import tables as sql_tables
 from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.queue import SqlQueueStore
 from headgate.adapters.sql.slot_store import SqlSlotStore
 from headgate.admission.ports import AsyncLimitStore, LimitStore
 from headgate.errors import ConfigurationError, NotFound
+from headgate.dispatch.queue import Store as QueueStore
+from headgate.errors import NotFound
 from headgate.settings import Settings
 from headgate.slots.model import WindowPolicy
 from headgate.slots.ports import SlotStore
@@ -42,6 +46,13 @@ async def slot_store(url: str, *, pool_size: int = 10) -> SlotStore:
     if url.startswith("memory:"):
         return MemorySlotStore()
     return SqlSlotStore(await database(url, pool_size=pool_size))
+
+
+async def queue_store(url: str, *, pool_size: int = 10) -> QueueStore:
+    """The dispatch queue's store at a database URL; `memory://` for one that lives in this process."""
+    if url.startswith("memory:"):
+        return MemoryQueueStore()
+    return SqlQueueStore(await database(url, pool_size=pool_size))
 
 
 @asynccontextmanager

@@ -156,6 +156,14 @@ class Change(NamedTuple):
         return (self.seen,)
 
 
+class BatchSummary(NamedTuple):
+    """What came of a batch, for the audit."""
+
+    item_type: str
+    batch_id: str
+    detail: str
+
+
 class AuditEntry(NamedTuple):
     """One line of the insert-only audit."""
 
@@ -282,6 +290,7 @@ __all__ = [
     "Action",
     "AuditEntry",
     "Batch",
+    "BatchSummary",
     "Change",
     "Claim",
     "ClaimedItem",

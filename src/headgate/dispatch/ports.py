@@ -11,6 +11,7 @@ from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import (
     AuditEntry,
     Batch,
+    BatchSummary,
     Change,
     Claim,
     Enqueued,
@@ -51,9 +52,11 @@ class QueueStore(Protocol):
         """Claims in flight without a sign of life for `stale_after`, the longest silent first."""
         ...
 
-    async def settle(self, changes: Sequence[Change], *, now: datetime | None = None) -> list[bool]:
+    async def settle(
+        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+    ) -> list[bool]:
         """Writes each change and its audit entry, if its claim still holds; False where it does not. A change to
-        COMPLETED deletes the context."""
+        COMPLETED deletes the context. At most one change an item."""
         ...
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
@@ -131,7 +134,8 @@ class Start(StrEnum):
     ALREADY_STARTED = "ALREADY_STARTED"
     """An execution with this id runs, or ran and ended well. As good as started."""
     EXHAUSTED = "EXHAUSTED"
-    """The engine takes no more just now. The claim is released, no retry is counted, the cycle slows down."""
+    """The engine takes no more just now, or can't be reached. The claim is released, no retry is counted, the cycle
+    slows down."""
     FAILED = "FAILED"
     """Not started; worth a retry."""
     POISONED = "POISONED"

@@ -18,6 +18,7 @@ from headgate.dispatch.model import (
     Action,
     AuditEntry,
     Batch,
+    BatchSummary,
     Change,
     Claim,
     ClaimedItem,
@@ -109,10 +110,16 @@ class MemoryQueueStore:
         found = [self._items[item_type, item_id] for _, item_id in silent[:limit]]
         return [(Claim(item_type, item.item_id, item.claim_epoch, item.retry_count), item.status) for item in found]
 
-    async def settle(self, changes: Sequence[Change], *, now: datetime | None = None) -> list[bool]:
+    async def settle(
+        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+    ) -> list[bool]:
         now = self._now(now)
         allowed = [change.origins for change in changes]
-        return [self._settle(change, origins, now) for change, origins in zip(changes, allowed, strict=True)]
+        done = [self._settle(change, origins, now) for change, origins in zip(changes, allowed, strict=True)]
+        if summary is not None:
+            item_type, batch_id, detail = summary
+            self._log(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, now)
+        return done
 
     def _settle(self, change: Change, origins: tuple[Status, ...], now: datetime) -> bool:
         claim, status = change.claim, change.status

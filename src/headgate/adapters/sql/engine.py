@@ -8,6 +8,8 @@ SQLite and Oracle they run on a worker thread: one hop a transaction, where an a
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -18,6 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from headgate.adapters.sql.faults import translated
 from headgate.errors import ConfigurationError
+
+BUSY_SECONDS = 30
+"""How long a writer waits for SQLite's one write lock."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -109,7 +114,7 @@ def _threaded_engine(url: URL, width: int) -> Engine:
     engine = sa.create_engine(
         url,
         poolclass=sa.pool.QueuePool if url.database not in (None, "", ":memory:") else sa.pool.StaticPool,
-        connect_args={"timeout": 30, "check_same_thread": False},
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
     )
     sa.event.listen(engine, "connect", _prepare_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
@@ -121,8 +126,24 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     # turns from reading to writing fails with SQLITE_BUSY_SNAPSHOT instead of waiting.
     connection.isolation_level = None
     # FULL: what was acknowledged survives a power cut too. Group commit pays for it.
-    for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL"):
+    for pragma in (f"busy_timeout={BUSY_SECONDS * 1000}", "synchronous=FULL"):
         connection.execute(f"PRAGMA {pragma}").close()
+    _use_wal(connection)
+
+
+def _use_wal(connection: Any) -> None:
+    """Switches a new database to the write-ahead log. Of several who do so at once all but one are told that it is
+    locked, without being made to wait; they try again."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:

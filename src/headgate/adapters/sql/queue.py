@@ -1,0 +1,214 @@
+"""The dispatch queue in a SQL database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from headgate.adapters.sql import queue_ledger, queue_portable, queue_postgres
+from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.faults import translated
+from headgate.adapters.sql.queue_hints import Hints
+from headgate.adapters.sql.queue_postgres import START, Position
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import (
+    AuditEntry,
+    Batch,
+    BatchSummary,
+    Change,
+    Claim,
+    Enqueued,
+    EnqueueRequest,
+    Item,
+    Pruned,
+    QueueStats,
+)
+from headgate.dispatch.status import Status
+from headgate.errors import Conflict, InvalidInput
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MOST_TRIES = 3
+SWEEP_SECONDS = 1.0
+"""A claim begins at the first due item, not where the last one ended, at least this often."""
+SOON = timedelta(seconds=5)
+"""Items due later than this are no reason to wake a dispatcher."""
+
+
+class SqlQueueStore:
+    """A `QueueStore` and `QueueLedger` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._hints = Hints(database)
+        self._autocommit: AsyncEngine | None = None
+        if database.async_engine is not None:
+            self._autocommit = database.async_engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._positions: dict[str, tuple[float, Position]] = {}
+
+    # -- dispatching ---------------------------------------------------------------------------------------------
+
+    async def config(self, item_type: str) -> DispatchConfig | None:
+        return await self._read(queue_ledger.config, item_type)
+
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
+    ) -> list[Enqueued]:
+        unique = {(request.item_type, request.item_id): request for request in reversed(requests)}
+        ordered = [unique[key] for key in sorted(unique)]
+        if not ordered:
+            return []
+        soon = datetime.now(UTC) + SOON
+        wanted = {one.item_type for one in ordered if one.execute_at is None or one.execute_at <= soon}
+        new = await self._enqueue(ordered, within, now, wanted)
+        if within is None:
+            self._hints.ring(wanted)
+        results = []
+        for request in requests:
+            key = request.item_type, request.item_id
+            results.append(Enqueued(*key, existing=key not in new))
+            new.discard(key)  # a second request for the same item, in the same call, finds it
+        return results
+
+    async def _enqueue(
+        self, requests: Sequence[EnqueueRequest], within: Any, now: datetime | None, wanted: set[str]
+    ) -> set[tuple[str, str]]:
+        if self._autocommit is None:
+            if within is not None:
+                return await _joined(within, queue_portable.enqueue, requests, now)
+            return await self._retried(queue_portable.enqueue, requests, now)
+        hints = self._hints.due(wanted)
+        if within is not None:
+            return await _joined(within, queue_postgres.enqueue, requests, now, hints)
+        return await self._once(queue_postgres.enqueue, requests, now, hints)
+
+    async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
+        if self._autocommit is None:
+            return await self._database.write(queue_portable.claim, item_type, limit, look_ahead, now)
+        swept, position = self._positions.get(item_type, (0.0, START))
+        if time.monotonic() - swept < SWEEP_SECONDS and now is None:
+            batch, end = await self._once(queue_postgres.claim, item_type, limit, look_ahead, now, position)
+            if len(batch.items) == limit:
+                self._positions[item_type] = swept, end
+                return batch
+            if batch.items:
+                # Whatever lies before the position is for the next claim, which looks everywhere.
+                self._positions.pop(item_type)
+                return batch
+        swept = time.monotonic()
+        batch, end = await self._once(queue_postgres.claim, item_type, limit, look_ahead, now, START)
+        if len(batch.items) == limit:
+            self._positions[item_type] = swept, end
+        else:
+            self._positions.pop(item_type, None)
+        return batch
+
+    async def stale(
+        self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
+    ) -> list[tuple[Claim, Status]]:
+        return await self._read(queue_ledger.stale, item_type, stale_after, limit, now)
+
+    async def settle(
+        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+    ) -> list[bool]:
+        if not changes and summary is None:
+            return []
+        if self._autocommit is None:
+            return await self._database.write(queue_portable.settle, changes, summary, now)
+        return await self._once(queue_postgres.settle, changes, summary, now)
+
+    async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+        if not claims:
+            return []
+        if self._autocommit is None:
+            return await self._database.write(queue_portable.touch, claims, now)
+        return await self._once(queue_postgres.touch, claims, now)
+
+    async def wait(self, item_type: str, timeout: float) -> None:
+        await self._hints.wait(item_type, timeout)
+
+    async def close(self) -> None:
+        await self._hints.close()
+        await self._database.close()
+
+    # -- operating -----------------------------------------------------------------------------------------------
+
+    async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
+        await self._retried(queue_ledger.configure, config, now)
+        await self._tell(config.item_type)
+
+    async def configs(self) -> list[DispatchConfig]:
+        return await self._read(queue_ledger.configs)
+
+    async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
+        return await self._read(queue_ledger.find, item_type, item_id)
+
+    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
+        return await self._read(queue_ledger.items, item_type, status, limit, after)
+
+    async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
+        return await self._read(queue_ledger.stats, item_type, now)
+
+    async def redirect(
+        self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
+    ) -> int:
+        count = await self._database.write(queue_ledger.redirect, item_type, item_ids, to, now)
+        await self._tell(item_type)
+        return count
+
+    async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
+        return await self._read(queue_ledger.audit_entries, item_type, item_id, limit, before)
+
+    async def prune(self, before: datetime) -> Pruned:
+        items = audit = 0
+        while some := await self._database.write(queue_ledger.prune_items, before):
+            items += some
+        while some := await self._database.write(queue_ledger.prune_audit, before):
+            audit += some
+        return Pruned(items, audit)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    async def _read(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._autocommit is None:
+            return await self._database.read(work, *args, **kwargs)
+        return await self._once(work, *args, **kwargs)
+
+    async def _once(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """PostgreSQL: runs work that writes one statement in autocommit, saving the round trips of a transaction."""
+        assert self._autocommit is not None
+        with translated():
+            async with self._autocommit.connect() as connection:
+                return await connection.run_sync(work, *args, **kwargs)
+
+    async def _retried(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Tries again if another writer was first with the same key: then it is there to be found."""
+        for _ in range(MOST_TRIES - 1):
+            try:
+                return await self._database.write(work, *args, **kwargs)
+            except Conflict:
+                continue
+        return await self._database.write(work, *args, **kwargs)
+
+    async def _tell(self, item_type: str) -> None:
+        self._hints.ring([item_type])
+        if self._autocommit is not None:
+            await self._once(queue_postgres.ring, item_type)
+
+
+async def _joined(
+    connection: Any, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """Runs `work` in the caller's transaction."""
+    with translated():
+        if isinstance(connection, AsyncConnection):
+            return await connection.run_sync(work, *args, **kwargs)
+        if isinstance(connection, sa.Connection):
+            return work(connection, *args, **kwargs)
+    raise InvalidInput("connection", "must be a SQLAlchemy Connection or AsyncConnection")

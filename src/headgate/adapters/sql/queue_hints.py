@@ -1,0 +1,79 @@
+"""Hints that items may be ready: within this process always, from other processes by PostgreSQL's LISTEN/NOTIFY.
+
+A hint may be lost or come for nothing. Polling stays the truth; hints only make it sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+
+from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.queue_postgres import CHANNEL
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 0.02
+"""A type's listeners are told no more often than this: every NOTIFY serialises its commit with all others."""
+LONGEST_PAUSE = 30.0
+
+
+class Hints:
+    """Rings for item types, and waits for rings."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._rung: dict[str, float] = {}
+        self._listener: asyncio.Task[None] | None = None
+
+    def due(self, item_types: Iterable[str]) -> list[str]:
+        """Those of the types whose listeners elsewhere have not been told just now. Counts as telling them."""
+        now = time.monotonic()
+        due = sorted(name for name in set(item_types) if now - self._rung.get(name, -1.0) >= QUIET_SECONDS)
+        for name in due:
+            self._rung[name] = now
+        return due
+
+    def ring(self, item_types: Iterable[str]) -> None:
+        """Wakes who waits in this process."""
+        for name in item_types:
+            self._bells[name].set()
+
+    async def wait(self, item_type: str, timeout: float) -> None:
+        """Until a ring for the type, or `timeout` seconds."""
+        if self._listener is None and self._database.dialect == "postgresql":
+            self._listener = asyncio.create_task(self._listen())
+        bell = self._bells[item_type]
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(bell.wait(), timeout)
+        bell.clear()
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._listener
+
+    async def _listen(self) -> None:
+        import psycopg
+
+        url = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        pause = 1.0
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    pause = 1.0
+                    # What was said while nobody listened is unknown: look once.
+                    self.ring(list(self._bells))
+                    async for notice in connection.notifies():
+                        self.ring([notice.payload])
+            except psycopg.Error as error:
+                log.info("listening for hints again in %.0f s: %s", pause, str(error).partition("\n")[0])
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)

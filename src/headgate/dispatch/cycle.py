@@ -1,0 +1,238 @@
+"""The five-step dispatch cycle: config, recovery, claim, starts, record.
+
+Each step leaves the queue in a state from which the next cycle, here or elsewhere, can go on: a process may die
+between any two of them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import after_silence, after_start, start_delay, unrunnable
+from headgate.dispatch.model import Action, Batch, BatchSummary, Change, Claim
+from headgate.dispatch.ports import (
+    DispatchObserver,
+    Execution,
+    ExecutionState,
+    QueueStore,
+    Start,
+    StartOutcome,
+    StartRequest,
+    Unobserved,
+    WorkflowEngine,
+)
+from headgate.dispatch.status import Status
+from headgate.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class CycleReport:
+    """What one cycle did."""
+
+    item_type: str
+    interval: float
+    """Seconds until the next cycle, by the config just read."""
+    batch_size: int
+    enabled: bool = True
+    recovered: int = 0
+    """Stale claims given back or dead-lettered."""
+    claimed: int = 0
+    started: int = 0
+    failed: int = 0
+    released: int = 0
+    dead_lettered: int = 0
+    more: bool = False
+    """The batch was full: there is probably more to do at once."""
+    crowded: bool = False
+    """The engine had less room than there was work for."""
+    slow_down: bool = False
+    """The engine could not take what it was offered."""
+
+
+class DispatchCycle:
+    """Drains a queue into an engine, one batch a cycle. Any number may run at once, on any number of machines."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        engine: WorkflowEngine,
+        *,
+        observer: DispatchObserver | None = None,
+        uniform: Callable[[], float] = random.random,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._observer = observer or Unobserved()
+        self._uniform = uniform
+        self._recovered_at: dict[str, float] = {}
+
+    async def run(self, item_type: str, *, now: datetime | None = None) -> CycleReport:
+        """One cycle. Raises `NotFound` for an unknown item type and `StoreError` if the store fails; whatever was
+        claimed by then is found by stale recovery."""
+        began = time.monotonic()
+        config = await self._store.config(item_type)
+        if config is None:
+            raise NotFound("item type", item_type)
+        if not config.enabled:
+            return CycleReport(item_type, float(config.dispatch_interval_secs), config.batch_size, enabled=False)
+        recovered = await self.recover(config, now=now)
+        limit = self._limit(config)
+        batch = await self.claim(config, limit, now=now) if limit else None
+        changes = await self.start(config, batch) if batch else []
+        if batch is not None:
+            await self.record(config, batch, changes, now=now)
+        self._observer.cycled(item_type, time.monotonic() - began)
+        claimed = len(batch.items) if batch else 0
+        return CycleReport(
+            item_type,
+            float(config.dispatch_interval_secs),
+            config.batch_size,
+            recovered=recovered,
+            claimed=claimed,
+            started=_count(changes, Action.DISPATCHED),
+            failed=_count(changes, Action.START_FAILED),
+            released=_count(changes, Action.RELEASED),
+            dead_lettered=_count(changes, Action.DEAD_LETTERED),
+            more=claimed > 0 and claimed == limit,
+            crowded=limit < config.batch_size and claimed == limit,
+            slow_down=_count(changes, Action.RELEASED) > 0,
+        )
+
+    # -- step 2 --------------------------------------------------------------------------------------------------
+
+    async def recover(self, config: DispatchConfig, *, now: datetime | None = None) -> int:
+        """Looks into claims without a sign of life: one that runs is left alone, one that ended is recorded, one the
+        engine knows nothing of is given back. Cycles in quick succession skip this. Returns how many were given back.
+        """
+        if now is None and not self._recovery_is_due(config):
+            return 0
+        silent = await self._store.stale(
+            config.item_type, config.stale_after, config.max_stale_recovery_per_cycle, now=now
+        )
+        if not silent:
+            return 0
+        claims = [claim for claim, _ in silent]
+        changes: list[Change] = []
+        living: list[Claim] = []
+        for (claim, status), state in zip(silent, await self._describe(claims), strict=True):
+            change = after_silence(claim, status, state, config)
+            if change is not None:
+                changes.append(change)
+            else:
+                # Touched, so that those who live don't use up the next cycle's share of recovery.
+                living.append(claim)
+        if living:
+            await self._store.touch(living, now=now)
+        done = await self._store.settle(changes, now=now) if changes else []
+        return self._told_of_recovery(config, [c for c, ok in zip(changes, done, strict=True) if ok])
+
+    async def _describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
+        try:
+            return await self._engine.describe(claims)
+        except Exception as error:
+            # Recovery must not keep the rest of the cycle from its work, whatever the engine's trouble.
+            return [ExecutionState(Execution.UNKNOWN, str(error))] * len(claims)
+
+    def _recovery_is_due(self, config: DispatchConfig) -> bool:
+        now = time.monotonic()
+        last = self._recovered_at.get(config.item_type)
+        pause = min(float(config.dispatch_interval_secs), config.stale_after.total_seconds() / 2)
+        if last is not None and now - last < pause:
+            return False
+        self._recovered_at[config.item_type] = now
+        return True
+
+    def _told_of_recovery(self, config: DispatchConfig, written: Sequence[Change]) -> int:
+        dead = sum(change.status is Status.DEAD_LETTER for change in written)
+        back = [change for change in written if change.action in (Action.STALE_RECOVERED, Action.DEAD_LETTERED)]
+        completed = _count(written, Action.COMPLETED)
+        failed = _count(written, Action.FAILED)
+        if back:
+            self._observer.recovered(config.item_type, len(back))
+        if completed or failed:
+            self._observer.finished(config.item_type, completed, failed)
+        if dead:
+            self._observer.dead_lettered(config.item_type, dead)
+        return len(back)
+
+    # -- steps 3 to 5 --------------------------------------------------------------------------------------------
+
+    def _limit(self, config: DispatchConfig) -> int:
+        room = self._engine.room(config.item_type)
+        return config.batch_size if room is None else min(config.batch_size, room)
+
+    async def claim(self, config: DispatchConfig, limit: int, *, now: datetime | None = None) -> Batch:
+        """Claims what is due, with its contexts."""
+        batch = await self._store.claim(config.item_type, limit, config.look_ahead, now=now)
+        if batch.items:
+            self._observer.claimed(config.item_type, len(batch.items))
+        return batch
+
+    async def start(self, config: DispatchConfig, batch: Batch) -> list[Change]:
+        """Starts the whole batch concurrently and says what follows; an item whose context is unreadable is sorted
+        out alone."""
+        requests: list[StartRequest] = []
+        changes: list[Change] = []
+        for item in batch.items:
+            problem = _unreadable(item.context_json)
+            if problem is not None or item.context_json is None:
+                changes.append(unrunnable(item.claim, problem or "its context is missing", batch.batch_id))
+                continue
+            delay = start_delay(item, config, batch.claimed_at, self._uniform)
+            requests.append(StartRequest(item.claim, config, item.context_json, delay))
+        if requests:
+            outcomes = await self._started(requests)
+            changes += [
+                after_start(request.claim, outcome, config, batch.batch_id)
+                for request, outcome in zip(requests, outcomes, strict=True)
+            ]
+        return changes
+
+    async def _started(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
+        try:
+            return await self._engine.start(requests)
+        except Exception as error:
+            # The engine as a whole failed, which is no item's fault. Some may have been started all the same; their
+            # next start will find them.
+            return [StartOutcome(Start.EXHAUSTED, f"{type(error).__name__}: {error}")] * len(requests)
+
+    async def record(
+        self, config: DispatchConfig, batch: Batch, changes: Sequence[Change], *, now: datetime | None = None
+    ) -> None:
+        """Writes what came of the batch, in bulk. A change overtaken by its own outcome is void, and that is fine."""
+        if not changes:
+            return
+        counts = {action: _count(changes, action) for action in dict.fromkeys(change.action for change in changes)}
+        detail = ", ".join(f"{count} {action}" for action, count in counts.items())
+        done = await self._store.settle(
+            changes, summary=BatchSummary(config.item_type, batch.batch_id, detail), now=now
+        )
+        dead = sum(ok and change.status is Status.DEAD_LETTER for change, ok in zip(changes, done, strict=True))
+        started = counts.get(Action.DISPATCHED, 0)
+        if started:
+            self._observer.started(config.item_type, started)
+        if len(changes) > started:
+            self._observer.start_failed(config.item_type, len(changes) - started)
+        if dead:
+            self._observer.dead_lettered(config.item_type, dead)
+
+
+def _unreadable(context: str | None) -> str | None:
+    """What is wrong with a context; None if it can be read."""
+    if context is None:
+        return "its context is missing"
+    try:
+        json.loads(context)
+    except (ValueError, RecursionError) as error:
+        return f"its context is not JSON: {error}"
+    return None
+
+
+def _count(changes: Sequence[Change], action: Action) -> int:
+    return sum(change.action is action for change in changes)

@@ -1,0 +1,274 @@
+"""`DispatchQueue`: what applications and operators do with the queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+from headgate.dispatch.config import DispatchConfig, checked_type
+from headgate.dispatch.model import (
+    LARGEST_CONTEXT,
+    AuditEntry,
+    Enqueued,
+    EnqueueRequest,
+    Item,
+    Pruned,
+    QueueStats,
+)
+from headgate.dispatch.ports import QueueLedger, QueueStore
+from headgate.dispatch.status import Status
+from headgate.errors import InvalidInput, NotFound
+from headgate.gather import Gatherer
+from headgate.iso8601 import parse_instant
+from headgate.slots.model import AssignedSlot, checked_id
+from headgate.wiring import factory
+
+BULK = 5000
+"""Items a transaction, when very many are queued at once."""
+LONGEST_PAGE = 1000
+
+
+class Store(QueueStore, QueueLedger, Protocol):
+    """Both sides of a queue's store."""
+
+
+class ItemDetail(NamedTuple):
+    """All that is known of one item."""
+
+    item: Item
+    context: Any
+    """None once the item is finished."""
+    audit: list[AuditEntry]
+    """Oldest first."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **self.item.to_json(),
+            "context": self.context,
+            "audit": [entry.to_json() for entry in self.audit],
+        }
+
+
+class DispatchQueue:
+    """A durable queue of items that shall each run once, at their time.
+
+    Queueing is idempotent by item type and id. Whatever a call returned is committed. Concurrent single enqueues
+    share transactions; any number of processes may work on one database.
+    """
+
+    def __init__(self, store: Store, *, largest_context: int = LARGEST_CONTEXT, batch: int = 1000) -> None:
+        self.store = store
+        self._largest_context = largest_context
+        self._writer: Gatherer[EnqueueRequest, Enqueued] = Gatherer(self._store_many, most=batch)
+        self._known: set[str] = set()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, url: str, **options: Any) -> AsyncIterator[DispatchQueue]:
+        """A queue on the database at `url`, migrated and ready; closed when the block ends."""
+        store = await factory("queue_store")(url)
+        async with cls(store, **options) as queue:
+            yield queue
+
+    async def __aenter__(self) -> DispatchQueue:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets accepted items be written, then closes the store."""
+        await self._writer.close()
+        await self.store.close()
+
+    # -- queueing ------------------------------------------------------------------------------------------------
+
+    async def enqueue(
+        self,
+        item_type: str,
+        item_id: str,
+        *,
+        context: Any = None,
+        execute_at: datetime | str | None = None,
+        slot: AssignedSlot | None = None,
+        init_workflow_id: str | None = None,
+        connection: Any = None,
+    ) -> Enqueued:
+        """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
+
+        With `connection`, a SQLAlchemy `Connection` or `AsyncConnection` in a transaction of yours, the item is
+        queued if and when that commits.
+        """
+        request = EnqueueRequest.of(
+            item_type,
+            item_id,
+            context,
+            execute_at,
+            slot=slot,
+            init_workflow_id=init_workflow_id,
+            largest_context=self._largest_context,
+        )
+        if item_type not in self._known:
+            await self._check_known(item_type)
+        if connection is not None:
+            return (await self.store.enqueue([request], within=connection))[0]
+        return await self._writer.submit(request)
+
+    async def enqueue_many(
+        self,
+        item_type: str,
+        items: Iterable[tuple[str, Any, datetime | str | None]],
+        *,
+        slotted: bool = False,
+        connection: Any = None,
+    ) -> list[Enqueued]:
+        """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
+        are written in one transaction. `slotted` says that their times are booked slots."""
+        requests = [
+            EnqueueRequest.of(
+                item_type, item_id, context, execute_at, slotted=slotted, largest_context=self._largest_context
+            )
+            for item_id, context, execute_at in items
+        ]
+        await self._check_known(checked_type(item_type))
+        results: list[Enqueued] = []
+        for first in range(0, len(requests), BULK):
+            results += await self.store.enqueue(requests[first : first + BULK], within=connection)
+        return results
+
+    async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[Enqueued]:
+        return await self.store.enqueue(requests)
+
+    # -- settings ------------------------------------------------------------------------------------------------
+
+    async def configure(self, item_type: str, **settings: Any) -> DispatchConfig:
+        """Changes some of an item type's settings, in snake_case or camelCase; a new type begins with the defaults."""
+        checked_type(item_type)
+        config = await self.store.config(item_type) or DispatchConfig(item_type=item_type)
+        config = config.changed(settings)
+        await self.store.configure(config)
+        self._known.add(item_type)
+        return config
+
+    async def define(self, config: DispatchConfig) -> DispatchConfig:
+        """Makes `config` an item type's first settings; a type that has settings keeps them."""
+        existing = await self.store.config(config.item_type)
+        if existing is None:
+            await self.store.configure(config)
+        self._known.add(config.item_type)
+        return existing or config
+
+    async def config(self, item_type: str) -> DispatchConfig:
+        """The item type's settings; `NotFound` for an unknown type."""
+        config = await self.store.config(checked_type(item_type))
+        if config is None:
+            raise NotFound("item type", item_type)
+        self._known.add(item_type)
+        return config
+
+    async def configs(self) -> list[DispatchConfig]:
+        """Every item type's settings."""
+        return await self.store.configs()
+
+    async def pause(self, item_type: str) -> DispatchConfig:
+        """Throws the kill switch: nothing of this type starts any more, nothing is lost."""
+        await self.config(item_type)
+        return await self.configure(item_type, enabled=False)
+
+    async def resume(self, item_type: str) -> DispatchConfig:
+        """Lets a paused type go on."""
+        await self.config(item_type)
+        return await self.configure(item_type, enabled=True)
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
+        """How many items stand where, and how late the oldest due one is."""
+        await self._check_known(checked_type(item_type))
+        return await self.store.stats(item_type, now=now)
+
+    async def list(
+        self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None
+    ) -> list[Item]:
+        """A page of items in order of their ids; `after` is the last id of the page before."""
+        await self._check_known(checked_type(item_type))
+        return await self.store.items(item_type, checked_status(status), _checked_limit(limit), after)
+
+    async def show(self, item_type: str, item_id: str) -> ItemDetail:
+        """One item with its context and its audit."""
+        found = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
+        if found is None:
+            raise NotFound("item", item_id)
+        item, context = found
+        entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
+        return ItemDetail(item, _readable(context), entries[::-1])
+
+    async def audit(
+        self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
+    ) -> Sequence[AuditEntry]:
+        """Audit entries, newest first; `before` is the last `audit_id` of the page before."""
+        await self._check_known(checked_type(item_type))
+        return await self.store.audit(item_type, item_id, _checked_limit(limit), before)
+
+    # -- operating -----------------------------------------------------------------------------------------------
+
+    async def requeue(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
+        """Makes dead letters READY again, as new; without ids, all of the type. All or, if one of them is not a dead
+        letter, none."""
+        return await self._redirect(item_type, item_ids, Status.READY)
+
+    async def discard(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
+        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none."""
+        return await self._redirect(item_type, item_ids, Status.CANCELLED)
+
+    async def prune(self, before: datetime | str) -> Pruned:
+        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept."""
+        return await self.store.prune(parse_instant(before, "before"))
+
+    async def _redirect(self, item_type: str, item_ids: Iterable[str] | None, to: Status) -> int:
+        await self._check_known(checked_type(item_type))
+        if isinstance(item_ids, str):
+            raise InvalidInput("ids", "must be a list of item ids, not one text")
+        ids = None if item_ids is None else [checked_id(item_id, "ids") for item_id in item_ids]
+        return await self.store.redirect(item_type, ids, to)
+
+    async def _check_known(self, item_type: str) -> None:
+        # Only what exists is remembered, and types are never deleted: no answer can turn stale.
+        if item_type not in self._known:
+            await self.config(item_type)
+
+
+def checked_status(status: Status | str | None) -> Status | None:
+    """A status by its name; None for any."""
+    if status is None:
+        return None
+    try:
+        return Status(str(status).upper())
+    except ValueError:
+        names = ", ".join(Status)
+        raise InvalidInput("status", f"{str(status)[:40]!r} is unknown; use one of {names}") from None
+
+
+def _checked_limit(limit: object) -> int:
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LONGEST_PAGE:
+        raise InvalidInput("limit", f"must be a whole number from 1 to {LONGEST_PAGE}")
+    return limit
+
+
+def _readable(context: str | None) -> Any:
+    """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
+    if context is None:
+        return None
+    try:
+        return json.loads(context)
+    except ValueError:
+        return context
+
+
+__all__ = ["DispatchQueue", "ItemDetail", "Store", "checked_status"]

@@ -1,0 +1,117 @@
+"""`DispatchWorker`: runs cycles for each item type until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+
+from headgate.dispatch.cycle import CycleReport, DispatchCycle
+from headgate.dispatch.ports import DispatchObserver, QueueLedger, QueueStore, Unobserved, WorkflowEngine
+from headgate.errors import HeadgateError
+
+log = logging.getLogger(__name__)
+
+SLOWEST = 60.0
+"""The longest pause, in seconds, of a dispatcher whose engine or store is in trouble."""
+CROWDED_PAUSE = 0.005
+MEASURE_EVERY = 15.0
+
+
+class DispatchWorker:
+    """Runs the cycle of every given item type, each on its own: none waits for another's trouble."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        engine: WorkflowEngine,
+        item_types: Sequence[str],
+        *,
+        ledger: QueueLedger | None = None,
+        observer: DispatchObserver | None = None,
+        measure_every: float = MEASURE_EVERY,
+    ) -> None:
+        self._store = store
+        self._engine = engine
+        self._item_types = list(item_types)
+        self._ledger = ledger
+        self._observer = observer or Unobserved()
+        self._measure_every = measure_every
+        self._cycle = DispatchCycle(store, engine, observer=self._observer)
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Works until `stop`, then lets the cycles in flight finish and closes the engine."""
+        tasks = [asyncio.create_task(self._drain(item_type)) for item_type in self._item_types]
+        if self._ledger is not None:
+            tasks.append(asyncio.create_task(self._measure(self._ledger)))
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._engine.close()
+
+    def stop(self) -> None:
+        """Asks the worker to finish."""
+        self._stopping.set()
+
+    async def _drain(self, item_type: str) -> None:
+        troubles = 0
+        while not self._stopping.is_set():
+            try:
+                report = await self._cycle.run(item_type)
+            except HeadgateError as error:
+                troubles += 1
+                log.warning("dispatch of %s: %s", item_type, error)
+                await self._pause(min(0.1 * 2.0**troubles, SLOWEST))
+                continue
+            if report.slow_down:
+                troubles += 1
+                await self._pause(min(report.interval * 2.0 ** (troubles - 1), SLOWEST))
+                continue
+            troubles = 0
+            if report.crowded:
+                await self._wait_for_room(report)
+            elif not report.more:
+                await self._wait_for_work(report)
+
+    async def _wait_for_room(self, report: CycleReport) -> None:
+        """Until the engine has room for a fair part of a batch, or a cycle is due anyway for its other steps."""
+        loop = asyncio.get_running_loop()
+        deadline, pause = loop.time() + report.interval, CROWDED_PAUSE
+        wanted = max(1, report.batch_size // 4)
+        while not self._stopping.is_set() and loop.time() < deadline:
+            room = self._engine.room(report.item_type)
+            if room is None or room >= wanted:
+                return
+            await self._pause(pause)
+            pause = min(pause * 1.5, 0.1)
+
+    async def _wait_for_work(self, report: CycleReport) -> None:
+        """Until the interval is over or the store hints that there is work."""
+        hint = asyncio.ensure_future(self._store.wait(report.item_type, report.interval))
+        stop = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({hint, stop}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hint.cancel()
+            stop.cancel()
+            await asyncio.gather(hint, stop, return_exceptions=True)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _measure(self, ledger: QueueLedger) -> None:
+        while not self._stopping.is_set():
+            for item_type in self._item_types:
+                try:
+                    stats = await ledger.stats(item_type)
+                except HeadgateError as error:
+                    log.warning("measuring the queue of %s: %s", item_type, error)
+                else:
+                    self._observer.measured(item_type, stats.depth)
+            await self._pause(self._measure_every)
