@@ -18,9 +18,8 @@ from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.queue import SqlQueueStore
 from headgate.adapters.sql.slot_store import SqlSlotStore
 from headgate.admission.ports import AsyncLimitStore, LimitStore
-from headgate.errors import ConfigurationError, NotFound
 from headgate.dispatch.queue import Store as QueueStore
-from headgate.errors import NotFound
+from headgate.errors import ConfigurationError, NotFound
 from headgate.settings import Settings
 from headgate.slots.model import WindowPolicy
 from headgate.slots.ports import SlotStore
