@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.leases import LeasePolicy, Purse, Purses, less
-from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.model import Charge, Decision, OnError, Plan, Rule
 from headgate.admission.outage import Outage
 from headgate.admission.plans import PlanBook
 from headgate.admission.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
@@ -155,6 +155,10 @@ class AsyncLimiter:
     def plans(self) -> dict[str, Plan]:
         """The plans in force."""
         return dict(self._book.plans)
+
+    def rule(self, plan: str, key: str) -> Rule:
+        """What holds for `key` under `plan` just now; `NotFound` if there is no such plan."""
+        return self._book.rule(plan, key)
 
     @property
     def shadow_denials(self) -> dict[str, int]:

@@ -15,7 +15,7 @@ they count: `default="anonymous"` puts them on one key, `skip=True` does not lim
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
@@ -60,7 +60,7 @@ class Key:
     asks is asynchronous. It raises `InvalidInput` if the request has no key and nobody said what to do then.
     """
 
-    __slots__ = ("default", "find", "prefix", "skip", "source", "what")
+    __slots__ = ("default", "find", "is_async", "prefix", "skip", "source", "what")
 
     def __init__(
         self,
@@ -71,6 +71,7 @@ class Key:
         prefix: str = "",
         default: str | None = None,
         skip: bool = False,
+        is_async: bool = False,
     ) -> None:
         if default is not None and (skip or not isinstance(default, str) or not default):
             raise ConfigurationError("default", "give a key that is not empty, or skip=True, not both")
@@ -80,6 +81,8 @@ class Key:
         self.prefix = prefix
         self.default = default
         self.skip = skip
+        self.is_async = is_async
+        """Whether it is known to need an event loop."""
 
     def __call__(self, request: RequestSource) -> str | Awaitable[str | None] | None:
         found = self.find(request)
@@ -211,7 +214,8 @@ def composite(*parts: Key | KeyFunction, separator: str = "|") -> Key:
         raise ConfigurationError("separator", "use one character, not %")
     escaped = f"%{ord(separator):02X}"
     # Parts that are missing raise by themselves, so what is missing here was skipped.
-    return Key(" and ".join(key.source for key in keys), "", find, skip=True)
+    source, is_async = " and ".join(key.source for key in keys), any(key.is_async for key in keys)
+    return Key(source, "", find, skip=True, is_async=is_async)
 
 
 def key_from(value: Key | KeyFunction) -> Key:
@@ -220,7 +224,12 @@ def key_from(value: Key | KeyFunction) -> Key:
         return value
     if callable(value):
         name = getattr(value, "__name__", type(value).__name__)
-        return Key(f"key function {name}", "it found no key", lambda request: value(request.native))
+        return Key(
+            f"key function {name}",
+            "it found no key",
+            lambda request: value(request.native),
+            is_async=iscoroutinefunction(value),
+        )
     raise ConfigurationError(
         "key",
         f"{value!r} is no key resolver; use header(...), principal(), client_address() or a function, "

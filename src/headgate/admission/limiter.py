@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.leases import LeasePolicy, Purse, Purses, less
-from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.model import Charge, Decision, OnError, Plan, Rule
 from headgate.admission.outage import Outage
 from headgate.admission.plans import PlanBook, check_key
 from headgate.admission.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry, Settlement
@@ -165,6 +165,15 @@ class Limiter:
     def plans(self) -> dict[str, Plan]:
         """The plans in force."""
         return dict(self._book.plans)
+
+    def rule(self, plan: str, key: str) -> Rule:
+        """What holds for `key` under `plan` just now; `NotFound` if there is no such plan."""
+        return self._book.rule(plan, key)
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the store is in this process's memory, so that deciding never waits for anything."""
+        return getattr(self._store, "in_process", False)
 
     @property
     def shadow_denials(self) -> dict[str, int]:

@@ -1,0 +1,46 @@
+"""Calls to somebody else's API, held back by our own limit and by what the server says of its own.
+
+Run it:  python examples/outbound_calls.py http://127.0.0.1:8000/api/resource
+         (against examples/fastapi_app.py, for instance)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import httpx
+import requests
+
+from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
+from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
+from headgate.integrations.requests import LimitedAdapter
+
+PLANS = [Plan("partner", TokenBucket(capacity=4, per_second=50))]
+HEADERS = {"X-API-Key": "outbound"}
+
+
+def with_httpx(url: str, calls: int) -> list[int]:
+    limiter = Limiter(plans=PLANS)
+    with httpx.Client(transport=LimitedTransport(limiter, "partner", max_wait=10), headers=HEADERS) as client:
+        return [client.get(url).status_code for _ in range(calls)]
+
+
+def with_requests(url: str, calls: int) -> list[int]:
+    with requests.Session() as session:
+        session.mount("http://", LimitedAdapter(Limiter(plans=PLANS), "partner", max_wait=10))
+        session.headers.update(HEADERS)
+        return [session.get(url).status_code for _ in range(calls)]
+
+
+async def with_async_httpx(url: str, calls: int) -> list[int]:
+    transport = AsyncLimitedTransport(AsyncLimiter(plans=PLANS), "partner", max_wait=10)
+    async with httpx.AsyncClient(transport=transport, headers=HEADERS) as client:
+        return [(await client.get(url)).status_code for _ in range(calls)]
+
+
+if __name__ == "__main__":
+    target = sys.argv[1]
+    print("httpx", *with_httpx(target, 8))
+    print("requests", *with_requests(target, 8))
+    print("async httpx", *asyncio.run(with_async_httpx(target, 8)))

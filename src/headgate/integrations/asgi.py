@@ -1,0 +1,157 @@
+"""Limits for any ASGI application: middleware with rules by path and method.
+
+    app = RateLimitMiddleware(app, limiter, rules=[
+        PathRule("/api/*", "gold", key=header("X-API-Key")),
+        PathRule("/login", "logins", key=client_address(), methods=["POST"]),
+    ])
+
+All rules that match a request are one atomic decision. A WebSocket counts when it connects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Protocol, TypeAlias
+
+from headgate.admission.async_limiter import AsyncLimiter
+from headgate.admission.keys import Found, client_address, composite, everyone, header, path, principal
+from headgate.admission.limiter import Limiter
+from headgate.integrations.gate import Gate, PathRule, Refusal
+
+__all__ = [
+    "PathRule",
+    "RateLimitMiddleware",
+    "client_address",
+    "composite",
+    "everyone",
+    "header",
+    "path",
+    "principal",
+]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Principal: TypeAlias = Callable[[Any], Found | Awaitable[Found]]
+
+TRY_LATER = 1013
+"""The WebSocket close code for a server that can't serve just now."""
+
+
+class RateLimitMiddleware:
+    """Limits requests by `rules` before the application sees them.
+
+    `principal` finds the authenticated user from the scope; by default it is Starlette's `scope["user"]`.
+    `partition_keys` adds `pk` to the RateLimit fields. What is neither HTTP nor WebSocket passes.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        limiter: Limiter | AsyncLimiter,
+        rules: Iterable[PathRule],
+        *,
+        principal: Principal | None = None,
+        partition_keys: bool = False,
+    ) -> None:
+        self._app = app
+        self._gate = Gate(limiter, partition_keys=partition_keys)
+        self._rules = tuple(rules)
+        self._principal = principal or user_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        request = AsgiRequest(scope, scope, self._principal)
+        limits = [rule.limit for rule in self._rules if rule.applies(request.method, request.path)]
+        if not limits:
+            await self._app(scope, receive, send)
+            return
+        answer = await self._gate.admit_async(limits, request)
+        if isinstance(answer, Refusal):
+            await refuse(answer, scope, send)
+        else:
+            await self._app(scope, receive, with_fields(send, answer))
+
+
+class AsgiRequest:
+    """An ASGI scope as key resolvers see it; functions are given `native`."""
+
+    __slots__ = ("_principal", "_scope", "native")
+
+    def __init__(self, scope: Scope, native: Any, principal: Principal) -> None:
+        self._scope = scope
+        self.native = native
+        self._principal = principal
+
+    @property
+    def method(self) -> str:
+        return str(self._scope.get("method", "GET"))
+
+    @property
+    def path(self) -> str:
+        return str(self._scope["path"])
+
+    @property
+    def peer(self) -> str | None:
+        client = self._scope.get("client")
+        return client[0] if client else None
+
+    def header(self, name: str) -> str | None:
+        wanted = name.encode("latin-1")
+        found = [value for field, value in self._scope["headers"] if field == wanted]
+        return b",".join(found).decode("latin-1") if found else None
+
+    def principal(self) -> Found | Awaitable[Found]:
+        return self._principal(self.native)
+
+
+def user_of(scope: Scope) -> Found:
+    """The user that Starlette's authentication middleware, or one like it, put into the scope."""
+    user = scope.get("user")
+    if user is None or not getattr(user, "is_authenticated", False):
+        return None
+    try:
+        return str(user.identity)
+    except NotImplementedError:
+        return str(user.display_name)
+
+
+class HasFields(Protocol):
+    """Knows, when the response starts, which fields it is to carry."""
+
+    @property
+    def fields(self) -> list[tuple[str, str]]: ...
+
+
+def with_fields(send: Send, source: HasFields) -> Send:
+    """`send`, with the fields of `source` added to the start of the response."""
+
+    async def send_with_fields(message: Message) -> None:
+        if source.fields and message["type"] in ("http.response.start", "websocket.accept"):
+            message = {**message, "headers": [*message.get("headers", ()), *encoded(source.fields)]}
+        await send(message)
+
+    return send_with_fields
+
+
+def encoded(fields: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """Fields as ASGI wants them."""
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+
+
+async def refuse(refusal: Refusal, scope: Scope, send: Send) -> None:
+    """Sends a refusal. A WebSocket that can't be answered by HTTP is closed before it opens."""
+    prefix = ""
+    if scope["type"] == "websocket":
+        if "websocket.http.response" not in (scope.get("extensions") or {}):
+            await send({"type": "websocket.close", "code": TRY_LATER, "reason": "rate limit exceeded"})
+            return
+        prefix = "websocket."
+    fields = [*refusal.fields, ("Content-Length", str(len(refusal.body)))]
+    await send({"type": f"{prefix}http.response.start", "status": refusal.status, "headers": encoded(fields)})
+    await send({"type": f"{prefix}http.response.body", "body": refusal.body})

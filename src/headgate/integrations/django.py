@@ -1,0 +1,188 @@
+"""Limits for Django, under WSGI and ASGI: middleware with rules, a decorator for views.
+
+    # settings.py
+    MIDDLEWARE = [..., "headgate.integrations.django.RateLimitMiddleware"]
+    HEADGATE_LIMITER = "project.limits.limiter"      # a Limiter, an AsyncLimiter, or where to import it from
+    HEADGATE_RULES = [PathRule("/api/*", "gold", key=header("X-API-Key"))]
+
+    # views.py
+    @rate_limit("gold", key=principal())
+    def resource(request): ...
+
+The decorator needs no middleware; the middleware needs no decorator. Where both limit a request, each decides for
+itself. For `principal()` put the middleware below Django's AuthenticationMiddleware. With a `Limiter` both kinds of
+view work and the event loop is never blocked; with an `AsyncLimiter` only async ones do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import cache, wraps
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import sync_and_async_middleware
+from django.utils.module_loading import import_string
+
+from headgate.admission.keys import (
+    Found,
+    Key,
+    KeyFunction,
+    client_address,
+    composite,
+    everyone,
+    header,
+    path,
+    principal,
+)
+from headgate.integrations.gate import Cost, Gate, Limit, Pass, PathRule, Refusal
+
+__all__ = [
+    "PathRule",
+    "RateLimitMiddleware",
+    "client_address",
+    "composite",
+    "everyone",
+    "header",
+    "path",
+    "principal",
+    "rate_limit",
+]
+
+View = TypeVar("View", bound=Callable[..., Any])
+
+LIMITS = "__headgate_limits__"
+
+
+@sync_and_async_middleware  # type: ignore[untyped-decorator]  # Django publishes no types
+def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:  # noqa: N802
+    """Limits requests by the setting `HEADGATE_RULES`; all rules that match are one atomic decision."""
+    rules = _rules()
+    gate = _gate()
+
+    def limits(request: HttpRequest) -> tuple[Limit, ...]:
+        return tuple(rule.limit for rule in rules if rule.applies(request.method, request.path))
+
+    if iscoroutinefunction(get_response):
+
+        async def middleware(request: HttpRequest) -> Any:
+            matching = limits(request)
+            if not matching:
+                return await get_response(request)
+            answer = await gate.admit_async(matching, _DjangoRequest(request, is_async=True))
+            return _response(answer) if isinstance(answer, Refusal) else _told(answer, await get_response(request))
+
+        return middleware
+
+    def sync_middleware(request: HttpRequest) -> Any:
+        matching = limits(request)
+        if not matching:
+            return get_response(request)
+        answer = gate.admit(matching, _DjangoRequest(request, is_async=False))
+        return _response(answer) if isinstance(answer, Refusal) else _told(answer, get_response(request))
+
+    return sync_middleware
+
+
+def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[View], View]:
+    """Limits a view, async or not; a class's through `method_decorator(rate_limit(...), name="dispatch")`.
+
+    Several plans, and several such decorators on one view, are one atomic decision. A key function and a cost function
+    are given the `HttpRequest`.
+    """
+    limit = Limit(plans, key=key, cost=cost)
+
+    def decorate(view: View) -> View:
+        limits: tuple[Limit, ...] = (limit,)
+        if hasattr(view, LIMITS):
+            limits = (limit, *getattr(view, LIMITS))
+            view = view.__wrapped__  # type: ignore[attr-defined]
+
+        if iscoroutinefunction(view):
+
+            @wraps(view)
+            async def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+                answer = await _gate().admit_async(limits, _DjangoRequest(request, is_async=True))
+                if isinstance(answer, Refusal):
+                    return _response(answer)
+                return _told(answer, await view(request, *args, **kwargs))
+
+        else:
+
+            @wraps(view)
+            def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+                answer = _gate().admit(limits, _DjangoRequest(request, is_async=False))
+                return (
+                    _response(answer) if isinstance(answer, Refusal) else _told(answer, view(request, *args, **kwargs))
+                )
+
+        setattr(admitted, LIMITS, limits)
+        return admitted  # type: ignore[return-value]  # the same to whoever calls it through Django
+
+    return decorate
+
+
+class _DjangoRequest:
+    """Django's request as key resolvers see it."""
+
+    __slots__ = ("_is_async", "native")
+
+    def __init__(self, native: HttpRequest, *, is_async: bool) -> None:
+        self.native = native
+        self._is_async = is_async
+
+    @property
+    def method(self) -> str:
+        return str(self.native.method)
+
+    @property
+    def path(self) -> str:
+        return str(self.native.path)
+
+    @property
+    def peer(self) -> str | None:
+        return self.native.META.get("REMOTE_ADDR") or None
+
+    def header(self, name: str) -> str | None:
+        value: str | None = self.native.headers.get(name)
+        return value
+
+    def principal(self) -> Found | Awaitable[Found]:
+        if not self._is_async:
+            return _identity(getattr(self.native, "user", None))
+        return self._principal_async()
+
+    async def _principal_async(self) -> Found:
+        # `request.user` may read the session from the database, which Django refuses to do in an event loop.
+        find = getattr(self.native, "auser", None)
+        return _identity(await find() if find is not None else getattr(self.native, "user", None))
+
+
+def _identity(user: Any) -> Found:
+    return None if user is None or not user.is_authenticated else user.pk
+
+
+@cache
+def _gate() -> Gate:
+    limiter = settings.HEADGATE_LIMITER
+    if isinstance(limiter, str):
+        limiter = import_string(limiter)
+    return Gate(limiter, partition_keys=getattr(settings, "HEADGATE_PARTITION_KEYS", False))
+
+
+def _rules() -> tuple[PathRule, ...]:
+    rules = getattr(settings, "HEADGATE_RULES", ())
+    return tuple(import_string(rules) if isinstance(rules, str) else rules)
+
+
+def _told(answer: Pass, response: HttpResponse) -> HttpResponse:
+    for name, value in answer.fields:
+        # One line a name is all Django's responses hold; a list may be continued in it.
+        response[name] = f"{response[name]}, {value}" if response.has_header(name) else value
+    return response
+
+
+def _response(refusal: Refusal) -> HttpResponse:
+    return HttpResponse(refusal.body, status=refusal.status, headers=dict(refusal.fields))

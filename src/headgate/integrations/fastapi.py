@@ -1,0 +1,205 @@
+"""Limits for FastAPI: a decorator for endpoints, a dependency for routers.
+
+    install(app, limiter)
+
+    @app.get("/api/resource")
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def resource(): ...
+
+    router = APIRouter(dependencies=[Depends(limited("gold", key=client_address()))])
+
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response tells the RateLimit
+fields. The decorator runs after the endpoint's dependencies, so they may find the caller: what they put into
+`request.state.principal` is the key of `principal()`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.websockets import WebSocket
+
+from headgate.admission.async_limiter import AsyncLimiter
+from headgate.admission.keys import (
+    Found,
+    Key,
+    KeyFunction,
+    client_address,
+    composite,
+    everyone,
+    header,
+    path,
+    principal,
+)
+from headgate.admission.limiter import Limiter
+from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.integrations.asgi import TRY_LATER, App, AsgiRequest, Receive, Scope, Send, user_of, with_fields
+from headgate.integrations.gate import Cost, Gate, Limit, Refusal, denial
+
+__all__ = [
+    "client_address",
+    "composite",
+    "everyone",
+    "header",
+    "install",
+    "limited",
+    "path",
+    "principal",
+    "rate_limit",
+]
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+Finder = Callable[[Any], Found | Awaitable[Found]]
+
+LIMITS = "__headgate_limits__"
+"""Where a decorated endpoint keeps its limits, so that decorators stacked on it join one chain."""
+
+
+def install(
+    app: FastAPI,
+    limiter: Limiter | AsyncLimiter,
+    *,
+    principal: Finder | None = None,
+    partition_keys: bool = False,
+) -> None:
+    """Makes `rate_limit` and `limited` work in `app`, by `limiter`.
+
+    `principal` finds the authenticated user of a request; by default it is `request.state.principal`, or the user
+    Starlette's authentication middleware found. `partition_keys` adds `pk` to the RateLimit fields.
+    """
+    app.add_middleware(_Limits, gate=Gate(limiter, partition_keys=partition_keys), principal=principal or _principal)
+    for error in (_Refused, RateLimitExceeded):
+        app.add_exception_handler(error, _answer)  # type: ignore[arg-type]  # a WebSocket may be left without response
+
+
+def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[Endpoint], Endpoint]:
+    """Limits an endpoint, async or not. Put it below the route's decorator.
+
+    Several plans, and several such decorators on one endpoint, are one atomic decision. A key function and a cost
+    function are given the `Request`.
+    """
+    limit = Limit(plans, key=key, cost=cost)
+
+    def decorate(endpoint: Endpoint) -> Endpoint:
+        limits: tuple[Limit, ...] = (limit,)
+        if hasattr(endpoint, LIMITS):
+            limits = (limit, *getattr(endpoint, LIMITS))
+            endpoint = endpoint.__wrapped__  # type: ignore[attr-defined]
+        if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
+            raise ConfigurationError(
+                "endpoint", "a generator has begun to answer before it runs; use dependencies=[Depends(limited(...))]"
+            )
+        is_async = inspect.iscoroutinefunction(endpoint)
+
+        @wraps(endpoint)
+        async def admitted(*args: Any, **kwargs: Any) -> Any:
+            refusal = await _exchange().admit(limits)
+            if refusal is not None:
+                return _response(refusal)
+            if is_async:
+                return await endpoint(*args, **kwargs)
+            return await run_in_threadpool(endpoint, *args, **kwargs)
+
+        setattr(admitted, LIMITS, limits)
+        return admitted  # type: ignore[return-value]  # the same to whoever calls it through FastAPI
+
+    return decorate
+
+
+def limited(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[], Awaitable[None]]:
+    """The same as a dependency, for `Depends`; also limits generators and WebSockets."""
+    limits = (Limit(plans, key=key, cost=cost),)
+
+    async def admitted() -> None:
+        refusal = await _exchange().admit(limits)
+        if refusal is not None:
+            raise _Refused(refusal)
+
+    return admitted
+
+
+class _Refused(HTTPException):
+    """A refusal on its way out of a dependency; an app without our handlers still gives it the right status."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.status, headers=dict(refusal.fields))
+        self.refusal = refusal
+
+
+class _Exchange:
+    """One request on its way through the app, and the fields its response will carry."""
+
+    __slots__ = ("_gate", "_principal", "_receive", "_scope", "fields")
+
+    def __init__(self, gate: Gate, principal: Finder, scope: Scope, receive: Receive) -> None:
+        self._gate = gate
+        self._principal = principal
+        self._scope = scope
+        self._receive = receive
+        self.fields: list[tuple[str, str]] = []
+
+    async def admit(self, limits: tuple[Limit, ...]) -> Refusal | None:
+        scope = self._scope
+        native = Request(scope, self._receive) if scope["type"] == "http" else HTTPConnection(scope)
+        answer = await self._gate.admit_async(limits, AsgiRequest(scope, native, self._principal))
+        if isinstance(answer, Refusal):
+            return answer
+        self.fields += answer.fields
+        return None
+
+
+_current: ContextVar[_Exchange] = ContextVar("headgate_exchange")
+
+
+def _exchange() -> _Exchange:
+    try:
+        return _current.get()
+    except LookupError:
+        raise ConfigurationError(
+            "app", "limits need install(app, limiter) from headgate.integrations.fastapi"
+        ) from None
+
+
+class _Limits:
+    """The middleware behind `install`: remembers the request for those who limit it and adds their fields."""
+
+    def __init__(self, app: App, gate: Gate, principal: Finder) -> None:
+        self._app = app
+        self._gate = gate
+        self._principal = principal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        exchange = _Exchange(self._gate, self._principal, scope, receive)
+        token = _current.set(exchange)
+        try:
+            await self._app(scope, receive, with_fields(send, exchange))
+        finally:
+            _current.reset(token)
+
+
+def _principal(request: HTTPConnection) -> Found:
+    found: Found = getattr(request.state, "principal", None)
+    return user_of(request.scope) if found is None else found
+
+
+async def _answer(connection: HTTPConnection, error: Exception) -> Response | None:
+    assert isinstance(error, _Refused | RateLimitExceeded)
+    if isinstance(connection, WebSocket) and "websocket.http.response" not in connection.scope.get("extensions", {}):
+        await connection.close(TRY_LATER, "rate limit exceeded")
+        return None
+    return _response(error.refusal if isinstance(error, _Refused) else denial(error.decision))
+
+
+def _response(refusal: Refusal) -> Response:
+    return Response(refusal.body, refusal.status, dict(refusal.fields))

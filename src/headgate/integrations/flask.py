@@ -1,0 +1,167 @@
+"""Limits for Flask: a decorator for views, rules for everything else.
+
+    install(app, limiter)
+
+    @app.get("/api/resource")
+    @rate_limit("gold", key=header("X-API-Key"))
+    def resource(): ...
+
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response tells the RateLimit
+fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar
+
+from flask import Flask, Request, Response, current_app, g, request
+
+from headgate.admission.keys import (
+    Found,
+    Key,
+    KeyFunction,
+    client_address,
+    composite,
+    everyone,
+    header,
+    path,
+    principal,
+)
+from headgate.admission.limiter import Limiter
+from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.integrations.gate import Cost, Gate, Limit, PathRule, Refusal, denial
+
+__all__ = [
+    "PathRule",
+    "client_address",
+    "composite",
+    "everyone",
+    "header",
+    "install",
+    "path",
+    "principal",
+    "rate_limit",
+]
+
+View = TypeVar("View", bound=Callable[..., Any])
+Finder = Callable[[Request], Found]
+
+NAME = "headgate"
+LIMITS = "__headgate_limits__"
+
+
+def install(
+    app: Flask,
+    limiter: Limiter,
+    rules: Iterable[PathRule] = (),
+    *,
+    principal: Finder | None = None,
+    partition_keys: bool = False,
+) -> None:
+    """Makes `rate_limit` work in `app`, by `limiter`, and limits all requests by `rules`.
+
+    `principal` finds the authenticated user of a request; by default it is the one the WSGI server tells
+    (`REMOTE_USER`). With Flask-Login: `principal=lambda request: current_user.get_id()`. `partition_keys` adds `pk` to
+    the RateLimit fields.
+    """
+    if not isinstance(limiter, Limiter):
+        raise ConfigurationError("limiter", f"Flask blocks while it waits, so it needs a Limiter, not {limiter!r}")
+    extension = _Extension(Gate(limiter, partition_keys=partition_keys), tuple(rules), principal or _remote_user)
+    app.extensions[NAME] = extension
+    if extension.rules:
+        app.before_request(extension.guard)
+    app.after_request(_add_fields)
+    app.register_error_handler(RateLimitExceeded, lambda error: _response(denial(error.decision)))
+
+
+def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[View], View]:
+    """Limits a view, async or not. Put it below the route's decorator.
+
+    Several plans, and several such decorators on one view, are one atomic decision. A key function and a cost function
+    are given Flask's `request`.
+    """
+    limit = Limit(plans, key=key, cost=cost)
+
+    def decorate(view: View) -> View:
+        limits: tuple[Limit, ...] = (limit,)
+        if hasattr(view, LIMITS):
+            limits = (limit, *getattr(view, LIMITS))
+            view = view.__wrapped__  # type: ignore[attr-defined]
+
+        @wraps(view)
+        def admitted(*args: Any, **kwargs: Any) -> Any:
+            extension = current_app.extensions.get(NAME)
+            if extension is None:
+                raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.flask")
+            return extension.admit(limits) or current_app.ensure_sync(view)(*args, **kwargs)
+
+        setattr(admitted, LIMITS, limits)
+        return admitted  # type: ignore[return-value]  # the same to whoever calls it through Flask
+
+    return decorate
+
+
+class _Extension:
+    """What `install` leaves in `app.extensions`."""
+
+    def __init__(self, gate: Gate, rules: tuple[PathRule, ...], principal: Finder) -> None:
+        self._gate = gate
+        self._principal = principal
+        self.rules = rules
+
+    def guard(self) -> Response | None:
+        """Limits the current request by the rules that match it."""
+        limits = [rule.limit for rule in self.rules if rule.applies(request.method, request.path)]
+        return self.admit(limits) if limits else None
+
+    def admit(self, limits: Iterable[Limit]) -> Response | None:
+        """A response if the current request is refused."""
+        answer = self._gate.admit(tuple(limits), _FlaskRequest(request, self._principal))
+        if isinstance(answer, Refusal):
+            return _response(answer)
+        g.setdefault("headgate_fields", []).extend(answer.fields)
+        return None
+
+
+class _FlaskRequest:
+    """Flask's request as key resolvers see it."""
+
+    __slots__ = ("_principal", "native")
+
+    def __init__(self, native: Request, principal: Finder) -> None:
+        self.native = native
+        self._principal = principal
+
+    @property
+    def method(self) -> str:
+        return self.native.method
+
+    @property
+    def path(self) -> str:
+        return self.native.path
+
+    @property
+    def peer(self) -> str | None:
+        return self.native.remote_addr or None
+
+    def header(self, name: str) -> str | None:
+        return self.native.headers.get(name)
+
+    def principal(self) -> Found:
+        return self._principal(self.native)
+
+
+def _remote_user(request: Request) -> Found:
+    return request.remote_user
+
+
+def _add_fields(response: Response) -> Response:
+    for name, value in g.get("headgate_fields", ()):
+        response.headers.add(name, value)
+    return response
+
+
+def _response(refusal: Refusal) -> Response:
+    return Response(refusal.body, refusal.status, refusal.fields)

@@ -1,0 +1,183 @@
+"""What every web integration shares: which limits hold for a request, asking the limiter, answering as HTTP.
+
+An integration turns its framework's request into a `RequestSource`, asks `admit` (or `admit_async`), sends a
+`Refusal` if it gets one, and else adds the `Pass`'s fields to the response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import translate
+from typing import Any, NamedTuple, TypeAlias
+
+from headgate.admission import headers
+from headgate.admission.async_limiter import AsyncLimiter
+from headgate.admission.keys import Key, KeyFunction, RequestSource, key_from
+from headgate.admission.limiter import Limiter
+from headgate.admission.model import Decision
+from headgate.errors import ConfigurationError, InvalidInput, NotFound
+
+Cost: TypeAlias = int | Callable[[Any], int]
+
+
+class Limit:
+    """Plans that hold for a key, and what a request costs: a number, or a function of the framework's request."""
+
+    __slots__ = ("cost", "key", "plans")
+
+    def __init__(self, plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> None:
+        self.plans = (plans,) if isinstance(plans, str) else tuple(plans)
+        if not self.plans:
+            raise ConfigurationError("plans", "name at least one plan")
+        self.key = key_from(key)
+        if not callable(cost) and (not isinstance(cost, int) or isinstance(cost, bool) or cost < 1):
+            raise ConfigurationError("cost", f"{cost!r} is not a whole number of at least 1, nor a function")
+        self.cost = cost
+
+    def add(self, links: dict[tuple[str, str], int], key: str, request: RequestSource) -> None:
+        """Adds the links of `key`. A plan that several limits hold on one key is charged once, the highest cost."""
+        cost = self.cost if isinstance(self.cost, int) else self.cost(request.native)
+        for plan in self.plans:
+            links[key, plan] = max(cost, links.get((key, plan), 0))
+
+
+class PathRule:
+    """A `Limit` for the requests whose path matches a pattern (`/api/*`; `*` also spans slashes) and, if given, whose
+    method is one of `methods`; HEAD counts as GET."""
+
+    __slots__ = ("_matches", "limit", "methods")
+
+    def __init__(
+        self,
+        pattern: str,
+        plans: str | Iterable[str],
+        *,
+        key: Key | KeyFunction,
+        cost: Cost = 1,
+        methods: Iterable[str] | None = None,
+    ) -> None:
+        if not pattern.startswith(("/", "*")):
+            raise ConfigurationError("pattern", f"{pattern!r} matches no path; begin it with / or *")
+        if isinstance(methods, str):
+            raise ConfigurationError("methods", f"give a list, as in [{methods!r}]")
+        self.limit = Limit(plans, key=key, cost=cost)
+        self.methods = None if methods is None else frozenset(method.upper() for method in methods)
+        self._matches = re.compile(translate(pattern)).match
+
+    def applies(self, method: str, path: str) -> bool:
+        return self._matches(path) is not None and (
+            self.methods is None or ("GET" if method == "HEAD" else method) in self.methods
+        )
+
+
+class Refusal(NamedTuple):
+    """A response instead of the application's."""
+
+    status: int
+    fields: list[tuple[str, str]]
+    body: bytes
+
+
+class Pass(NamedTuple):
+    """Go on; add these fields to the response."""
+
+    fields: list[tuple[str, str]]
+
+
+FREE = Pass([])
+
+
+class Gate:
+    """Asks a limiter about requests.
+
+    In an event loop a `Limiter` is asked in a thread, unless its store is this process's memory: the loop is never
+    blocked. A request without its key, or with an impossible cost, is refused with 400; a store that can't be asked
+    is a matter of the plans' `on_error`, never of this gate.
+    """
+
+    def __init__(self, limiter: Limiter | AsyncLimiter, *, partition_keys: bool = False) -> None:
+        if not isinstance(limiter, Limiter | AsyncLimiter):
+            raise ConfigurationError("limiter", f"{limiter!r} is neither a Limiter nor an AsyncLimiter")
+        self._limiter = limiter
+        self._partition_keys = partition_keys
+
+    def admit(self, limits: Sequence[Limit], request: RequestSource) -> Pass | Refusal:
+        """Decides a request where blocking is fine."""
+        limiter = self._limiter
+        if not isinstance(limiter, Limiter):
+            raise ConfigurationError("limiter", "an AsyncLimiter can't be asked outside an event loop; use a Limiter")
+        try:
+            links: dict[tuple[str, str], int] = {}
+            for limit in limits:
+                key = None if limit.key.is_async else limit.key(request)
+                if limit.key.is_async or not isinstance(key, str | None):
+                    raise ConfigurationError("key", f"{limit.key.source} is async, which works in async apps only")
+                if key is not None:
+                    limit.add(links, key, request)
+            return self._answer(limiter.acquire_chain(flat(links)), links) if links else FREE
+        except InvalidInput as error:
+            return refused(error)
+
+    async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Pass | Refusal:
+        """Decides a request in an event loop."""
+        limiter = self._limiter
+        try:
+            links: dict[tuple[str, str], int] = {}
+            for limit in limits:
+                key = limit.key(request)
+                if key is not None and not isinstance(key, str):
+                    key = await key
+                if key is not None:
+                    limit.add(links, key, request)
+            if not links:
+                return FREE
+            if isinstance(limiter, AsyncLimiter):
+                decision = await limiter.acquire_chain(flat(links))
+            elif limiter.in_process:
+                decision = limiter.acquire_chain(flat(links))
+            else:
+                decision = await asyncio.to_thread(limiter.acquire_chain, flat(links))
+            return self._answer(decision, links)
+        except InvalidInput as error:
+            return refused(error)
+
+    def _answer(self, decision: Decision, links: dict[tuple[str, str], int]) -> Pass | Refusal:
+        try:
+            rules = [self._limiter.rule(plan, key) for key, plan in links]
+        except NotFound:
+            rules = []  # the plan was deleted since it decided
+        keys = [key for key, _ in links] if self._partition_keys and rules else None
+        fields = headers.fields(decision, rules, keys)
+        return Pass(fields) if decision.allowed else denial(decision, fields)
+
+
+def flat(links: dict[tuple[str, str], int]) -> list[tuple[str, str, int]]:
+    """Links as a limiter takes them."""
+    return [(key, plan, cost) for (key, plan), cost in links.items()]
+
+
+def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) -> Refusal:
+    """429, with the decision's fields, or at least `Retry-After` if they are not known."""
+    told = headers.fields(decision, []) if fields is None else fields
+    return _refusal(429, told, headers.problem(decision))
+
+
+def refused(error: InvalidInput) -> Refusal:
+    """400 for a request that can't be decided; the application's own mistakes are raised again."""
+    if isinstance(error, ConfigurationError):
+        raise error
+    body = {
+        "type": "about:blank",
+        "title": "Missing/Invalid Arguments",
+        "status": 400,
+        "detail": str(error),
+        "field": error.field,
+    }
+    return _refusal(400, [], body)
+
+
+def _refusal(status: int, fields: Sequence[tuple[str, str]], body: dict[str, Any]) -> Refusal:
+    return Refusal(status, [*fields, ("Content-Type", headers.PROBLEM_JSON)], json.dumps(body).encode())

@@ -1,0 +1,48 @@
+"""Outbound limits for requests: an adapter that holds requests back.
+
+    session = requests.Session()
+    session.mount("https://partner.example", LimitedAdapter(limiter, "partner"))
+
+A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` with nothing left,
+that server is left alone for as long as it asked. A wait beyond `max_wait` seconds is refused with
+`RateLimitExceeded` instead, and nothing is sent. Responses are handed on as they are; nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from requests import PreparedRequest, Response
+from requests.adapters import HTTPAdapter
+
+from headgate.admission.limiter import Limiter
+from headgate.integrations.outbound import Courtesy
+
+__all__ = ["LimitedAdapter"]
+
+
+class LimitedAdapter(HTTPAdapter):
+    """For `Session.mount`. `key` defaults to the host; other options are the ones of `HTTPAdapter`."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        plans: str | Iterable[str],
+        *,
+        key: str | None = None,
+        cost: int = 1,
+        max_wait: float = 30.0,
+        **options: Any,
+    ) -> None:
+        self._limiter = limiter
+        self._courtesy = Courtesy(plans, key, cost, max_wait)
+        super().__init__(**options)
+
+    def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
+        host = urlsplit(request.url or "").netloc.rpartition("@")[2]
+        self._courtesy.hold(self._limiter, host)
+        response = super().send(request, *args, **kwargs)
+        self._courtesy.learn(host, response.status_code, response.headers.get)
+        return response

@@ -1,0 +1,146 @@
+"""Django: middleware and decorator, for sync and async views. The process has one Django, so it is set up once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import django
+import pytest
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncRequestFactory, RequestFactory, override_settings
+from django.urls import path as route
+from django.utils.decorators import method_decorator
+from django.views import View
+
+if not settings.configured:
+    settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
+    django.setup()
+
+from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
+from headgate.errors import ConfigurationError
+from headgate.integrations import django as integration
+from headgate.integrations.django import (
+    PathRule,
+    RateLimitMiddleware,
+    client_address,
+    everyone,
+    header,
+    principal,
+    rate_limit,
+)
+
+PLANS = [Plan("small", FixedWindow(limit=1, window="PT1H")), Plan("large", FixedWindow(limit=5, window="P1D"))]
+urlpatterns: list[Any] = [route("", lambda request: HttpResponse("hello"))]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    with use(HEADGATE_LIMITER=Limiter(plans=PLANS)):
+        yield
+    integration._gate.cache_clear()
+
+
+def use(**values: Any) -> Any:
+    integration._gate.cache_clear()
+    return override_settings(**values)
+
+
+def get(path: str = "/", **headers: str) -> HttpRequest:
+    return RequestFactory().get(path, headers=headers)
+
+
+def hello(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+async def hello_async(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+def test_stacked_decorators_are_one_atomic_chain() -> None:
+    view = rate_limit("small", key=header("X-API-Key"))(rate_limit("large", key=client_address())(hello))
+    key = {"X-API-Key": "ada"}
+    assert view(get(**key)).headers["RateLimit"] == '"small";r=0;t=3600, "large";r=4;t=86400'
+    denied = view(get(**key))
+    assert denied.status_code == 429
+    assert denied.headers["Content-Type"] == "application/problem+json"
+    assert denied.headers["RateLimit"] == '"small";r=0;t=3600, "large";r=4;t=86400'
+    assert denied.headers["Retry-After"] == "3600"
+    assert view(get()).status_code == 400
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+async def test_async_views_work(kind: Any) -> None:
+    with use(HEADGATE_LIMITER=kind(plans=PLANS)):
+        view = rate_limit("small", key=everyone("all"))(hello_async)
+        request = AsyncRequestFactory().get("/")
+        assert (await view(request)).status_code == 200
+        assert (await view(request)).status_code == 429
+
+
+def test_a_class_of_views_is_limited() -> None:
+    @method_decorator(rate_limit("small", key=everyone("all")), name="dispatch")
+    class Hello(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("hello")
+
+    view = Hello.as_view()
+    assert [view(get()).status_code for _ in range(2)] == [200, 429]
+
+
+def test_the_middleware_limits_by_rules() -> None:
+    with use(HEADGATE_LIMITER=Limiter(plans=PLANS), HEADGATE_RULES=[PathRule("/a/*", "small", key=client_address())]):
+        middleware = RateLimitMiddleware(rate_limit("large", key=everyone("all"))(hello))
+        assert middleware(get("/b")).headers["RateLimit"] == '"large";r=4;t=86400'
+        assert middleware(get("/a/b")).headers["RateLimit"] == '"large";r=3;t=86400, "small";r=0;t=3600'
+        assert middleware(get("/a/b")).status_code == 429
+
+
+async def test_the_middleware_is_async_before_async_views() -> None:
+    with use(HEADGATE_LIMITER=AsyncLimiter(plans=PLANS), HEADGATE_RULES=[PathRule("/a", "small", key=principal())]):
+        middleware = RateLimitMiddleware(hello_async)
+
+        async def ask(user: Any) -> int:
+            request = AsyncRequestFactory().get("/a")
+
+            async def auser() -> Any:
+                return user
+
+            request.auser = auser
+            return int((await middleware(request)).status_code)
+
+        ada = SimpleNamespace(is_authenticated=True, pk=7)
+        assert [await ask(ada) for _ in range(2)] == [200, 429]
+        assert await ask(SimpleNamespace(is_authenticated=True, pk=8)) == 200
+        assert await ask(SimpleNamespace(is_authenticated=False, pk=None)) == 400
+
+
+def test_the_principal_is_the_authenticated_user() -> None:
+    view = rate_limit("small", key=principal())(hello)
+
+    def ask(**user: Any) -> int:
+        request = get()
+        request.user = SimpleNamespace(**user)
+        return int(view(request).status_code)
+
+    assert [ask(is_authenticated=True, pk=7) for _ in range(2)] == [200, 429]
+    assert ask(is_authenticated=True, pk=8) == 200
+    assert ask(is_authenticated=False, pk=None) == 400
+    assert view(get()).status_code == 400
+
+
+def test_the_limiter_may_be_named() -> None:
+    with use(HEADGATE_LIMITER=f"{__name__}.named", HEADGATE_PARTITION_KEYS=True):
+        view = rate_limit("small", key=everyone("all"))(hello)
+        assert view(get()).headers["RateLimit"].startswith('"small";r=0;t=3600;pk=:')
+
+
+named = Limiter(plans=PLANS)
+
+
+def test_an_async_limiter_for_sync_views_is_a_mistake() -> None:
+    with use(HEADGATE_LIMITER=AsyncLimiter(plans=PLANS)), pytest.raises(ConfigurationError, match="Limiter"):
+        rate_limit("small", key=everyone("all"))(hello)(get())

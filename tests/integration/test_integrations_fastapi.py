@@ -1,0 +1,438 @@
+"""FastAPI: the decorator and the dependency, on every kind of endpoint, limiter and trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, Request, WebSocket
+from fastapi.responses import StreamingResponse
+from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import HTTPConnection
+
+from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
+from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
+from headgate.admission.model import Charge
+from headgate.admission.ports import Hold
+from headgate.errors import ConfigurationError
+from headgate.integrations.fastapi import (
+    client_address,
+    composite,
+    everyone,
+    header,
+    install,
+    limited,
+    path,
+    principal,
+    rate_limit,
+)
+from headgate.testing import FakeClock
+
+PLANS = [
+    Plan("gold", TokenBucket(capacity=2, per_second=0.5)),
+    Plan("daily", FixedWindow(limit=3, window="P1D")),
+    Plan("wide", SlidingWindow(limit=100, window="PT1M")),
+]
+KEY = {"X-API-Key": "ada"}
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(datetime(2027, 1, 1, tzinfo=UTC))
+
+
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest, clock: FakeClock) -> Limiter | AsyncLimiter:
+    store = MemoryLimitStore(clock=clock)
+    if request.param == "sync":
+        return Limiter(store, plans=PLANS)
+    return AsyncLimiter(AsyncMemoryLimitStore(store), plans=PLANS)
+
+
+@pytest.fixture
+def app(limiter: Limiter | AsyncLimiter) -> FastAPI:
+    app = FastAPI()
+    install(app, limiter)
+    return app
+
+
+@pytest.fixture
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with talk_to(app) as client:
+        yield client
+
+
+def talk_to(app: Any, peer: str = "198.51.100.7") -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app, client=(peer, 4711))
+    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30)
+
+
+async def statuses(client: httpx.AsyncClient, count: int, path: str = "/", **options: Any) -> list[int]:
+    return [(await client.get(path, **options)).status_code for _ in range(count)]
+
+
+async def test_who_waits_as_told_is_admitted(app: FastAPI, client: httpx.AsyncClient, clock: FakeClock) -> None:
+    @app.get("/")
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def endpoint() -> str:
+        return "hello"
+
+    assert await statuses(client, 2, headers=KEY) == [200, 200]
+    denied = await client.get("/", headers=KEY)
+    assert denied.status_code == 429
+    assert denied.headers["Retry-After"] == "2"
+    assert denied.headers["RateLimit-Policy"] == '"gold";q=2;w=4'
+    assert denied.headers["RateLimit"] == '"gold";r=0;t=2'
+    clock.advance(float(denied.headers["Retry-After"]))
+    admitted = await client.get("/", headers=KEY)
+    assert admitted.status_code == 200
+    assert admitted.headers.get_list("RateLimit") == ['"gold";r=0;t=2']
+    assert "Retry-After" not in admitted.headers
+
+
+def find_user(token: str = "none") -> str:
+    return f"user of {token}"
+
+
+async def test_endpoints_keep_their_parameters(app: FastAPI, client: httpx.AsyncClient) -> None:
+    @app.get("/async/{item}")
+    @rate_limit("wide", key=header("X-API-Key"))
+    async def asynchronous(
+        item: int, request: Request, user: Annotated[str, Depends(find_user)], q: str = "-"
+    ) -> list[str]:
+        return [str(item), user, q, request.url.path]
+
+    @app.get("/sync/{item}")
+    @rate_limit("wide", key=header("X-API-Key"))
+    def synchronous(item: int, q: str = "-") -> list[str]:
+        return [str(item), q, threading.current_thread().name]
+
+    answer = await client.get("/async/7?q=a&token=t", headers=KEY)
+    assert answer.json() == ["7", "user of t", "a", "/async/7"]
+    item, q, thread = (await client.get("/sync/8?q=b", headers=KEY)).json()
+    assert (item, q) == ("8", "b")
+    assert thread != threading.main_thread().name
+    assert (await client.get("/async/x", headers=KEY)).status_code == 422
+    parameters = app.openapi()["paths"]["/async/{item}"]["get"]["parameters"]
+    assert [each["name"] for each in parameters] == ["item", "q", "token"]
+
+
+async def test_stacked_decorators_are_one_atomic_chain(app: FastAPI, client: httpx.AsyncClient) -> None:
+    @app.get("/")
+    @rate_limit("daily", key=header("X-API-Key"))
+    @rate_limit("gold", key=client_address())
+    async def endpoint() -> str:
+        return "hello"
+
+    assert await statuses(client, 5, headers=KEY) == [200, 200, 429, 429, 429]
+    told = (await client.get("/", headers=KEY)).headers
+    assert told["RateLimit-Policy"] == '"daily";q=3;w=86400, "gold";q=2;w=4'
+    assert told["RateLimit"] == '"daily";r=1;t=86400, "gold";r=0;t=2'
+
+
+async def test_a_list_of_plans_is_one_atomic_chain(app: FastAPI, client: httpx.AsyncClient, clock: FakeClock) -> None:
+    @app.get("/")
+    @rate_limit(["gold", "daily"], key=header("X-API-Key"))
+    async def endpoint() -> str:
+        return "hello"
+
+    assert await statuses(client, 4, headers=KEY) == [200, 200, 429, 429]
+    clock.advance(4)
+    assert await statuses(client, 2, headers=KEY) == [200, 429]
+    assert (await client.get("/", headers=KEY)).json()["violated-policies"] == ["daily"]
+
+
+async def test_a_plan_held_twice_on_one_key_is_charged_once(app: FastAPI, client: httpx.AsyncClient) -> None:
+    @app.get("/")
+    @rate_limit("daily", key=header("X-API-Key"), cost=2)
+    @rate_limit("daily", key=header("X-API-Key"))
+    async def endpoint() -> str:
+        return "hello"
+
+    assert (await client.get("/", headers=KEY)).headers["RateLimit"] == '"daily";r=1;t=86400'
+
+
+async def test_costs_may_depend_on_the_request(app: FastAPI, client: httpx.AsyncClient) -> None:
+    @app.get("/")
+    @rate_limit("daily", key=header("X-API-Key"), cost=lambda request: int(request.query_params["n"]))
+    async def endpoint() -> str:
+        return "hello"
+
+    assert (await client.get("/?n=2", headers=KEY)).headers["RateLimit"] == '"daily";r=1;t=86400'
+    assert (await client.get("/?n=2", headers=KEY)).status_code == 429
+    assert (await client.get("/?n=1", headers=KEY)).status_code == 200
+    for impossible in (4, 0, -1):
+        refused = await client.get(f"/?n={impossible}", headers={"X-API-Key": "other"})
+        assert refused.status_code == 400
+        assert refused.json()["field"] == "cost"
+    assert (await client.get("/?n=3", headers={"X-API-Key": "other"})).status_code == 200
+
+
+async def test_the_dependency_limits_a_router_and_generators(app: FastAPI, client: httpx.AsyncClient) -> None:
+    router = APIRouter(prefix="/r", dependencies=[Depends(limited("gold", key=header("X-API-Key")))])
+
+    @router.get("/stream")
+    async def stream() -> StreamingResponse:
+        return StreamingResponse(iter(["a", "b"]))
+
+    @router.get("/plain")
+    def plain() -> str:
+        return "hello"
+
+    app.include_router(router)
+    answer = await client.get("/r/stream", headers=KEY)
+    assert answer.text == "ab"
+    assert answer.headers["RateLimit"] == '"gold";r=1;t=2'
+    assert await statuses(client, 2, "/r/plain", headers=KEY) == [200, 429]
+    denied = await client.get("/r/plain", headers=KEY)
+    assert denied.headers["Content-Type"] == "application/problem+json"
+    assert denied.headers["Retry-After"] == "2"
+    assert denied.headers.get_list("RateLimit") == ['"gold";r=0;t=2']
+    assert (await client.get("/r/plain")).status_code == 400
+
+
+async def test_a_dependency_and_a_decorator_both_tell(app: FastAPI, client: httpx.AsyncClient) -> None:
+    @app.get("/", dependencies=[Depends(limited("wide", key=everyone("all")))])
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def endpoint() -> str:
+        return "hello"
+
+    told = (await client.get("/", headers=KEY)).headers
+    assert told.get_list("RateLimit") == ['"wide";r=99;t=120', '"gold";r=1;t=2']
+
+
+def test_a_generator_endpoint_is_refused_when_it_is_decorated() -> None:
+    def lines() -> Iterator[str]:
+        yield "a"
+
+    with pytest.raises(ConfigurationError, match="limited"):
+        rate_limit("gold", key=path())(lines)
+
+
+async def test_without_install_the_mistake_is_named() -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    @rate_limit("gold", key=path())
+    async def endpoint() -> str:
+        return "hello"
+
+    async with talk_to(app) as client:
+        with pytest.raises(ConfigurationError, match="install"):
+            await client.get("/")
+
+
+def test_install_wants_a_limiter() -> None:
+    with pytest.raises(ConfigurationError, match="limiter"):
+        install(FastAPI(), "redis://localhost")  # type: ignore[arg-type]
+
+
+async def test_a_dependency_may_find_the_principal(app: FastAPI, client: httpx.AsyncClient) -> None:
+    async def authenticate(request: Request, user: str = "") -> None:
+        request.state.principal = user or None
+
+    @app.get("/", dependencies=[Depends(authenticate)])
+    @rate_limit("gold", key=principal())
+    async def endpoint() -> str:
+        return "hello"
+
+    assert await statuses(client, 3, "/?user=ada") == [200, 200, 429]
+    assert await statuses(client, 1, "/?user=bob") == [200]
+    assert await statuses(client, 1) == [400]
+
+
+async def test_starlettes_authentication_finds_the_principal(limiter: Limiter | AsyncLimiter) -> None:
+    class Backend(AuthenticationBackend):
+        async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, BaseUser] | None:
+            name = conn.headers.get("X-User")
+            return (AuthCredentials(), SimpleUser(name)) if name else None
+
+    app = FastAPI()
+    install(app, limiter)
+    app.add_middleware(AuthenticationMiddleware, backend=Backend())
+
+    @app.get("/")
+    @rate_limit("gold", key=composite(principal(), path()))
+    async def endpoint() -> str:
+        return "hello"
+
+    async with talk_to(app) as client:
+        assert await statuses(client, 3, headers={"X-User": "ada"}) == [200, 200, 429]
+        assert await statuses(client, 1, headers={"X-User": "bob"}) == [200]
+        assert await statuses(client, 1) == [400]
+
+
+async def test_install_may_say_who_the_principal_is(limiter: Limiter | AsyncLimiter) -> None:
+    async def whoever(request: Request) -> str | None:
+        return request.query_params.get("as")
+
+    app = FastAPI()
+    install(app, limiter, principal=whoever, partition_keys=True)
+
+    @app.get("/")
+    @rate_limit("gold", key=principal())
+    async def endpoint() -> str:
+        return "hello"
+
+    async with talk_to(app) as client:
+        told = (await client.get("/?as=ada")).headers
+        assert told["RateLimit"] == '"gold";r=1;t=2;pk=:/e5DDUC9V97qwYbN:'
+        assert (await client.get("/")).status_code == 400
+
+
+async def test_peer_bug_9_an_address_behind_a_proxy(limiter: Limiter | AsyncLimiter) -> None:
+    app = FastAPI()
+    install(app, limiter)
+
+    @app.get("/")
+    @rate_limit("gold", key=client_address(trusted_proxies=["10.0.0.0/8"]))
+    async def endpoint() -> str:
+        return "hello"
+
+    async with talk_to(app, "198.51.100.7") as stranger, talk_to(app, "10.0.0.1") as proxy:
+        forged = [{"X-Forwarded-For": f"203.0.113.{n}"} for n in range(4)]
+        assert [(await stranger.get("/", headers=each)).status_code for each in forged] == [200, 200, 429, 429]
+        assert [(await proxy.get("/", headers=each)).status_code for each in forged] == [200] * 4
+
+
+async def test_skipped_requests_are_free(app: FastAPI, client: httpx.AsyncClient) -> None:
+    @app.get("/")
+    @rate_limit("gold", key=header("X-API-Key", skip=True))
+    async def endpoint() -> str:
+        return "hello"
+
+    assert await statuses(client, 5) == [200] * 5
+    assert "RateLimit" not in (await client.get("/")).headers
+    assert await statuses(client, 3, headers=KEY) == [200, 200, 429]
+
+
+async def test_other_middleware_does_not_come_between(app: FastAPI, client: httpx.AsyncClient) -> None:
+    async def dispatch(request: Request, call_next: Callable[[Request], Any]) -> Any:
+        return await call_next(request)
+
+    app.add_middleware(BaseHTTPMiddleware, dispatch=dispatch)
+    app.user_middleware.reverse()  # now inside of ours: the endpoint runs in another task than our middleware
+
+    @app.get("/")
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def endpoint() -> str:
+        return "hello"
+
+    assert (await client.get("/", headers=KEY)).headers["RateLimit"] == '"gold";r=1;t=2'
+    assert await statuses(client, 2, headers=KEY) == [200, 429]
+
+
+async def test_a_mounted_app_is_limited_by_its_parents_limiter(app: FastAPI, client: httpx.AsyncClient) -> None:
+    child = FastAPI()
+
+    @child.get("/decorated")
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def decorated() -> str:
+        return "hello"
+
+    @child.get("/depending", dependencies=[Depends(limited("gold", key=header("X-API-Key")))])
+    async def depending() -> str:
+        return "hello"
+
+    app.mount("/child", child)
+    assert await statuses(client, 3, "/child/decorated", headers=KEY) == [200, 200, 429]
+    denied = await client.get("/child/depending", headers=KEY)
+    assert denied.status_code == 429
+    assert denied.headers["Retry-After"] == "2"
+
+
+async def test_an_endpoint_that_fails_still_tells(app: FastAPI) -> None:
+    @app.get("/")
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def endpoint() -> str:
+        raise RuntimeError("boom")
+
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert await statuses(client, 3, headers=KEY) == [500, 500, 429]
+
+
+async def test_a_denial_raised_by_the_application_is_answered(app: FastAPI, client: httpx.AsyncClient) -> None:
+    own = Limiter(plans=[Plan("own", FixedWindow(limit=1, window="PT1H"))])
+
+    @app.get("/")
+    async def endpoint() -> str:
+        own.check("k", ["own"])
+        return "hello"
+
+    assert (await client.get("/")).status_code == 200
+    denied = await client.get("/")
+    assert denied.status_code == 429
+    assert int(denied.headers["Retry-After"]) <= 3600
+    assert denied.json()["violated-policies"] == ["own"]
+
+
+async def test_a_websocket_counts_when_it_connects(app: FastAPI) -> None:
+    @app.websocket("/ws")
+    async def talk(socket: WebSocket, _: Annotated[None, Depends(limited("gold", key=everyone("all")))]) -> None:
+        await socket.accept()
+        await socket.close()
+
+    for _ in range(2):
+        accepted, *_rest = await connect(app, "/ws")
+        assert accepted["type"] == "websocket.accept"
+        assert b"ratelimit" in dict(accepted["headers"])
+    assert await connect(app, "/ws") == [{"type": "websocket.close", "code": 1013, "reason": "rate limit exceeded"}]
+    start, _body = await connect(app, "/ws", extensions={"websocket.http.response": {}})
+    assert start["status"] == 429
+    assert (b"retry-after", b"2") in start["headers"]
+
+
+async def connect(app: Any, path: str, **scope: Any) -> list[dict[str, Any]]:
+    """What an app sends to a WebSocket that connects."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    basic = {"type": "websocket", "path": path, "headers": [], "query_string": b"", "client": ("198.51.100.7", 1)}
+    await app({**basic, **scope}, receive, send)
+    return sent
+
+
+class HeldStore(MemoryLimitStore):
+    """A store that answers only after the event loop has turned."""
+
+    in_process = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turned = threading.Event()
+
+    def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision:
+        assert self.turned.wait(10), "the event loop stood still while the store was asked"
+        return super().decide(chain, spend=spend, hold=hold, now_us=now_us)
+
+
+async def test_peer_bug_10_a_sync_limiter_never_blocks_the_event_loop() -> None:
+    store = HeldStore()
+    app = FastAPI()
+    install(app, Limiter(store, plans=PLANS))
+
+    @app.get("/")
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def endpoint() -> str:
+        return "hello"
+
+    async with talk_to(app) as client:
+        request = asyncio.create_task(client.get("/", headers=KEY))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.01, store.turned.set)
+        assert (await request).status_code == 200

@@ -1,0 +1,139 @@
+"""Flask: the decorator and the rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask import Flask, Response, request
+
+from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
+from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.integrations.flask import PathRule, client_address, everyone, header, install, principal, rate_limit
+
+PLANS = [Plan("small", FixedWindow(limit=1, window="PT1H")), Plan("large", FixedWindow(limit=5, window="P1D"))]
+KEY = {"X-API-Key": "ada"}
+
+
+def make(*rules: PathRule, **options: Any) -> Flask:
+    app = Flask(__name__)
+    app.testing = True
+    install(app, Limiter(plans=PLANS), rules, **options)
+    return app
+
+
+def test_stacked_decorators_are_one_atomic_chain() -> None:
+    app = make()
+
+    @app.get("/<name>")
+    @rate_limit("small", key=header("X-API-Key"))
+    @rate_limit("large", key=client_address())
+    def view(name: str) -> str:
+        return f"hello {name}"
+
+    client = app.test_client()
+    first = client.get("/ada", headers=KEY)
+    assert first.text == "hello ada"
+    assert first.headers["RateLimit"] == '"small";r=0;t=3600, "large";r=4;t=86400'
+    denied = client.get("/ada", headers=KEY)
+    assert denied.status_code == 429
+    assert denied.mimetype == "application/problem+json"
+    assert denied.headers["RateLimit"] == '"small";r=0;t=3600, "large";r=4;t=86400'
+    assert denied.headers["Retry-After"] == "3600"
+    assert client.get("/ada").status_code == 400
+
+
+def test_rules_and_decorators_both_tell() -> None:
+    app = make(PathRule("/*", "large", key=everyone("all")))
+
+    @app.get("/")
+    @rate_limit("small", key=header("X-API-Key", default="anonymous"))
+    def view() -> Response:
+        return Response("hello")
+
+    client = app.test_client()
+    told = client.get("/").headers
+    assert told.get_all("RateLimit") == ['"large";r=4;t=86400', '"small";r=0;t=3600']
+    assert client.get("/").status_code == 429
+    assert client.get("/nowhere").status_code == 404
+    assert [client.get("/nowhere").status_code for _ in range(3)] == [404, 404, 429]
+
+
+def test_async_views_work() -> None:
+    pytest.importorskip("asgiref")
+    app = make()
+
+    @app.get("/")
+    @rate_limit("small", key=everyone("all"))
+    async def view() -> str:
+        return "hello"
+
+    client = app.test_client()
+    assert client.get("/").text == "hello"
+    assert client.get("/").status_code == 429
+
+
+def test_the_principal_is_the_servers_or_the_applications() -> None:
+    app = make()
+    app.add_url_rule("/", "view", rate_limit("small", key=principal())(lambda: "hello"))
+    client = app.test_client()
+    assert client.get("/", environ_overrides={"REMOTE_USER": "ada"}).status_code == 200
+    assert client.get("/", environ_overrides={"REMOTE_USER": "ada"}).status_code == 429
+    assert client.get("/", environ_overrides={"REMOTE_USER": "bob"}).status_code == 200
+    assert client.get("/", headers={"Authorization": "Basic YWRhOng="}).status_code == 400
+
+    chosen = make(principal=lambda request: request.args.get("as"))
+    chosen.add_url_rule("/", "view", rate_limit("small", key=principal())(lambda: "hello"))
+    assert chosen.test_client().get("/?as=ada").status_code == 200
+    assert chosen.test_client().get("/").status_code == 400
+
+
+def test_functions_are_given_the_request() -> None:
+    app = make()
+
+    @app.get("/")
+    @rate_limit("large", key=lambda request: request.args["k"], cost=lambda request: int(request.args["n"]))
+    def view() -> str:
+        return str(request.args["n"])
+
+    client = app.test_client()
+    assert client.get("/?k=a&n=4").headers["RateLimit"] == '"large";r=1;t=86400'
+    assert client.get("/?k=a&n=2").status_code == 429
+    assert client.get("/?k=a&n=6").status_code == 400
+
+
+def test_an_async_key_is_the_applications_mistake() -> None:
+    async def find(request: object) -> str:
+        return "ada"
+
+    app = make()
+    app.add_url_rule("/", "view", rate_limit("small", key=find)(lambda: "hello"))
+    with pytest.raises(ConfigurationError, match="async"):
+        app.test_client().get("/")
+
+
+def test_a_denial_raised_by_the_application_is_answered() -> None:
+    app, own = make(), Limiter(plans=PLANS)
+
+    @app.get("/")
+    def view() -> str:
+        decision = own.acquire("k", ["small"])
+        if not decision:
+            raise RateLimitExceeded(decision)
+        return "hello"
+
+    client = app.test_client()
+    assert client.get("/").status_code == 200
+    denied = client.get("/")
+    assert denied.status_code == 429
+    assert denied.headers["Retry-After"] == "3600"
+
+
+def test_mistakes_are_named() -> None:
+    app = Flask(__name__)
+    app.testing = True
+    app.add_url_rule("/", "view", rate_limit("small", key=everyone("all"))(lambda: "hello"))
+    with pytest.raises(ConfigurationError, match="install"):
+        app.test_client().get("/")
+    with pytest.raises(ConfigurationError, match="Limiter"):
+        install(app, AsyncLimiter(plans=PLANS))  # type: ignore[arg-type]

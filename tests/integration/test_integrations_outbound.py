@@ -1,0 +1,230 @@
+"""Outbound calls: what a server says is understood, and requests are held back, but never beyond the bound."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+import requests
+
+from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
+from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
+from headgate.integrations.outbound import Courtesy
+from headgate.integrations.requests import LimitedAdapter
+from headgate.integrations.served import Pauses, ServiceLimit, retry_after, service_limits, told
+
+PLANS = [Plan("own", TokenBucket(capacity=2, per_second=0.01)), Plan("free", TokenBucket(capacity=99, per_second=99))]
+
+
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [
+        ('"default";r=50;t=30', [ServiceLimit("default", 50, 30)]),
+        ('"a";r=1;t=2, "b";r=0', [ServiceLimit("a", 1, 2), ServiceLimit("b", 0, None)]),
+        ('"a,b;r=9";r=1;t=2', [ServiceLimit("a,b;r=9", 1, 2)]),
+        ('"a\\"b";r=1', [ServiceLimit('a\\"b', 1, None)]),
+        ('"a";r=0;t=7;pk=:QXBwLTk5OQ==:', [ServiceLimit("a", 0, 7)]),
+        ("", []),
+        ("limit=100, remaining=50, reset=5", []),
+        ('"a";r=-1', []),
+        ('"a";r=x;t=1', []),
+        ('"a";r=1.5', []),
+        ('"a";r=9999999999999999', []),
+        ('"a', []),
+        (";;;,,,===", []),
+    ],
+)
+def test_rate_limit_fields_are_understood_or_ignored(value: str, limits: list[ServiceLimit]) -> None:
+    assert service_limits(value) == limits
+
+
+def test_retry_after_may_be_seconds_or_a_date() -> None:
+    assert retry_after("120") == 120
+    assert retry_after(" 0 ") == 0
+    soon = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True))
+    assert soon is not None
+    assert 55 < soon <= 60
+    assert retry_after("Fri, 31 Dec 1999 23:59:59 GMT") == 0
+    assert retry_after("9" * 400) == 1e15
+    for wrong in ("", "soon", "-1", "1.5", "Fri, 99 Dec 1999", "٣"):
+        assert retry_after(wrong) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "wait"),
+    [
+        (429, {"Retry-After": "7", "RateLimit": '"a";r=0;t=99'}, 7),
+        (503, {"Retry-After": "7"}, 7),
+        (301, {"Retry-After": "7"}, 0),
+        (200, {"RateLimit": '"a";r=0;t=3, "b";r=0;t=5, "c";r=1;t=60'}, 5),
+        (200, {"RateLimit": '"a";r=1;t=3'}, 0),
+        (429, {"Retry-After": "nonsense", "RateLimit": '"a";r=0;t=3'}, 3),
+        (429, {}, 0),
+    ],
+)
+def test_what_a_response_asks_for(status: int, headers: dict[str, str], wait: float) -> None:
+    assert told(status, headers.get) == wait
+
+
+class Time:
+    """A clock that moves when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+
+def test_pauses_end_are_bounded_and_are_not_shortened() -> None:
+    time = Time()
+    pauses = Pauses(3600, time.monotonic)
+    pauses.learn("a", 429, {"Retry-After": "10"}.get)
+    pauses.learn("a", 429, {"Retry-After": "3"}.get)
+    pauses.learn("b", 429, {"Retry-After": "999999999"}.get)
+    assert (pauses.remaining("a"), pauses.remaining("b"), pauses.remaining("c")) == (10, 3600, 0)
+    time.now += 10
+    assert pauses.remaining("a") == 0
+    for n in range(3000):
+        pauses.learn(f"host{n}", 429, {"Retry-After": "10"}.get)
+    assert len(pauses._until) <= 1024
+    assert pauses.remaining("host2999") == 10
+
+
+async def test_a_request_waits_as_long_as_the_server_asked() -> None:
+    time = Time()
+    courtesy = Courtesy("free", None, 1, 30, time.monotonic)
+    courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
+    assert time.slept == []
+    courtesy.learn("host", 429, {"Retry-After": "12"}.get)
+    courtesy.hold(Limiter(plans=PLANS), "other", time.sleep)
+    assert time.slept == []
+    courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
+    assert time.slept == [12]
+    courtesy.learn("host", 200, {"RateLimit": '"x";r=0;t=4'}.get)
+    await courtesy.hold_async(AsyncLimiter(plans=PLANS), "host", time.sleep_async)
+    assert time.slept == [12, 4]
+
+
+async def test_a_wait_beyond_the_bound_is_refused() -> None:
+    time = Time()
+    courtesy = Courtesy("free", None, 1, 30, time.monotonic)
+    courtesy.learn("host", 429, {"Retry-After": "31"}.get)
+    with pytest.raises(RateLimitExceeded) as refused:
+        courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
+    assert refused.value.decision.retry_after == 31
+    with pytest.raises(RateLimitExceeded):
+        await courtesy.hold_async(AsyncLimiter(plans=PLANS), "host", time.sleep_async)
+    time.now += 2
+    courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
+    assert time.slept == [29]
+
+
+def test_a_pause_learnt_while_waiting_for_our_own_limit_is_kept() -> None:
+    time = Time()
+    courtesy = Courtesy("free", None, 1, 30, time.monotonic)
+
+    class Learning(Limiter):
+        def wait(self, *args: Any, **kwargs: Any) -> Any:
+            if not time.slept:
+                courtesy.learn("host", 429, {"Retry-After": "5"}.get)
+            return super().wait(*args, **kwargs)
+
+    courtesy.hold(Learning(plans=PLANS), "host", time.sleep)
+    assert time.slept == [5]
+
+
+def test_a_negative_bound_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="max_wait"):
+        Courtesy("free", None, 1, -1)
+
+
+class Partner(BaseHTTPRequestHandler):
+    """Answers 200, or what the path asks for, and counts."""
+
+    calls: list[str]
+
+    def do_GET(self) -> None:
+        self.calls.append(self.path)
+        self.send_response(429 if "busy" in self.path else 200)
+        if "busy" in self.path:
+            self.send_header("Retry-After", "3600")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def partner() -> Iterator[tuple[str, list[str]]]:
+    calls: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("OwnPartner", (Partner,), {"calls": calls}))
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", calls
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_httpx_is_held_back_by_its_own_limit_and_the_servers(partner: tuple[str, list[str]]) -> None:
+    url, calls = partner
+    with httpx.Client(transport=LimitedTransport(Limiter(plans=PLANS), "own", max_wait=0.1)) as client:
+        assert [client.get(url).status_code for _ in range(2)] == [200, 200]
+        with pytest.raises(RateLimitExceeded) as refused:
+            client.get(url)
+        assert refused.value.decision.plan == "own"
+    with httpx.Client(transport=LimitedTransport(Limiter(plans=PLANS), "free", max_wait=0.1)) as client:
+        assert client.get(f"{url}/busy").status_code == 429
+        with pytest.raises(RateLimitExceeded) as refused:
+            client.get(url)
+        assert 3590 < refused.value.decision.retry_after <= 3600
+    assert calls == ["/", "/", "/busy"]
+
+
+async def test_async_httpx_is_held_back_by_its_own_limit_and_the_servers(partner: tuple[str, list[str]]) -> None:
+    url, calls = partner
+    limiter = AsyncLimiter(plans=PLANS)
+    async with httpx.AsyncClient(transport=AsyncLimitedTransport(limiter, "own", key="k", max_wait=0.1)) as client:
+        assert [(await client.get(url)).status_code for _ in range(2)] == [200, 200]
+        with pytest.raises(RateLimitExceeded):
+            await client.get(url)
+    assert (await limiter.peek("k", ["own"])).remaining == 0
+    async with httpx.AsyncClient(transport=AsyncLimitedTransport(limiter, "free", max_wait=0.1)) as client:
+        assert (await client.get(f"{url}/busy")).status_code == 429
+        with pytest.raises(RateLimitExceeded):
+            await client.get(url)
+    assert calls == ["/", "/", "/busy"]
+
+
+def test_requests_is_held_back_by_its_own_limit_and_the_servers(partner: tuple[str, list[str]]) -> None:
+    url, calls = partner
+    limiter = Limiter(plans=PLANS)
+    with requests.Session() as session:
+        session.mount("http://", LimitedAdapter(limiter, "own", max_wait=0.1, pool_maxsize=2))
+        named = url.replace("http://", "http://ada:secret@")
+        assert [session.get(each, timeout=30).status_code for each in (url, named)] == [200, 200]
+        with pytest.raises(RateLimitExceeded):
+            session.get(url, timeout=30)
+    with requests.Session() as session:
+        session.mount("http://", LimitedAdapter(limiter, "free", max_wait=0.1))
+        assert session.get(f"{url}/busy", timeout=30).status_code == 429
+        with pytest.raises(RateLimitExceeded):
+            session.get(url, timeout=30)
+    assert calls == ["/", "/", "/busy"]
