@@ -15,6 +15,7 @@ from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.adapters.sql import migrate
 from headgate.adapters.sql import tables as sql_tables
 from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.limits import AsyncSqlLimitStore, SqlLimitStore
 from headgate.adapters.sql.queue import SqlQueueStore
 from headgate.adapters.sql.slot_store import SqlSlotStore
 from headgate.admission.ports import AsyncLimitStore, LimitStore
@@ -121,6 +122,7 @@ def migration_script(dialect: str) -> str:
 
 
 _REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
+_SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
 
 
 def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
@@ -131,6 +133,8 @@ def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
     if scheme in _REDIS_SCHEMES:
         redis_store: LimitStore = _redis_limits().RedisLimitStore(url, deadline=deadline)
         return redis_store
+    if scheme.partition("+")[0] in _SQL_SCHEMES:
+        return SqlLimitStore(url, deadline=deadline)
     raise _no_limit_store(scheme)
 
 
@@ -142,6 +146,8 @@ def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitS
     if scheme in _REDIS_SCHEMES:
         redis_store: AsyncLimitStore = _redis_limits().AsyncRedisLimitStore(url, deadline=deadline)
         return redis_store
+    if scheme.partition("+")[0] in _SQL_SCHEMES:
+        return AsyncSqlLimitStore(url, deadline=deadline)
     raise _no_limit_store(scheme)
 
 
@@ -155,5 +161,6 @@ def _redis_limits() -> ModuleType:
 def _no_limit_store(scheme: str) -> ConfigurationError:
     return ConfigurationError(
         "store",
-        f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel:// or redis+cluster://",
+        f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel://, redis+cluster://, "
+        "sqlite:// or postgresql://",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
+from uuid import uuid4
 
 import pytest
 
@@ -13,6 +14,7 @@ from headgate.bootstrap import async_limit_store, limit_store, slot_store
 from headgate.slots.ports import SlotStore
 from headgate.testing.availability import available
 from headgate.testing.plugin import SHARED
+from headgate.testing.servers.postgres import PostgresDatabases
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
 
 SLOT_STORES = ["memory", "sqlite", "postgresql", "oracle"]
@@ -60,6 +62,19 @@ def sentinel_location() -> Iterator[str]:
             yield group.url
 
 
+@pytest.fixture(scope="module")
+def postgres_location(postgres_server: PostgresDatabases) -> Iterator[str]:
+    """A database in the shared PostgreSQL, for all tests of a module."""
+    name = f"limits_{uuid4().hex[:16]}"
+    yield postgres_server.create(name)
+    postgres_server.drop(name)
+
+
+@pytest.fixture(scope="module")
+def sqlite_location(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('limits') / 'limits.db'}"
+
+
 def _opened(url: str) -> Iterator[LimitStore]:
     store = limit_store(url, deadline=30)
     yield store
@@ -102,3 +117,23 @@ def redis_sentinel_limit_store(sentinel_location: str) -> Iterator[LimitStore]:
 @pytest.fixture(scope="module")
 def async_redis_sentinel_limit_store(sentinel_location: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
     yield from _awaited(sentinel_location, runner)
+
+
+@pytest.fixture(scope="module")
+def sqlite_limit_store(sqlite_location: str) -> Iterator[LimitStore]:
+    yield from _opened(sqlite_location)
+
+
+@pytest.fixture(scope="module")
+def async_sqlite_limit_store(sqlite_location: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
+    yield from _awaited(sqlite_location, runner)
+
+
+@pytest.fixture(scope="module")
+def postgres_limit_store(postgres_location: str) -> Iterator[LimitStore]:
+    yield from _opened(postgres_location)
+
+
+@pytest.fixture(scope="module")
+def async_postgres_limit_store(postgres_location: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
+    yield from _awaited(postgres_location, runner)

@@ -20,6 +20,10 @@ from tests.contracts.limit_store import T0, Replay, blocking, histories
 STORES: list[Any] = [
     "memory",
     "async_memory",
+    "sqlite",
+    "async_sqlite",
+    pytest.param("postgres", marks=pytest.mark.postgres),
+    pytest.param("async_postgres", marks=pytest.mark.postgres),
     *(
         pytest.param(f"{call}{shape}", marks=pytest.mark.redis)
         for shape in ("redis", "redis_cluster", "redis_sentinel")
