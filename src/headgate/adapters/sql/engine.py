@@ -54,14 +54,17 @@ def database_url(text: str) -> URL:
 class Database:
     """A pool of connections to one database. Open it, share it between stores, close it once."""
 
-    def __init__(self, url: str, *, pool_size: int = 10) -> None:
+    def __init__(self, url: str, *, pool_size: int = 10, deadline: float = 30.0) -> None:
         self.url = database_url(url)
         self.dialect = self.url.get_backend_name()
+        self._deadline = deadline
         self._threads: ThreadPoolExecutor | None = None
         self._engine: Engine | None = None
         self.async_engine: AsyncEngine | None = None
         if self.dialect == "postgresql":
-            self.async_engine = create_async_engine(self.url, pool_size=pool_size, max_overflow=0, pool_pre_ping=False)
+            self.async_engine = create_async_engine(
+                self.url, pool_size=pool_size, max_overflow=0, connect_args={"connect_timeout": 10}
+            )
         else:
             # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
             width = 1 if self.dialect == "sqlite" else pool_size
@@ -69,20 +72,21 @@ class Database:
             self._threads = ThreadPoolExecutor(width, thread_name_prefix="headgate-sql")
 
     async def write(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs `work(connection, …)` in a transaction: committed when it returns, rolled back when it raises."""
-        with translated():
-            if self.async_engine is not None:
-                async with self.async_engine.begin() as connection:
-                    return await connection.run_sync(work, *args, **kwargs)
-            return await self._on_thread(_in_transaction, False, work, args, kwargs)
+        """Runs `work(connection, …)` in a transaction: committed when it returns, rolled back when it raises.
+
+        `StoreUnavailable` if there is no answer within the deadline; it may then have been committed or not.
+        """
+        return await self._run(self._deadline, False, work, args, kwargs)
+
+    async def write_unhurried(
+        self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """`write` without a deadline: for migrations, which take as long as the tables are large."""
+        return await self._run(None, False, work, args, kwargs)
 
     async def read(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs `work(connection, …)` without taking the write lock; what it reads is one snapshot a statement."""
-        with translated():
-            if self.async_engine is not None:
-                async with self.async_engine.begin() as connection:
-                    return await connection.run_sync(work, *args, **kwargs)
-            return await self._on_thread(_in_transaction, True, work, args, kwargs)
+        return await self._run(self._deadline, True, work, args, kwargs)
 
     async def close(self) -> None:
         """Ends every connection. Transactions in flight on worker threads finish first."""
@@ -92,15 +96,18 @@ class Database:
             await asyncio.to_thread(self._threads.shutdown)
             self._engine.dispose()
 
-    async def _on_thread(
-        self, runner: Callable[..., R], read_only: bool, work: Callable[..., R], args: Any, kwargs: Any
-    ) -> R:
-        # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
-        return await asyncio.shield(
-            asyncio.get_running_loop().run_in_executor(
-                self._threads, runner, cast(Engine, self._engine), read_only, work, args, kwargs
-            )
-        )
+    async def _run(self, deadline: float | None, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
+        with translated():
+            async with asyncio.timeout(deadline):
+                if self.async_engine is not None:
+                    async with self.async_engine.begin() as connection:
+                        return await connection.run_sync(work, *args, **kwargs)
+                # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
+                return await asyncio.shield(
+                    asyncio.get_running_loop().run_in_executor(
+                        self._threads, _in_transaction, cast(Engine, self._engine), read_only, work, args, kwargs
+                    )
+                )
 
 
 def _in_transaction(engine: Engine, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:

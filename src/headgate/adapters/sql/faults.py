@@ -26,6 +26,8 @@ def translated() -> Iterator[None]:
         raise StoreUnavailable("no database connection became free in time") from error
     except sa.exc.SQLAlchemyError as error:
         raise StoreError(f"database error: {type(error).__name__}") from error
+    except TimeoutError as error:
+        raise StoreUnavailable("the database did not answer in time") from error
     except OSError as error:
         raise StoreUnavailable(f"database unreachable: {error.strerror or type(error).__name__}") from error
 

@@ -21,7 +21,7 @@ async def upgrade(database: Database) -> list[str]:
     """Applies what is missing, oldest first, and returns its names; an up-to-date database is left alone."""
     if not await database.read(pending):
         return []
-    return await database.write(_upgrade)
+    return await database.write_unhurried(_upgrade)
 
 
 async def status(database: Database) -> tuple[str | None, list[str]]:

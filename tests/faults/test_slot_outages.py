@@ -1,0 +1,77 @@
+"""Slots while their database goes away, comes back, or does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.slot_store import SqlSlotStore
+from headgate.bootstrap import slot_store
+from headgate.errors import StoreUnavailable
+from headgate.iso8601 import to_ms
+from headgate.slots import AssignedSlot, SlotScheduler, WindowPolicy
+from headgate.testing import PostgresServer, eventually
+from tests.contracts.slot_ledger import check_ledger
+
+T = datetime(2031, 3, 1, 16, tzinfo=UTC)
+NOW_MS = to_ms(T) - 1
+
+
+async def test_a_database_killed_under_load_loses_nothing_that_was_told(own_postgres: PostgresServer) -> None:
+    store = await slot_store(own_postgres.url)
+    async with SlotScheduler(store) as slots:
+        await slots.configure("c", WindowPolicy(10, "PT1S"))
+        told: dict[str, AssignedSlot] = {}
+        outages = 0
+
+        async def caller(number: int) -> None:
+            nonlocal outages
+            for step in range(40):
+                event_id = f"e{number}-{step}"
+                while event_id not in told:
+                    try:
+                        told[event_id] = await slots.assign(event_id, "c", T)
+                    except StoreUnavailable:
+                        outages += 1
+                        await asyncio.sleep(0.01)
+
+        callers = asyncio.gather(*(caller(number) for number in range(25)))
+        await eventually(lambda: len(told) > 200)
+        await asyncio.to_thread(own_postgres.kill)
+        with pytest.raises(StoreUnavailable):
+            await slots.assign("while-down", "c", T)
+        await asyncio.to_thread(own_postgres.start)
+        await callers
+        assert outages > 0
+        for event_id, slot in told.items():
+            assert (await slots.find(event_id)).scheduled_ms == slot.scheduled_ms
+        held = await check_ledger(store, "c", NOW_MS)
+        # "while-down" may have been committed or not: its caller was told neither.
+        assert sum(held.values()) - 1000 in (0, 1)
+        assert sorted(held.values())[1:] == [10] * (len(held) - 1)
+
+
+async def test_a_database_that_does_not_answer_is_an_outage_not_a_hang(own_postgres: PostgresServer) -> None:
+    await (await slot_store(own_postgres.url)).close()  # migrated
+    store = SqlSlotStore(Database(own_postgres.url, deadline=0.5))
+    async with SlotScheduler(store) as slots:
+        await slots.configure("c", WindowPolicy(10, "PT1S"))
+        await slots.assign("before", "c", T)
+        own_postgres.pause()
+        try:
+            with pytest.raises(StoreUnavailable):
+                await slots.assign("during", "c", T)
+        finally:
+            own_postgres.resume()
+        await eventually(lambda: _assigned(slots, "after"))
+        assert (await slots.find("before")).event_id == "before"
+
+
+async def _assigned(slots: SlotScheduler, event_id: str) -> bool:
+    try:
+        return (await slots.assign(event_id, "c", T)).event_id == event_id
+    except StoreUnavailable:
+        return False
