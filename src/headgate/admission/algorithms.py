@@ -13,7 +13,8 @@ new, so an algorithm can be changed under live keys. Time is integer microsecond
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 from headgate.admission.model import FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
 
@@ -35,18 +36,23 @@ def at(spec: Spec, state: State | None, now_us: int) -> State:
     lives, the key counts as spent as of now. So going back never grants anything, nor locks a key for long.
     """
     if state is None or state[0] != spec.tag:
-        return _as_new(spec, now_us)
-    if stranded(spec, state, now_us):
-        return _spent(spec, now_us)
-    match spec:
-        case TokenBucket():
-            return _bucket_at(spec, state, now_us)
-        case FixedWindow():
-            return _fixed_at(spec, state, now_us)
-        case SlidingWindow():
-            return _sliding_at(spec, state, now_us)
-        case SlidingLog():
-            return _log_at(spec, state, now_us)
+        return _ARITHMETIC[spec.tag].new(spec, now_us)
+    return _ARITHMETIC[spec.tag].at(spec, state, now_us)
+
+
+def room(spec: Spec, view: State, now_us: int, cost: int) -> Room:
+    """What `view` (made by `at` for the same `now_us`) offers to a cost of at most `spec.size`."""
+    return _ARITHMETIC[spec.tag].room(spec, view, now_us, cost)
+
+
+def take(spec: Spec, view: State, now_us: int, cost: int) -> State:
+    """`view` with `cost` more spent, whether it fits or not; what does not fit is cut at the limit."""
+    return _ARITHMETIC[spec.tag].take(spec, view, now_us, cost)
+
+
+def give(spec: Spec, view: State, cost: int) -> State:
+    """`view` with `cost` given back, at most what it has spent."""
+    return _ARITHMETIC[spec.tag].give(spec, view, cost)
 
 
 def stranded(spec: Spec, state: State, now_us: int) -> bool:
@@ -54,64 +60,7 @@ def stranded(spec: Spec, state: State, now_us: int) -> bool:
 
     A state with nothing spent is as new whatever its time.
     """
-    if state[0] != spec.tag:
-        return False
-    match spec:
-        case TokenBucket():
-            spent, instant = state[2], state[3]
-        case FixedWindow():
-            spent, instant = state[2], state[1]
-        case SlidingWindow():
-            spent, instant = state[2] + state[3], state[1]
-        case SlidingLog():
-            spent, instant = len(state) - 1, state[-2] if len(state) > 1 else 0
-    return spent > 0 and instant - now_us > spec.life_us
-
-
-def room(spec: Spec, view: State, now_us: int, cost: int) -> Room:
-    """What `view` (made by `at` for the same `now_us`) offers to a cost of at most `spec.size`."""
-    match spec:
-        case TokenBucket():
-            return _bucket_room(spec, view, now_us, cost)
-        case FixedWindow():
-            return _fixed_room(spec, view, now_us, cost)
-        case SlidingWindow():
-            return _sliding_room(spec, view, now_us, cost)
-        case SlidingLog():
-            return _log_room(spec, view, now_us, cost)
-
-
-def take(spec: Spec, view: State, now_us: int, cost: int) -> State:
-    """`view` with `cost` more spent, whether it fits or not; what does not fit is cut at the limit."""
-    match spec:
-        case TokenBucket():
-            tag, unit, debt, last = view
-            return (tag, unit, min(debt + cost * unit, spec.full), last)
-        case FixedWindow():
-            tag, start, used = view
-            return (tag, start, min(used + cost, spec.limit))
-        case SlidingWindow():
-            tag, start, before, used = view
-            return (tag, start, before, min(used + cost, spec.limit))
-        case SlidingLog():
-            return _log_take(spec, view, now_us, cost)
-
-
-def give(spec: Spec, view: State, cost: int) -> State:
-    """`view` with `cost` given back, at most what it has spent."""
-    match spec:
-        case TokenBucket():
-            tag, unit, debt, last = view
-            return (tag, unit, max(debt - cost * unit, 0), last)
-        case FixedWindow():
-            tag, start, used = view
-            return (tag, start, max(used - cost, 0))
-        case SlidingWindow():
-            tag, start, before, used = view
-            rest = max(cost - used, 0)
-            return (tag, start, max(before - rest, 0), max(used - cost, 0))
-        case SlidingLog():
-            return _log_give(view, cost)
+    return state[0] == spec.tag and _ARITHMETIC[spec.tag].instant(state) - now_us > spec.life_us
 
 
 def life_us(spec: Spec, state: State, now_us: int) -> int:
@@ -119,38 +68,28 @@ def life_us(spec: Spec, state: State, now_us: int) -> int:
     return max(room(spec, at(spec, state, now_us), now_us, 1).reset_after_us, 1)
 
 
-def _as_new(spec: Spec, now_us: int) -> State:
-    match spec:
-        case TokenBucket():
-            return (spec.tag, spec.unit, 0, now_us)
-        case FixedWindow():
-            return (spec.tag, now_us, 0)
-        case SlidingWindow():
-            return (spec.tag, now_us, 0, 0)
-        case SlidingLog():
-            return (spec.tag,)
-
-
-def _spent(spec: Spec, now_us: int) -> State:
-    return take(spec, _as_new(spec, now_us), now_us, spec.size)
-
-
 # Token bucket: (tag, unit, debt, last). The debt is what is missing from a full bucket, in ticks, as of `last`: a
 # raised capacity therefore adds room at once.
 
 
+def _bucket_new(spec: TokenBucket, now_us: int) -> State:
+    return (1, spec.unit, 0, now_us)
+
+
 def _bucket_at(spec: TokenBucket, state: State, now_us: int) -> State:
-    tag, unit, debt, last = state
+    _, unit, debt, last = state
     if unit != spec.unit:
         # Another rate: whole tokens carry over, a begun token counts as spent. Cut first, so the product stays small.
         debt = min(-(-debt // unit), spec.capacity) * spec.unit
     debt = min(debt, spec.full)
     elapsed = now_us - last
     if elapsed >= spec.life_us or debt == 0:
-        return (tag, spec.unit, 0, now_us)
-    if elapsed < 0:
-        return (tag, spec.unit, debt, last)
-    return (tag, spec.unit, max(debt - elapsed * spec.gain, 0), now_us)
+        return (1, spec.unit, 0, now_us)
+    if elapsed >= 0:
+        return (1, spec.unit, max(debt - elapsed * spec.gain, 0), now_us)
+    if -elapsed > spec.life_us:
+        return (1, spec.unit, spec.full, now_us)
+    return (1, spec.unit, debt, last)
 
 
 def _bucket_room(spec: TokenBucket, view: State, now_us: int, cost: int) -> Room:
@@ -164,14 +103,35 @@ def _bucket_room(spec: TokenBucket, view: State, now_us: int, cost: int) -> Room
     )
 
 
+def _bucket_take(spec: TokenBucket, view: State, now_us: int, cost: int) -> State:
+    tag, unit, debt, last = view
+    return (tag, unit, min(debt + cost * unit, spec.full), last)
+
+
+def _bucket_give(spec: TokenBucket, view: State, cost: int) -> State:
+    tag, unit, debt, last = view
+    return (tag, unit, max(debt - cost * unit, 0), last)
+
+
+def _bucket_instant(state: State) -> int:
+    return state[3] if state[2] else 0
+
+
 # Fixed window: (tag, start, used). A window that has not been used has not begun.
 
 
+def _fixed_new(spec: FixedWindow, now_us: int) -> State:
+    return (2, now_us, 0)
+
+
 def _fixed_at(spec: FixedWindow, state: State, now_us: int) -> State:
-    tag, start, used = state
-    if now_us - start >= spec.window_us or used == 0:
-        return (tag, now_us, 0)
-    return (tag, start, min(used, spec.limit))
+    _, start, used = state
+    elapsed = now_us - start
+    if elapsed >= spec.window_us or used == 0:
+        return (2, now_us, 0)
+    if -elapsed > spec.life_us:
+        return (2, now_us, spec.limit)
+    return (2, start, min(used, spec.limit))
 
 
 def _fixed_room(spec: FixedWindow, view: State, now_us: int, cost: int) -> Room:
@@ -180,20 +140,40 @@ def _fixed_room(spec: FixedWindow, view: State, now_us: int, cost: int) -> Room:
     return Room(spec.limit - used, ends if used + cost > spec.limit else 0, ends if used else 0)
 
 
+def _fixed_take(spec: FixedWindow, view: State, now_us: int, cost: int) -> State:
+    tag, start, used = view
+    return (tag, start, min(used + cost, spec.limit))
+
+
+def _fixed_give(spec: FixedWindow, view: State, cost: int) -> State:
+    tag, start, used = view
+    return (tag, start, max(used - cost, 0))
+
+
+def _fixed_instant(state: State) -> int:
+    return state[1] if state[2] else 0
+
+
 # Sliding window: (tag, start, before, used). `before` is the last window's count; it weighs by the grains of the last
 # window still in view, rounded up to whole units.
 
 
+def _sliding_new(spec: SlidingWindow, now_us: int) -> State:
+    return (3, now_us, 0, 0)
+
+
 def _sliding_at(spec: SlidingWindow, state: State, now_us: int) -> State:
-    tag, start, before, used = state
+    _, start, before, used = state
     before, used = min(before, spec.limit), min(used, spec.limit)
     elapsed = now_us - start
     if elapsed >= spec.window_us:
         start, before, used = start + spec.window_us, used, 0
         elapsed -= spec.window_us
     if elapsed >= spec.window_us or before == used == 0:
-        return (tag, now_us, 0, 0)
-    return (tag, start, before, used)
+        return (3, now_us, 0, 0)
+    if -elapsed > spec.life_us:
+        return (3, now_us, 0, spec.limit)
+    return (3, start, before, used)
 
 
 def _sliding_room(spec: SlidingWindow, view: State, now_us: int, cost: int) -> Room:
@@ -219,15 +199,36 @@ def _leaves(spec: SlidingWindow, before: int, free: int) -> int:
     return max(spec.grains - free * spec.grains // before, 0) * spec.grain_us
 
 
+def _sliding_take(spec: SlidingWindow, view: State, now_us: int, cost: int) -> State:
+    tag, start, before, used = view
+    return (tag, start, before, min(used + cost, spec.limit))
+
+
+def _sliding_give(spec: SlidingWindow, view: State, cost: int) -> State:
+    tag, start, before, used = view
+    rest = max(cost - used, 0)
+    return (tag, start, max(before - rest, 0), max(used - cost, 0))
+
+
+def _sliding_instant(state: State) -> int:
+    return state[1] if state[2] or state[3] else 0
+
+
 # Sliding log: (tag, time, cost, time, cost, ...), oldest first. A call made at t counts in [t, t + window).
 
 
+def _log_new(spec: SlidingLog, now_us: int) -> State:
+    return (4,)
+
+
 def _log_at(spec: SlidingLog, state: State, now_us: int) -> State:
+    if len(state) > 1 and state[-2] - now_us > spec.life_us:
+        return (4, now_us, spec.limit)
     since = now_us - spec.window_us
     first = 1
     while first < len(state) and state[first] <= since:
         first += 2
-    return (spec.tag, *state[first:])
+    return (4, *state[first:])
 
 
 def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Room:
@@ -253,7 +254,7 @@ def _log_take(spec: SlidingLog, view: State, now_us: int, cost: int) -> State:
     return (*view, now_us, cost)
 
 
-def _log_give(view: State, cost: int) -> State:
+def _log_give(spec: SlidingLog, view: State, cost: int) -> State:
     entries = list(view)
     while cost > 0 and len(entries) > 1:
         back = min(cost, entries[-1])
@@ -262,3 +263,27 @@ def _log_give(view: State, cost: int) -> State:
         if entries[-1] == 0:
             del entries[-2:]
     return tuple(entries)
+
+
+def _log_instant(state: State) -> int:
+    return state[-2] if len(state) > 1 else 0
+
+
+class _Arithmetic(NamedTuple):
+    new: Callable[[Any, int], State]
+    at: Callable[[Any, State, int], State]
+    room: Callable[[Any, State, int, int], Room]
+    take: Callable[[Any, State, int, int], State]
+    give: Callable[[Any, State, int], State]
+    instant: Callable[[State], int]
+    """The latest time a state names; 0 if nothing is spent in it."""
+
+
+_ARITHMETIC = {
+    TokenBucket.tag: _Arithmetic(_bucket_new, _bucket_at, _bucket_room, _bucket_take, _bucket_give, _bucket_instant),
+    FixedWindow.tag: _Arithmetic(_fixed_new, _fixed_at, _fixed_room, _fixed_take, _fixed_give, _fixed_instant),
+    SlidingWindow.tag: _Arithmetic(
+        _sliding_new, _sliding_at, _sliding_room, _sliding_take, _sliding_give, _sliding_instant
+    ),
+    SlidingLog.tag: _Arithmetic(_log_new, _log_at, _log_room, _log_take, _log_give, _log_instant),
+}

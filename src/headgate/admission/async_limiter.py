@@ -61,7 +61,8 @@ class AsyncLimiter:
         self._own: list[AsyncLimitStore] = []
         self._deadline = deadline
         self._store: AsyncLimitStore = self._opened(store)
-        self._waits = not getattr(self._store, "in_process", False)
+        self._local = getattr(self._store, "in_process", False)
+        """Whether the store is in this process, where no call can fail to be answered."""
         self._fallback_at = fallback
         self._fallback: AsyncLimitStore | None = None
         self._lines = AsyncLines()
@@ -226,14 +227,13 @@ class AsyncLimiter:
         return self._outage.tell(await self._decided(chain, spend, hold))
 
     async def _decided(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        if self._local:
+            return await self._store.decide(chain, spend=spend, hold=hold)
         outage = self._outage
         if not outage.blocks():
             started = perf_counter()
             try:
-                if self._waits:
-                    decision = await self._in_time(self._store.decide(chain, spend=spend, hold=hold))
-                else:
-                    decision = await self._store.decide(chain, spend=spend, hold=hold)
+                decision = await self._in_time(self._store.decide(chain, spend=spend, hold=hold))
             except StoreUnavailable as error:
                 outage.failed("decide", started, error)
             else:

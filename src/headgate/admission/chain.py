@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headgate.admission.algorithms import State, at, give, room, stranded, take
+from headgate.admission.algorithms import Room, State, at, give, room, stranded, take
 from headgate.admission.model import Charge, Decision, PlanState, Reason
 
 
@@ -35,22 +35,28 @@ def rule_on(chain: Sequence[Charge], states: Sequence[State | None], now_us: int
     If it passes and `spend` is set, every plan that has room is charged. If not, nothing is charged anywhere; then a
     write only moves a state out of the future, after the store's clock was set back.
     """
-    views = [at(charge.rule.spec, state, now_us) for charge, state in zip(chain, states, strict=True)]
-    rooms = [room(charge.rule.spec, view, now_us, charge.cost) for charge, view in zip(chain, views, strict=True)]
-    passes = all(offer.retry_after_us == 0 or charge.rule.shadow for charge, offer in zip(chain, rooms, strict=True))
+    seen: list[tuple[Charge, State | None, State, Room]] = []
+    passes = True
+    for charge, state in zip(chain, states, strict=True):
+        spec = charge.rule.spec
+        view = at(spec, state, now_us)
+        offer = room(spec, view, now_us, charge.cost)
+        if offer.retry_after_us and not charge.rule.shadow:
+            passes = False
+        seen.append((charge, state, view, offer))
     writes: list[State | None] = []
     verdicts: list[Verdict] = []
-    for charge, state, view, offer in zip(chain, states, views, rooms, strict=True):
+    for charge, state, view, offer in seen:
         spec = charge.rule.spec
-        fits = offer.retry_after_us == 0
-        if passes and spend and fits:
+        left, retry, reset = offer
+        if passes and spend and retry == 0:
             view = take(spec, view, now_us, charge.cost)
-            after = room(spec, view, now_us, charge.cost)
+            left, _, reset = room(spec, view, now_us, 1)
             writes.append(view)
-            verdicts.append(Verdict(True, after.remaining, 0, after.reset_after_us))
         else:
-            writes.append(view if spend and state is not None and stranded(spec, state, now_us) else None)
-            verdicts.append(Verdict(fits, *offer))
+            back = spend and state is not None and stranded(spec, state, now_us)
+            writes.append(view if back else None)
+        verdicts.append(Verdict(retry == 0, left, retry, reset))
     return Ruling(conclude(chain, verdicts), tuple(writes))
 
 

@@ -12,13 +12,15 @@ How many to take adapts: twice as many when a lease was spent within half its ti
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headgate.admission.gate import Gate
 from headgate.admission.model import Charge, Decision, FixedWindow, Reason, Rule, SlidingLog, SlidingWindow
-from headgate.clock import Clock
+from headgate.clock import Clock, SystemClock
 from headgate.errors import ConfigurationError
 
 MOST_PURSES = 10_000
@@ -57,16 +59,17 @@ class Purse:
     """The tokens taken for one chain and not yet spent. Touch it only while holding its lock."""
 
     __slots__ = (
-        "_ceiling", "_denial", "_denied_at_us", "_longest_us", "_size", "_taken_us", "_until_us", "chain", "last",
-        "lock", "name", "return_until_us", "tokens",
+        "_ceiling", "_denial", "_denied_at_us", "_longest_us", "_size", "_taken_us", "chain", "last",
+        "lock", "name", "reset_at_us", "return_until_us", "rule", "tokens", "until_us",
     )  # fmt: skip
 
     def __init__(self, name: tuple[str, ...], chain: Sequence[Charge], policy: LeasePolicy, lock: Any) -> None:
         self.name = name
         self.chain = [charge._replace(cost=1) for charge in chain]
+        self.rule = chain[0].rule
         self.lock = lock
         self.tokens = 0
-        self.last: Decision | None = None
+        self.last = Decision(True, 0, 0, 0, 0, chain[0].rule.plan)
         """What the store said when tokens were last taken."""
         self.return_until_us = 0
         """Until when tokens may be given back: a window that has ended must not lend to the next."""
@@ -75,18 +78,19 @@ class Purse:
         self._ceiling = max(min(int(smallest * policy.share), policy.most), 1)
         self._size = 0
         self._taken_us = 0
-        self._until_us = 0
+        self.until_us = 0
+        """Until when tokens may be spent here."""
+        self.reset_at_us = 0
         self._denial: tuple[int, Decision] | None = None
         self._denied_at_us = 0
 
     def spend(self, cost: int, now_us: int) -> Decision | None:
         """A decision from what is here; `None` if the store must be asked."""
         last = self.last
-        if last is not None and self.tokens >= cost and now_us < self._until_us:
+        if self.tokens >= cost and now_us < self.until_us:
             self.tokens -= cost
-            reset = last.reset_after_us - (now_us - self._taken_us)
-            left = last.remaining + self.tokens
-            return _new(Decision, (True, left, last.limit, 0, max(reset, 0), last.plan, _OK, False, ()))
+            reset, left = max(self.reset_at_us - now_us, 0), last.remaining + self.tokens
+            return Decision(True, left, last.limit, 0, reset, last.plan)
         if self._denial is not None:
             denied_cost, denial = self._denial
             passed = now_us - self._denied_at_us
@@ -96,11 +100,11 @@ class Purse:
 
     def idle(self, now_us: int) -> bool:
         """Whether nothing here can be spent any more."""
-        return now_us >= self._until_us
+        return now_us >= self.until_us
 
     def leftover(self, now_us: int, *, everything: bool = False) -> int:
         """Takes out what may no longer be spent here, or everything, to be given back; what must not be is gone."""
-        if self.tokens == 0 or (now_us < self._until_us and not everything):
+        if self.tokens == 0 or (now_us < self.until_us and not everything):
             return 0
         tokens, self.tokens = self.tokens, 0
         if tokens * 2 > self._size:
@@ -137,13 +141,14 @@ class Purse:
                 # A margin for clocks that do not run alike.
                 returns_us = min(returns_us, ends_us - ends_us // 100)
         if self.tokens == 0:
-            self._until_us, self.return_until_us = now_us + lives_us, now_us + returns_us
+            self.until_us, self.return_until_us = now_us + lives_us, now_us + returns_us
         else:
-            self._until_us = min(self._until_us, now_us + lives_us)
+            self.until_us = min(self.until_us, now_us + lives_us)
             self.return_until_us = min(self.return_until_us, now_us + returns_us)
         self._taken_us = now_us
         self._denial = None
         self.last = decision
+        self.reset_at_us = now_us + decision.reset_after_us
         self.tokens += amount - cost
         return decision._replace(remaining=decision.remaining + self.tokens)
 
@@ -151,7 +156,7 @@ class Purse:
 class Purses:
     """A limiter's purses, by key and plans, the one filled longest ago first."""
 
-    def __init__(self, policy: LeasePolicy, new_lock: Callable[[], Any] = threading.Lock) -> None:
+    def __init__(self, policy: LeasePolicy, new_lock: Callable[[], Any] = Gate) -> None:
         self._policy = policy
         self._new_lock = new_lock
         self._lock = threading.Lock()
@@ -203,16 +208,26 @@ class Purses:
     def spender(self, rule: Rule, clock: Clock) -> Callable[[str, int], Decision | None]:
         """The short way to spend under one rule."""
         purses, plan, tell_us = self._purses, rule.plan, clock.monotonic_us
+        tell_ns = time.monotonic_ns if isinstance(clock, SystemClock) else lambda: tell_us() * 1000
 
         def spend(key: str, cost: int) -> Decision | None:
             purse = purses.get((key, plan))
-            if purse is None or purse.chain[0].rule is not rule:
+            if purse is None or purse.rule is not rule:
                 return None
-            if not purse.lock.acquire(blocking=False):
-                return None
+            lock = purse.lock
+            lock.enter()
             try:
-                return purse.spend(cost, tell_us())
+                now_us = tell_ns() // 1000
+                left = purse.tokens - cost
+                if left < 0 or now_us >= purse.until_us:
+                    return purse.spend(cost, now_us)
+                purse.tokens = left
+                last = purse.last
             finally:
-                purse.lock.release()
+                lock.leave(None)
+            reset = purse.reset_at_us - now_us
+            if reset < 0:
+                reset = 0
+            return _new(Decision, (True, last.remaining + left, last.limit, 0, reset, plan, _OK, False, ()))
 
         return spend

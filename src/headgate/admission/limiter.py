@@ -57,6 +57,8 @@ class Limiter:
         self._own: list[LimitStore] = []
         self._deadline = deadline
         self._store: LimitStore = self._opened(store)
+        self._local = getattr(self._store, "in_process", False)
+        """Whether the store is in this process, where no call can fail to be answered."""
         self._fallback_at = fallback
         self._fallback: LimitStore | None = None
         self._observer = observer
@@ -239,6 +241,8 @@ class Limiter:
         return self._outage.tell(self._decided(chain, spend, hold))
 
     def _decided(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        if self._local:
+            return self._store.decide(chain, spend=spend, hold=hold)
         outage = self._outage
         if not outage.blocks():
             started = perf_counter()
@@ -310,7 +314,7 @@ class Limiter:
                 for name, rule in self._book.rules.items()
                 if Purses.suits([Charge("", rule)])
             }
-        elif getattr(self._store, "in_process", False):
+        elif self._local:
             ways = {name: self._store.spender(rule) for name, rule in self._book.rules.items()}  # type: ignore[attr-defined]
         else:
             ways = {}

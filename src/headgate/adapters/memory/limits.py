@@ -6,13 +6,13 @@ Each plan and spec has a shelf of keys; see `shelves.py` for how a shelf forgets
 from __future__ import annotations
 
 import heapq
-import threading
 import time
 from collections.abc import Sequence
 
 from headgate.adapters.memory.shelves import Shelf, Spender, Ticks, shelf_for
 from headgate.admission.algorithms import State
 from headgate.admission.chain import adjusted, refunded, rule_on
+from headgate.admission.gate import Gate
 from headgate.admission.model import Charge, Decision, Reason, Rule
 from headgate.admission.ports import Hold, Settlement
 from headgate.clock import Clock
@@ -27,7 +27,7 @@ class MemoryLimitStore:
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
         self._max_keys = max_keys
         self._monotonic_ns: Ticks = time.monotonic_ns if clock is None else lambda: clock.monotonic_us() * 1000
-        self._lock = threading.Lock()
+        self._gate = Gate()
         self._shelves: dict[Rule, Shelf] = {}
         self._plans: dict[str, list[Shelf]] = {}
         self._holds = _Holds(max_keys)
@@ -42,26 +42,26 @@ class MemoryLimitStore:
                 decision = spender(key, cost, now_us, True)
                 if decision is not None:
                     return decision
-        with self._lock:
+        with self._gate:
             return self._rule_on(chain, spend, hold, self._now() if now_us is None else now_us)
 
     def spender(self, rule: Rule) -> Spender | None:
         """The short way to spend under `rule`, if it has one."""
         shelf = self._shelves.get(rule)
         if shelf is None:
-            with self._lock:
+            with self._gate:
                 shelf = self._shelf(rule)
         return None if rule.shadow else getattr(shelf, "spend", None)
 
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         now_us = self._now() if now_us is None else now_us
-        with self._lock:
+        with self._gate:
             for charge in chain:
                 self._write(charge, refunded(charge, self._read(charge), now_us), now_us)
 
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
         now_us = self._now() if now_us is None else now_us
-        with self._lock:
+        with self._gate:
             held = self._holds.find(chain[0].key, hold_id, now_us)
             if held is None:
                 return Settlement.UNKNOWN
@@ -73,21 +73,21 @@ class MemoryLimitStore:
             return Settlement.APPLIED
 
     def reset(self, chain: Sequence[Charge]) -> None:
-        with self._lock:
+        with self._gate:
             for charge in chain:
                 for shelf in self._plans.get(charge.rule.plan, ()):
                     shelf.forget(charge.key)
 
     def close(self) -> None:
         """Forgets everything."""
-        with self._lock:
+        with self._gate:
             self._shelves.clear()
             self._plans.clear()
             self._holds = _Holds(self._max_keys)
 
     def __len__(self) -> int:
         """How many states are kept now."""
-        with self._lock:
+        with self._gate:
             return sum(len(shelf) for shelves in self._plans.values() for shelf in shelves)
 
     def _now(self) -> int:
@@ -128,7 +128,7 @@ class MemoryLimitStore:
                 if shelf.spec == rule.spec:
                     break
             else:
-                shelf = shelf_for(rule.plan, rule.spec, self._max_keys, self._lock, self._monotonic_ns)
+                shelf = shelf_for(rule.plan, rule.spec, self._max_keys, self._gate, self._monotonic_ns)
                 shelves.append(shelf)
                 for one in shelves:
                     one.alone = len(shelves) == 1

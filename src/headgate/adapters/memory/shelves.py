@@ -11,11 +11,11 @@ out. The contract suite holds both ways to the same decisions.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from headgate.admission.algorithms import State
+from headgate.admission.gate import Gate
 from headgate.admission.model import Decision, FixedWindow, Reason, Spec, TokenBucket
 
 SHORTEST_GENERATION_US = 10_000_000
@@ -119,9 +119,9 @@ class BucketShelf(Shelf):
 
     __slots__ = ("spend",)
 
-    def __init__(self, plan: str, spec: TokenBucket, max_keys: int, lock: threading.Lock, clock: Ticks) -> None:
+    def __init__(self, plan: str, spec: TokenBucket, max_keys: int, gate: Gate, clock: Ticks) -> None:
         super().__init__(spec, max_keys)
-        self.spend = _bucket_spender(self, plan, spec, lock, clock)
+        self.spend = _bucket_spender(self, plan, spec, gate, clock)
 
     def pack(self, state: State) -> tuple[int, int]:
         return state[2], state[3]
@@ -132,9 +132,9 @@ class BucketShelf(Shelf):
         return (spec.tag, spec.unit, *packed)
 
 
-def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, lock: threading.Lock, clock: Ticks) -> Spender:
+def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, clock: Ticks) -> Spender:
     unit, gain, full, capacity = spec.unit, spec.gain, spec.full, spec.capacity
-    enter, leave = lock.acquire, lock.release
+    enter, leave = gate.enter, gate.leave
 
     def spend(key: str, cost: int, now_us: int | None = None, born: bool = False) -> Decision | None:
         enter()
@@ -163,7 +163,7 @@ def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, lock: threading.
                 return _new(Decision, (False, (full - debt) // unit, capacity, wait, reset, plan, _DENIED, False, ()))
             young[key] = (spent, now_us)
         finally:
-            leave()
+            leave(None)
         reset = spent if gain == 1 else (spent + gain - 1) // gain
         return _new(Decision, (True, (full - spent) // unit, capacity, 0, reset, plan, _OK, False, ()))
 
@@ -175,9 +175,9 @@ class FixedShelf(Shelf):
 
     __slots__ = ("spend",)
 
-    def __init__(self, plan: str, spec: FixedWindow, max_keys: int, lock: threading.Lock, clock: Ticks) -> None:
+    def __init__(self, plan: str, spec: FixedWindow, max_keys: int, gate: Gate, clock: Ticks) -> None:
         super().__init__(spec, max_keys)
-        self.spend = _fixed_spender(self, plan, spec, lock, clock)
+        self.spend = _fixed_spender(self, plan, spec, gate, clock)
 
     def pack(self, state: State) -> tuple[int, int]:
         return state[2], state[1]
@@ -186,9 +186,9 @@ class FixedShelf(Shelf):
         return (FixedWindow.tag, packed[1], packed[0])
 
 
-def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, lock: threading.Lock, clock: Ticks) -> Spender:
+def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Gate, clock: Ticks) -> Spender:
     limit, window_us = spec.limit, spec.window_us
-    enter, leave = lock.acquire, lock.release
+    enter, leave = gate.enter, gate.leave
 
     def spend(key: str, cost: int, now_us: int | None = None, born: bool = False) -> Decision | None:
         enter()
@@ -216,17 +216,17 @@ def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, lock: threading.L
                 return _new(Decision, (False, limit - used, limit, ends, ends if used else 0, plan, _DENIED, False, ()))
             young[key] = (spent, start)
         finally:
-            leave()
+            leave(None)
         return _new(Decision, (True, limit - spent, limit, 0, ends, plan, _OK, False, ()))
 
     return spend
 
 
-def shelf_for(plan: str, spec: Spec, max_keys: int, lock: threading.Lock, clock: Ticks) -> Shelf:
+def shelf_for(plan: str, spec: Spec, max_keys: int, gate: Gate, clock: Ticks) -> Shelf:
     match spec:
         case TokenBucket():
-            return BucketShelf(plan, spec, max_keys, lock, clock)
+            return BucketShelf(plan, spec, max_keys, gate, clock)
         case FixedWindow():
-            return FixedShelf(plan, spec, max_keys, lock, clock)
+            return FixedShelf(plan, spec, max_keys, gate, clock)
         case _:
             return Shelf(spec, max_keys)
