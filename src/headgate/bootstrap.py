@@ -16,6 +16,7 @@ from headgate.adapters.sql import migrate
 from headgate.adapters.sql import tables as sql_tables
 from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.limits import AsyncSqlLimitStore, SqlLimitStore
+from headgate.adapters.sql.plans import AsyncSqlPlans, SqlPlans
 from headgate.adapters.sql.queue import SqlQueueStore
 from headgate.adapters.sql.slot_store import SqlSlotStore
 from headgate.admission.ports import AsyncLimitStore, LimitStore
@@ -149,6 +150,16 @@ def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitS
     if scheme.partition("+")[0] in _SQL_SCHEMES:
         return AsyncSqlLimitStore(url, deadline=deadline)
     raise _no_limit_store(scheme)
+
+
+def plan_registry(url: str) -> SqlPlans:
+    """The plans in a database, for a `Limiter` and for changing them."""
+    return SqlPlans(url)
+
+
+def async_plan_registry(url: str) -> AsyncSqlPlans:
+    """The plans in a database, for an `AsyncLimiter` and for changing them."""
+    return AsyncSqlPlans(Database(url, pool_size=2))
 
 
 def _redis_limits() -> ModuleType:

@@ -107,6 +107,22 @@ class AsyncPlanRegistry(Protocol):
     async def load(self) -> Mapping[str, Plan] | None: ...
 
 
+class PlanEditor(Protocol):
+    """Where plans can be changed at run time; limiters see a change when they ask their registry again."""
+
+    async def all(self) -> Mapping[str, Plan]:
+        """All plans by name."""
+        ...
+
+    async def put(self, plan: Plan) -> None:
+        """Adds a plan, or replaces the one of the same name."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Removes a plan; `NotFound` if there is none of this name."""
+        ...
+
+
 class AdmissionObserver(Protocol):
     """Is told what happens. Must be quick and must not raise."""
 

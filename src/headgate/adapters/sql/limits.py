@@ -9,19 +9,18 @@ deleted now and then, on the way.
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from headgate.adapters.sql import migrate
+from headgate.adapters.sql.background import Background
 from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.limit_ledger import Cell, Held, HoldName, Ledger, cell_of, column
 from headgate.adapters.sql.limit_tables import limit_hold, limit_state
@@ -30,8 +29,6 @@ from headgate.admission.model import Charge, Decision
 from headgate.admission.ports import Hold, Settlement
 from headgate.errors import ConfigurationError, Conflict, StoreUnavailable
 from headgate.gather import Gatherer
-
-T = TypeVar("T")
 
 DEFAULT_DEADLINE = 5.0
 _ATTEMPTS = 10
@@ -151,57 +148,28 @@ class SqlLimitStore:
     """`AsyncSqlLimitStore` for threads: its calls run on one event loop in a thread of their own, gathered as there."""
 
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
-        self._url, self._deadline = url, deadline
-        self._lock = threading.Lock()
-        self._process = os.getpid()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._store = AsyncSqlLimitStore(url, deadline=deadline)
+        self._background = Background(lambda: AsyncSqlLimitStore(url, deadline=deadline))
 
     def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
-        return self._run(lambda store: store.decide(chain, spend=spend, hold=hold, now_us=now_us))
+        return self._background.run(lambda store: store.decide(chain, spend=spend, hold=hold, now_us=now_us))
 
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
-        self._run(lambda store: store.refund(chain, now_us=now_us))
+        self._background.run(lambda store: store.refund(chain, now_us=now_us))
 
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
-        return self._run(lambda store: store.settle(hold_id, chain, actual, now_us=now_us))
+        return self._background.run(lambda store: store.settle(hold_id, chain, actual, now_us=now_us))
 
     def reset(self, chain: Sequence[Charge]) -> None:
-        self._run(lambda store: store.reset(chain))
+        self._background.run(lambda store: store.reset(chain))
 
     def prune(self) -> int:
         """Deletes every row that no longer matters; how many there were."""
-        return self._run(lambda store: store.prune())
+        return self._background.run(lambda store: store.prune())
 
     def close(self) -> None:
-        with self._lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is None or thread is None or self._process != os.getpid():
-            return
-        asyncio.run_coroutine_threadsafe(self._store.close(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-        self._store = AsyncSqlLimitStore(self._url, deadline=self._deadline)
-
-    def _run(self, call: Callable[[AsyncSqlLimitStore], Coroutine[Any, Any, T]]) -> T:
-        loop = self._running_loop()
-        return asyncio.run_coroutine_threadsafe(call(self._store), loop).result()
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._process != os.getpid():
-                # A forked child has neither its parent's thread nor a right to its connections.
-                self._process, self._loop = os.getpid(), None
-                self._store = AsyncSqlLimitStore(self._url, deadline=self._deadline)
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="headgate-limits", daemon=True)
-                self._thread.start()
-            return self._loop
+        self._background.close()
 
 
 def _in_one_transaction(connection: Connection, calls: Sequence[_Call], prunes: bool) -> list[Any]:
