@@ -1,5 +1,6 @@
 """When may this run? A capacity ledger of time windows."""
 
+from headgate.slots.blocking import BlockingSlots
 from headgate.slots.calendars import Calendar
 from headgate.slots.forecast import Forecast
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, Spread, WindowPolicy
@@ -7,6 +8,7 @@ from headgate.slots.scheduler import SlotScheduler
 
 __all__ = [
     "AssignedSlot",
+    "BlockingSlots",
     "Calendar",
     "Forecast",
     "PolicyVersion",
