@@ -13,9 +13,11 @@ from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from headgate.adapters.temporal.dispatcher import DispatcherActivities, DispatcherWorkflow
 from headgate.adapters.temporal.interceptor import DispatchInterceptor
 from headgate.adapters.temporal.items import ItemActivities, ItemWorkflow
 from headgate.adapters.temporal.outcomes import OutcomeActivities
+from headgate.adapters.temporal.schedule import DISPATCH_TASK_QUEUE
 from headgate.dispatch.ports import Guard, Outcomes
 from headgate.dispatch.registry import Domain, Registry
 
@@ -44,6 +46,18 @@ class WorkerOptions:
     deployment: WorkerDeploymentConfig | None = None
     """The version this process belongs to; None for unversioned workers."""
     identity: str | None = None
+
+
+def dispatch_worker(
+    client: Client,
+    activities: DispatcherActivities,
+    *,
+    task_queue: str = DISPATCH_TASK_QUEUE,
+    concurrency: Concurrency = DISPATCH,
+    options: WorkerOptions | None = None,
+) -> Worker:
+    """Runs the dispatcher whenever its Schedules fire."""
+    return _worker(client, task_queue, [DispatcherWorkflow], activities.all, concurrency, options)
 
 
 def exec_worker(

@@ -1,0 +1,67 @@
+"""All the Temporal workers of one process, from their start to a graceful end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from temporalio.client import Client
+from temporalio.common import WorkerDeploymentVersion
+from temporalio.service import RPCError
+from temporalio.worker import Worker
+
+from headgate.adapters.temporal.schedule import DispatchSchedules
+from headgate.adapters.temporal.versioning import make_current_if_first
+from headgate.errors import StoreUnavailable
+
+
+class TemporalCrew:
+    """Workers that start and end together. `intervals` are the Schedules to keep: item type and seconds."""
+
+    def __init__(
+        self,
+        client: Client,
+        workers: Sequence[Worker],
+        *,
+        schedules: DispatchSchedules | None = None,
+        intervals: Mapping[str, float] | None = None,
+        version: WorkerDeploymentVersion | None = None,
+    ) -> None:
+        self._client = client
+        self._workers = list(workers)
+        self._schedules = schedules
+        self._intervals = dict(intervals or {})
+        self._version = version
+
+    @property
+    def task_queues(self) -> list[str]:
+        return [worker.task_queue for worker in self._workers]
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Works until `stop` is set, then takes no more and lets what is in flight finish, within the workers' grace.
+        Raises if one of the workers fails for good."""
+        running = [asyncio.create_task(worker.run()) for worker in self._workers]
+        settled = asyncio.create_task(self._settle_in())
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            waiting = {*running, settled, stopped}
+            while not stopped.done():
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    task.result()
+        finally:
+            for task in (settled, stopped):
+                task.cancel()
+            await asyncio.gather(settled, stopped, return_exceptions=True)
+            await asyncio.gather(*(worker.shutdown() for worker in self._workers if worker.is_running))
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _settle_in(self) -> None:
+        try:
+            if self._version is not None:
+                await make_current_if_first(self._client, self._version)
+            if self._schedules is not None:
+                for item_type, interval in self._intervals.items():
+                    await self._schedules.keep(item_type, interval)
+        except RPCError as error:
+            raise StoreUnavailable(f"Temporal refused: {error.message}") from error
