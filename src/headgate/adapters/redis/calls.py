@@ -87,7 +87,7 @@ class Calls:
         suffix, arguments = self._ends.get((rule, cost)) or self._end(rule, cost)
         if key[0] in "%}":
             key = _escaped(key)
-        name = b"rate_limiter:{" + key.encode("utf-8", "surrogatepass") + suffix
+        name = b"rate_limiter:{" + key.encode() + suffix
         return b"%b$%d\r\n%b%b" % (self._one, len(name), name, arguments)
 
     def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
@@ -166,13 +166,13 @@ def common_slot(chain: Sequence[Charge]) -> int:
 def _tag(key: str) -> bytes:
     if key[0] in "%}":
         key = _escaped(key)
-    return key.partition("}")[0].encode("utf-8", "surrogatepass")
+    return key.partition("}")[0].encode()
 
 
 def _name(prefix: bytes, key: str, suffix: bytes) -> bytes:
     if key[0] in "%}":
         key = _escaped(key)
-    return prefix + key.encode("utf-8", "surrogatepass") + suffix
+    return prefix + key.encode() + suffix
 
 
 def _escaped(key: str) -> str:
@@ -182,7 +182,7 @@ def _escaped(key: str) -> str:
 
 def _suffix(name: str) -> bytes:
     # No brace after the one that closes the key: so no key and plan together look like another key and plan.
-    return b"}:" + name.replace("%", "%25").replace("}", "%7D").encode("utf-8", "surrogatepass")
+    return b"}:" + name.replace("%", "%25").replace("}", "%7D").encode()
 
 
 def _charge(rule: Rule, cost: int) -> bytes:

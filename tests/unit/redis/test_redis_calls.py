@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from itertools import product
+
+import hiredis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate import FixedWindow
+from headgate.adapters.redis.calls import Calls, common_slot, hold_name, names
+from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
+from headgate.adapters.redis.remedies import Remedy, SlotMap, Way, refusal, remedy
+from headgate.adapters.redis.url import Address
+from headgate.admission.model import Charge, Rule
+from headgate.errors import ConfigurationError, StoreError, StoreUnavailable
+
+HERE = Address("h", 1)
+RULE = Rule("gold", FixedWindow(5, "PT1S"))
+
+
+def test_keys_are_named_as_documented() -> None:
+    assert names([Charge("user:123", RULE)]) == [b"rate_limiter:{user:123}:gold"]
+    assert hold_name([Charge("user:123", RULE)], "h1") == b"rate_limiter_hold:{user:123}:h1"
+
+
+words = st.text(alphabet="ab{}:%", min_size=1, max_size=6)
+
+
+@given(st.lists(st.tuples(words, words), min_size=2, max_size=30, unique=True))
+def test_no_two_states_share_a_name_and_no_name_has_an_empty_tag(pairs: list[tuple[str, str]]) -> None:
+    charges = [Charge(key, Rule(plan, RULE.spec)) for key, plan in pairs]
+    stored = names(charges)
+    assert len(set(stored)) == len(stored)
+    for name in stored:
+        assert name.partition(b"{")[2].partition(b"}")[0]
+
+
+@given(words, st.lists(words, min_size=1, max_size=4))
+def test_plans_of_one_key_share_a_slot(key: str, plans: list[str]) -> None:
+    chain = [Charge(key, Rule(plan, RULE.spec)) for plan in plans]
+    tags = {name.partition(b"{")[2].partition(b"}")[0] for name in [*names(chain), hold_name(chain, "a}b")]}
+    assert len(tags) == 1
+    common_slot(chain)
+
+
+def test_the_short_way_says_what_the_long_way_says() -> None:
+    calls = Calls()
+    for key, cost in product(["k", "}odd", "%", "ünicode"], [1, 5]):
+        charge = Charge(key, RULE, cost)
+        assert calls.spending(charge) == calls.deciding([charge], True, None, None)
+
+
+async def test_a_chain_over_slots_is_refused_before_anything_is_sent() -> None:
+    chain = [Charge("a", RULE), Charge("b", RULE)]
+    nowhere = "redis+cluster://127.0.0.1:1"
+    with pytest.raises(ConfigurationError, match="'a' and 'b'"):
+        RedisLimitStore(nowhere).decide(chain)
+    with pytest.raises(ConfigurationError, match="'a' and 'b'"):
+        await AsyncRedisLimitStore(nowhere).decide(chain)
+    assert common_slot([Charge("{t}a", RULE), Charge("{t}b", RULE)]) == common_slot([Charge("{t}", RULE)])
+
+
+@pytest.mark.parametrize(
+    ("text", "step"),
+    [
+        ("NOSCRIPT No matching script.", Remedy(Way.WITH_SCRIPT)),
+        ("MOVED 3999 127.0.0.1:6381", Remedy(Way.MOVED, Address("127.0.0.1", 6381))),
+        ("MOVED 3999 :6381", Remedy(Way.MOVED, Address("h", 6381))),
+        ("ASK 3999 ::1:6381", Remedy(Way.ASK, Address("::1", 6381))),
+        ("READONLY You can't write against a read only replica.", Remedy(Way.NEW_MASTER)),
+        (
+            "ERR Error running script (call to f_x): @user_script:9: @user_script: 9: -READONLY You can't write",
+            Remedy(Way.NEW_MASTER),
+        ),
+    ],
+)
+def test_what_was_not_run_has_a_remedy(text: str, step: Remedy) -> None:
+    assert remedy(hiredis.ReplyError(text), HERE) == step
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "LOADING Redis is loading the dataset in memory",
+        "CLUSTERDOWN The cluster is down",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        "MISCONF Redis is configured to save RDB snapshots",
+        "ERR Error running script (call to f_x): @user_script:9: -OOM command not allowed when used memory > 'max'",
+    ],
+)
+def test_a_redis_that_can_not_answer_is_unavailable(text: str) -> None:
+    with pytest.raises(StoreUnavailable, match=r"^Redis at h:1 "):
+        remedy(hiredis.ReplyError(text), HERE)
+
+
+@pytest.mark.parametrize("text", ["WRONGPASS invalid username-password pair", "NOPERM this user", "ERR MISCONFIGURED"])
+def test_a_redis_that_will_not_answer_is_no_outage(text: str) -> None:
+    error = refusal(hiredis.ReplyError(text), HERE)
+    assert type(error) is StoreError
+    with pytest.raises(StoreError):
+        remedy(hiredis.ReplyError(text), HERE)
+
+
+def test_slots_without_an_owner_are_unavailable() -> None:
+    slots = SlotMap([[0, 99, [b"", 7001, b"id"]], [100, 200, [b"other", 7002, b"id"], [b"replica", 7003, b"id"]]], HERE)
+    assert [slots.owner(slot) for slot in (0, 99, 100)] == [
+        Address("h", 7001),
+        Address("h", 7001),
+        Address("other", 7002),
+    ]
+    assert slots.masters == (Address("h", 7001), Address("other", 7002))
+    with pytest.raises(StoreUnavailable):
+        slots.owner(201)
