@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Any
 from uuid import uuid4
@@ -22,6 +22,7 @@ from headgate.admission.chain import adjusted, refunded, rule_on
 from headgate.admission.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
 from headgate.admission.ports import AsyncLimitStore, Hold, LimitStore
 
+START = datetime(2027, 1, 1, tzinfo=UTC)
 T0 = 1_800_000_000_000_000
 """A time in 2027, for stores that check what they are given."""
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.admission.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
 from headgate.admission.ports import Hold, LimitStore
-from tests.contracts.limit_store import T0, Replay, blocking, histories
+from headgate.testing import FakeClock
+from tests.contracts.limit_store import START, T0, Replay, blocking, histories
 
 STORES: list[Any] = [
     "memory",
@@ -217,3 +218,36 @@ def test_the_stores_own_clock_is_used_when_none_is_given(store: LimitStore, key:
     assert 0 < third.retry_after_us <= 86_400_000_000
     store.refund([Charge(key, rule)])
     assert store.decide([Charge(key, rule)]).allowed
+
+
+class _Shortest:
+    """A memory store on a clock of its own, asked the shortest way it has, as a limiter does."""
+
+    def __init__(self) -> None:
+        self._clock = FakeClock(START)
+        self._store = MemoryLimitStore(clock=self._clock)
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*args: Any, now_us: int | None = None, **options: Any) -> Any:
+            if now_us is not None:
+                self._clock.advance(us=now_us - T0 - self._clock.monotonic_us())
+            return getattr(self._store, name)(*args, **options)
+
+        return call
+
+    def decide(self, chain: Any, *, spend: bool = True, hold: Hold | None = None, now_us: int) -> Decision:
+        self._clock.advance(us=now_us - T0 - self._clock.monotonic_us())
+        if spend and hold is None and len(chain) == 1 and chain[0].cost == 1:
+            way = self._store.spender(chain[0].rule)
+            decision = way(chain[0].key) if way is not None else None
+            if decision is not None:
+                return decision
+        return self._store.decide(chain, spend=spend, hold=hold)
+
+
+@given(history=histories)
+@settings(max_examples=200, deadline=None)
+def test_the_shortest_way_gives_the_decisions_of_the_reference(history: Any) -> None:
+    first, actions = history
+    forward = [(name, argument) for name, argument in actions if name != "back"]
+    Replay(_Shortest(), first).run(forward)  # type: ignore[arg-type]

@@ -21,6 +21,10 @@ from headgate.admission.model import FixedWindow, SlidingLog, SlidingWindow, Spe
 State: TypeAlias = tuple[int, ...]
 
 
+Offer: TypeAlias = tuple[int, int, int]
+"""The fields of a `Room`, bare."""
+
+
 class Room(NamedTuple):
     """What a view offers: whole units left; microseconds until the cost fits (0: it does) and until it is as new."""
 
@@ -36,23 +40,23 @@ def at(spec: Spec, state: State | None, now_us: int) -> State:
     lives, the key counts as spent as of now. So going back never grants anything, nor locks a key for long.
     """
     if state is None or state[0] != spec.tag:
-        return _ARITHMETIC[spec.tag].new(spec, now_us)
-    return _ARITHMETIC[spec.tag].at(spec, state, now_us)
+        return ARITHMETIC[spec.tag].new(spec, now_us)
+    return ARITHMETIC[spec.tag].at(spec, state, now_us)
 
 
 def room(spec: Spec, view: State, now_us: int, cost: int) -> Room:
     """What `view` (made by `at` for the same `now_us`) offers to a cost of at most `spec.size`."""
-    return _ARITHMETIC[spec.tag].room(spec, view, now_us, cost)
+    return Room(*ARITHMETIC[spec.tag].room(spec, view, now_us, cost))
 
 
 def take(spec: Spec, view: State, now_us: int, cost: int) -> State:
     """`view` with `cost` more spent, whether it fits or not; what does not fit is cut at the limit."""
-    return _ARITHMETIC[spec.tag].take(spec, view, now_us, cost)
+    return ARITHMETIC[spec.tag].take(spec, view, now_us, cost)
 
 
 def give(spec: Spec, view: State, cost: int) -> State:
     """`view` with `cost` given back, at most what it has spent."""
-    return _ARITHMETIC[spec.tag].give(spec, view, cost)
+    return ARITHMETIC[spec.tag].give(spec, view, cost)
 
 
 def stranded(spec: Spec, state: State, now_us: int) -> bool:
@@ -60,7 +64,7 @@ def stranded(spec: Spec, state: State, now_us: int) -> bool:
 
     A state with nothing spent is as new whatever its time.
     """
-    return state[0] == spec.tag and _ARITHMETIC[spec.tag].instant(state) - now_us > spec.life_us
+    return state[0] == spec.tag and ARITHMETIC[spec.tag].instant(state) - now_us > spec.life_us
 
 
 def life_us(spec: Spec, state: State, now_us: int) -> int:
@@ -92,15 +96,12 @@ def _bucket_at(spec: TokenBucket, state: State, now_us: int) -> State:
     return (1, spec.unit, debt, last)
 
 
-def _bucket_room(spec: TokenBucket, view: State, now_us: int, cost: int) -> Room:
+def _bucket_room(spec: TokenBucket, view: State, now_us: int, cost: int) -> Offer:
     _, unit, debt, last = view
     behind = last - now_us
     missing = debt + cost * unit - spec.full
-    return Room(
-        (spec.full - debt) // unit,
-        behind - (-missing // spec.gain) if missing > 0 else 0,
-        behind - (-debt // spec.gain),
-    )
+    retry = behind - (-missing // spec.gain) if missing > 0 else 0
+    return (spec.full - debt) // unit, retry, behind - (-debt // spec.gain)
 
 
 def _bucket_take(spec: TokenBucket, view: State, now_us: int, cost: int) -> State:
@@ -134,10 +135,10 @@ def _fixed_at(spec: FixedWindow, state: State, now_us: int) -> State:
     return (2, start, min(used, spec.limit))
 
 
-def _fixed_room(spec: FixedWindow, view: State, now_us: int, cost: int) -> Room:
+def _fixed_room(spec: FixedWindow, view: State, now_us: int, cost: int) -> Offer:
     _, start, used = view
     ends = start + spec.window_us - now_us
-    return Room(spec.limit - used, ends if used + cost > spec.limit else 0, ends if used else 0)
+    return spec.limit - used, ends if used + cost > spec.limit else 0, ends if used else 0
 
 
 def _fixed_take(spec: FixedWindow, view: State, now_us: int, cost: int) -> State:
@@ -176,7 +177,7 @@ def _sliding_at(spec: SlidingWindow, state: State, now_us: int) -> State:
     return (3, start, before, used)
 
 
-def _sliding_room(spec: SlidingWindow, view: State, now_us: int, cost: int) -> Room:
+def _sliding_room(spec: SlidingWindow, view: State, now_us: int, cost: int) -> Offer:
     _, start, before, used = view
     elapsed = max(now_us - start, 0)
     in_view = spec.grains - elapsed // spec.grain_us
@@ -191,7 +192,7 @@ def _sliding_room(spec: SlidingWindow, view: State, now_us: int, cost: int) -> R
             moment += min(_leaves(spec, used, spec.limit - cost), spec.window_us) if used else 0
         retry = moment - now_us
     reset = (ends + spec.window_us if used else ends if before else now_us) - now_us
-    return Room(left, retry, reset)
+    return left, retry, reset
 
 
 def _leaves(spec: SlidingWindow, before: int, free: int) -> int:
@@ -231,7 +232,7 @@ def _log_at(spec: SlidingLog, state: State, now_us: int) -> State:
     return (4, *state[first:])
 
 
-def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Room:
+def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Offer:
     used = sum(view[2::2])
     retry = 0
     excess = used + cost - spec.limit
@@ -242,7 +243,7 @@ def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Room:
                 retry = view[index] + spec.window_us - now_us
                 break
     reset = view[-2] + spec.window_us - now_us if len(view) > 1 else 0
-    return Room(max(spec.limit - used, 0), retry, reset)
+    return max(spec.limit - used, 0), retry, reset
 
 
 def _log_take(spec: SlidingLog, view: State, now_us: int, cost: int) -> State:
@@ -269,21 +270,24 @@ def _log_instant(state: State) -> int:
     return state[-2] if len(state) > 1 else 0
 
 
-class _Arithmetic(NamedTuple):
+class Arithmetic(NamedTuple):
+    """One algorithm's functions."""
+
     new: Callable[[Any, int], State]
     at: Callable[[Any, State, int], State]
-    room: Callable[[Any, State, int, int], Room]
+    room: Callable[[Any, State, int, int], Offer]
     take: Callable[[Any, State, int, int], State]
     give: Callable[[Any, State, int], State]
     instant: Callable[[State], int]
     """The latest time a state names; 0 if nothing is spent in it."""
 
 
-_ARITHMETIC = {
-    TokenBucket.tag: _Arithmetic(_bucket_new, _bucket_at, _bucket_room, _bucket_take, _bucket_give, _bucket_instant),
-    FixedWindow.tag: _Arithmetic(_fixed_new, _fixed_at, _fixed_room, _fixed_take, _fixed_give, _fixed_instant),
-    SlidingWindow.tag: _Arithmetic(
+ARITHMETIC = {
+    # By tag.
+    TokenBucket.tag: Arithmetic(_bucket_new, _bucket_at, _bucket_room, _bucket_take, _bucket_give, _bucket_instant),
+    FixedWindow.tag: Arithmetic(_fixed_new, _fixed_at, _fixed_room, _fixed_take, _fixed_give, _fixed_instant),
+    SlidingWindow.tag: Arithmetic(
         _sliding_new, _sliding_at, _sliding_room, _sliding_take, _sliding_give, _sliding_instant
     ),
-    SlidingLog.tag: _Arithmetic(_log_new, _log_at, _log_room, _log_take, _log_give, _log_instant),
+    SlidingLog.tag: Arithmetic(_log_new, _log_at, _log_room, _log_take, _log_give, _log_instant),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headgate.admission.algorithms import Room, State, at, give, room, stranded, take
+from headgate.admission.algorithms import ARITHMETIC, State, at, give, stranded, take
 from headgate.admission.model import Charge, Decision, PlanState, Reason
 
 
@@ -35,60 +35,59 @@ def rule_on(chain: Sequence[Charge], states: Sequence[State | None], now_us: int
     If it passes and `spend` is set, every plan that has room is charged. If not, nothing is charged anywhere; then a
     write only moves a state out of the future, after the store's clock was set back.
     """
-    seen: list[tuple[Charge, State | None, State, Room]] = []
+    seen = []
     passes = True
-    for charge, state in zip(chain, states, strict=True):
-        spec = charge.rule.spec
-        view = at(spec, state, now_us)
-        offer = room(spec, view, now_us, charge.cost)
-        if offer.retry_after_us and not charge.rule.shadow:
+    for (_, rule, cost), state in zip(chain, states, strict=True):
+        spec = rule.spec
+        arithmetic = ARITHMETIC[spec.tag]
+        known = state is not None and state[0] == spec.tag
+        view = arithmetic.at(spec, state, now_us) if known else arithmetic.new(spec, now_us)  # type: ignore[arg-type]
+        left, retry, reset = arithmetic.room(spec, view, now_us, cost)
+        if retry and not rule.shadow:
             passes = False
-        seen.append((charge, state, view, offer))
+        seen.append((spec, arithmetic, state, view, cost, left, retry, reset))
     writes: list[State | None] = []
-    verdicts: list[Verdict] = []
-    for charge, state, view, offer in seen:
-        spec = charge.rule.spec
-        left, retry, reset = offer
+    verdicts = []
+    for spec, arithmetic, state, view, cost, left, retry, reset in seen:
         if passes and spend and retry == 0:
-            view = take(spec, view, now_us, charge.cost)
-            left, _, reset = room(spec, view, now_us, 1)
+            view = arithmetic.take(spec, view, now_us, cost)
+            left, _, reset = arithmetic.room(spec, view, now_us, 1)
+            writes.append(view)
+        elif spend and state is not None and stranded(spec, state, now_us):
             writes.append(view)
         else:
-            back = spend and state is not None and stranded(spec, state, now_us)
-            writes.append(view if back else None)
-        verdicts.append(Verdict(retry == 0, left, retry, reset))
+            writes.append(None)
+        verdicts.append((retry == 0, left, retry, reset))
     return Ruling(conclude(chain, verdicts), tuple(writes))
 
 
-def conclude(chain: Sequence[Charge], verdicts: Sequence[Verdict]) -> Decision:
+def conclude(chain: Sequence[Charge], verdicts: Sequence[tuple[bool, int, int, int]]) -> Decision:
     """One decision of a chain's verdicts. A denial is bound by the plan to wait longest for; a pass by the plan with
     the least left."""
     if len(chain) == 1 and not chain[0].rule.shadow:
         rule = chain[0].rule
-        fits, remaining, retry, reset = verdicts[0]
-        return Decision(fits, remaining, rule.spec.size, retry, reset, rule.plan, Reason.OK if fits else Reason.DENIED)
-    states = tuple(
-        PlanState(charge.rule.plan, fits, remaining, charge.rule.spec.size, retry, reset, charge.rule.shadow)
-        for charge, (fits, remaining, retry, reset) in zip(chain, verdicts, strict=True)
-    )
-    binding = [state for state in states if not state.shadow]
-    denials = [state for state in binding if not state.allowed]
-    if denials:
-        bound = max(denials, key=lambda state: state.retry_after_us)
-    else:
-        bound = min(binding or states, key=lambda state: state.remaining)
-    allowed = not denials
-    return Decision(
-        allowed,
-        bound.remaining,
-        bound.limit,
-        0 if allowed else bound.retry_after_us,
-        bound.reset_after_us,
-        bound.plan,
-        Reason.OK if allowed else Reason.DENIED,
-        False,
-        states,
-    )
+        fits, left, retry, reset = verdicts[0]
+        return Decision(fits, left, rule.size, retry, reset, rule.plan, Reason.OK if fits else Reason.DENIED)
+    states: list[PlanState] = []
+    bound: PlanState | None = None
+    for (_, rule, _), (fits, left, retry, reset) in zip(chain, verdicts, strict=True):
+        state = PlanState(rule.plan, fits, left, rule.size, retry, reset, rule.shadow)
+        states.append(state)
+        if not rule.shadow and (bound is None or _binds(state, bound)):
+            bound = state
+    if bound is None:
+        # Shadows only: nothing can deny.
+        bound = min(states, key=lambda state: state.remaining)._replace(allowed=True, retry_after_us=0)
+    plan, allowed, left, limit, retry, reset, _ = bound
+    reason = Reason.OK if allowed else Reason.DENIED
+    return Decision(allowed, left, limit, retry, reset, plan, reason, False, tuple(states))
+
+
+def _binds(state: PlanState, bound: PlanState) -> bool:
+    """Whether `state` binds the chain rather than `bound` before it."""
+    if state.allowed and bound.allowed:
+        return state.remaining < bound.remaining
+    return state.retry_after_us > bound.retry_after_us
 
 
 def refunded(charge: Charge, state: State | None, now_us: int, amount: int | None = None) -> State:

@@ -205,12 +205,12 @@ class Purses:
             self._purses.clear()
             return purses
 
-    def spender(self, rule: Rule, clock: Clock) -> Callable[[str, int], Decision | None]:
-        """The short way to spend under one rule."""
+    def spender(self, rule: Rule, clock: Clock) -> Callable[[str], Decision | None]:
+        """The short way to spend one unit under a rule."""
         purses, plan, tell_us = self._purses, rule.plan, clock.monotonic_us
         tell_ns = time.monotonic_ns if isinstance(clock, SystemClock) else lambda: tell_us() * 1000
 
-        def spend(key: str, cost: int) -> Decision | None:
+        def spend_one(key: str) -> Decision | None:
             purse = purses.get((key, plan))
             if purse is None or purse.rule is not rule:
                 return None
@@ -218,9 +218,9 @@ class Purses:
             lock.enter()
             try:
                 now_us = tell_ns() // 1000
-                left = purse.tokens - cost
+                left = purse.tokens - 1
                 if left < 0 or now_us >= purse.until_us:
-                    return purse.spend(cost, now_us)
+                    return purse.spend(1, now_us)
                 purse.tokens = left
                 last = purse.last
             finally:
@@ -230,4 +230,4 @@ class Purses:
                 reset = 0
             return _new(Decision, (True, last.remaining + left, last.limit, 0, reset, plan, _OK, False, ()))
 
-        return spend
+        return spend_one

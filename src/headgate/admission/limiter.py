@@ -64,7 +64,7 @@ class Limiter:
         self._observer = observer
         self._lines = Lines()
         self._purses = Purses(lease) if lease is not None else None
-        self._spenders: dict[str, Callable[[str, int], Decision | None]] = {}
+        self._spenders: dict[str, Callable[[str], Decision | None]] = {}
         self._book = PlanBook()
         self._registry: PlanRegistry | None = None
         self._refresh_lock = threading.Lock()
@@ -77,22 +77,17 @@ class Limiter:
 
     def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing."""
-        if self._refresh_at_us is not None:
-            self._maybe_refresh()
-        decision = None
         try:
-            if len(plans) == 1 and cost is ONE:
-                # A key the short way knows was checked when it was new; what it does not know takes the long way.
+            if cost is ONE and len(plans) == 1:
+                # What the short way knows was checked when it was new; it leaves the rest to the long one.
                 spend = self._spenders.get(plans[0])
                 if spend is not None:
-                    decision = spend(key, cost)
+                    decision = spend(key)
+                    if decision is not None:
+                        return decision
         except TypeError:
             check_key(key)
-        if decision is None:
-            return self._acquire(self._chain(key, plans, cost))
-        if self._observer is not None:
-            self._observer.decided(decision)
-        return decision
+        return self._acquire(self._chain(key, plans, cost))
 
     def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
         """`acquire` over any (key, plan, cost): all or nothing, in one decision."""
@@ -319,10 +314,27 @@ class Limiter:
         else:
             ways = {}
         self._spenders = {
-            name: way
+            name: self._watched(way)
             for name, way in ways.items()
-            if way is not None and name not in self._book.exceptions and not self._book.rules[name].shadow
+            if way is not None and name not in self._book.exceptions
         }
+
+    def _watched(self, spend: Callable[[str], Decision | None]) -> Callable[[str], Decision | None]:
+        """`spend`, unless plans should be looked at first; and the observer told."""
+        observer, clock = self._observer, self._clock
+        if observer is None and self._registry is None:
+            return spend
+
+        def spend_and_tell(key: str) -> Decision | None:
+            due = self._refresh_at_us
+            if due is not None and clock.monotonic_us() >= due:
+                return None
+            decision = spend(key)
+            if decision is not None and observer is not None:
+                observer.decided(decision)
+            return decision
+
+        return spend_and_tell
 
     def _maybe_refresh(self) -> None:
         due = self._refresh_at_us

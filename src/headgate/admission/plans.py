@@ -69,25 +69,39 @@ class PlanBook:
             rule = self.rules.get(names[0])
             if rule is not None and 0 < cost <= rule.size and 0 < len(key) <= KEY_LENGTH and not self.exceptions:
                 return [Charge(key, rule, cost)]
-        return self.links([(key, name, cost) for name in names])
+        if not names:
+            raise InvalidInput("plans", "name at least one plan")
+        check_key(key)
+        check_cost(cost)
+        return [self._charge(key, name, cost) for name in _once(names)]
 
     def links(self, links: Iterable[tuple[str, str, int]]) -> list[Charge]:
         """Any (key, plan, cost), checked; no plan twice on one key."""
         chain: list[Charge] = []
-        seen: set[tuple[str, str]] = set()
+        by_key: dict[str, list[str]] = {}
         for key, name, cost in links:
             check_key(key)
             check_cost(cost)
-            rule = self.rule(name, key)
-            if cost > rule.size:
-                raise CostExceedsCapacity(name, cost, rule.size)
-            if (key, name) in seen:
-                raise InvalidInput("plans", f"plan {name!r} is named twice; name each plan once")
-            seen.add((key, name))
-            chain.append(Charge(key, rule, cost))
+            chain.append(self._charge(key, name, cost))
+            by_key.setdefault(key, []).append(name)
+        for names in by_key.values():
+            _once(names)
         if not chain:
-            raise InvalidInput("plans", "name at least one plan")
+            raise InvalidInput("links", "give at least one (key, plan, cost)")
         return chain
+
+    def _charge(self, key: str, name: str, cost: int) -> Charge:
+        rule = self.rule(name, key)
+        if cost > rule.size:
+            raise CostExceedsCapacity(name, cost, rule.size)
+        return Charge(key, rule, cost)
+
+
+def _once(names: Sequence[str]) -> Sequence[str]:
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise InvalidInput("plans", f"plan {name!r} is named twice; name each plan once")
+    return names
 
 
 def check_key(key: object) -> None:

@@ -9,7 +9,7 @@ import heapq
 import time
 from collections.abc import Sequence
 
-from headgate.adapters.memory.shelves import Shelf, Spender, Ticks, shelf_for
+from headgate.adapters.memory.shelves import OneSpender, Shelf, Ticks, shelf_for
 from headgate.admission.algorithms import State
 from headgate.admission.chain import adjusted, refunded, rule_on
 from headgate.admission.gate import Gate
@@ -37,21 +37,16 @@ class MemoryLimitStore:
     ) -> Decision:
         if len(chain) == 1 and spend and hold is None:
             key, rule, cost = chain[0]
-            spender = self.spender(rule)
-            if spender is not None:
-                decision = spender(key, cost, now_us, True)
-                if decision is not None:
-                    return decision
+            short = None if rule.shadow else getattr(self._shelf_of(rule), "spend", None)
+            decision = None if short is None else short(key, cost, now_us, True)
+            if decision is not None:
+                return decision  # type: ignore[no-any-return]
         with self._gate:
             return self._rule_on(chain, spend, hold, self._now() if now_us is None else now_us)
 
-    def spender(self, rule: Rule) -> Spender | None:
-        """The short way to spend under `rule`, if it has one."""
-        shelf = self._shelves.get(rule)
-        if shelf is None:
-            with self._gate:
-                shelf = self._shelf(rule)
-        return None if rule.shadow else getattr(shelf, "spend", None)
+    def spender(self, rule: Rule) -> OneSpender | None:
+        """The shortest way to spend one unit under `rule`, if there is one."""
+        return None if rule.shadow else getattr(self._shelf_of(rule), "spend_one", None)
 
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         now_us = self._now() if now_us is None else now_us
@@ -119,6 +114,13 @@ class MemoryLimitStore:
             if shelf is not mine:
                 shelf.forget(charge.key)
         mine.write(charge.key, state, now_us)
+
+    def _shelf_of(self, rule: Rule) -> Shelf:
+        shelf = self._shelves.get(rule)
+        if shelf is None:
+            with self._gate:
+                shelf = self._shelf(rule)
+        return shelf
 
     def _shelf(self, rule: Rule) -> Shelf:
         shelf = self._shelves.get(rule)
