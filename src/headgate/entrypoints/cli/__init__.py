@@ -34,11 +34,11 @@ def headgate(
     """Decides whether, when and how fast work may flow, and then makes it flow."""
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Runs the command line: exit status 0, 1 if it failed, 2 if it was asked for wrongly; errors in one line."""
     command = typer.main.get_command(app)
     try:
-        sys.exit(command.main(prog_name="headgate", standalone_mode=False) or 0)
+        sys.exit(command.main(arguments, prog_name="headgate", standalone_mode=False) or 0)
     except typer.TyperException as error:
         _fail(error.format_message(), error.exit_code)
     except InvalidInput as error:

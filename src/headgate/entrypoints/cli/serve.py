@@ -21,6 +21,8 @@ from headgate.settings import Settings
 if TYPE_CHECKING:
     import uvicorn
 
+BACKLOG = 2048
+
 
 def serve(
     host: Annotated[str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")] = None,
@@ -96,6 +98,8 @@ def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = counted
     configuration = _configuration("headgate.entrypoints.http.app:from_environment", settings, workers)
     try:
+        # From here on connections wait for the workers instead of being refused.
+        listening.listen(BACKLOG)
         _announce(listening)
         uvicorn.supervisors.Multiprocess(configuration, sockets=[listening]).run()
     finally:
@@ -113,6 +117,7 @@ def _configuration(app: object, settings: Settings, workers: int = 1) -> uvicorn
         access_log=False,
         log_config=None,
         server_header=False,
+        backlog=BACKLOG,
         timeout_graceful_shutdown=settings.http.shutdown_seconds,
     )
 

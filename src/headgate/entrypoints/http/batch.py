@@ -13,12 +13,13 @@ from headgate.entrypoints.http import problem, schemas
 from headgate.entrypoints.http.body import STREAMED, media_type, only, parsed_object, read, required
 from headgate.entrypoints.http.direct import add_direct, send_json
 from headgate.entrypoints.http.problem import documented, invalid
-from headgate.entrypoints.http.services import services
+from headgate.entrypoints.http.services import Services, services
 from headgate.entrypoints.http.slots import slot_members
 from headgate.entrypoints.http.stream import book_stream
 from headgate.entrypoints.wire import slot_json
-from headgate.errors import InvalidInput
+from headgate.errors import InvalidInput, NotFound
 from headgate.slots import AssignedSlot, SlotRequest
+from headgate.slots.model import checked_name
 from headgate.slots.packing import Booking
 
 NDJSON_REQUEST = {"type": "string", "description": "One SlotRequest a line."}
@@ -47,23 +48,22 @@ async def book(scope: Scope, receive: Receive, send: Send) -> None:
     As `application/json`: an object with at most 10,000 events, all checked before any is booked. As
     `application/x-ndjson`: a stream of any length, one event a line, answered one line each while it is still being
     sent; a bad line is answered with an error and the others go on. `configName` in the query names the config of the
-    lines that name none.
+    lines that name none, and of an object that names none.
     """
     kind = media_type(scope)
+    told = services(scope)
+    config_name = checked_name(QueryParams(scope["query_string"]).get("configName", told.settings.slots.default_config))
     if kind.startswith(STREAMED[:3]):
-        told = services(scope)
-        config_name = QueryParams(scope["query_string"]).get("configName") or told.settings.slots.default_config
         # Looked up before the first byte is sent: an unknown config can still be a 404 of the whole stream.
         await told.slots.policy(config_name)
         await book_stream(told.slots, config_name, receive, send, told.settings.slots.bulk_batch)
     elif kind == b"application/json":
-        await _book_object(scope, receive, send)
+        await _book_object(told, config_name, receive, send)
     else:
         raise problem.unsupported("application/json or application/x-ndjson")
 
 
-async def _book_object(scope: Scope, receive: Receive, send: Send) -> None:
-    told = services(scope)
+async def _book_object(told: Services, default: str, receive: Receive, send: Send) -> None:
     value = parsed_object(await read(receive))
     only(value, ("configName", "events"))
     name, events, most = value.get("configName"), required(value, "events"), told.settings.http.max_batch
@@ -72,8 +72,9 @@ async def _book_object(scope: Scope, receive: Receive, send: Send) -> None:
     if not isinstance(events, list) or len(events) > most:
         raise invalid("events", f"must be a list of at most {most} events; stream more as application/x-ndjson")
     requests = [_request(event, f"events[{index}]") for index, event in enumerate(events)]
-    query_name = QueryParams(scope["query_string"]).get("configName")
-    bookings = await told.slots.book(requests, name or query_name or told.settings.slots.default_config)
+    bookings = await told.slots.book(requests, name or default)
+    if bookings and all(isinstance(booking, NotFound) for booking in bookings):
+        raise NotFound("config", name or default)
     results = [outcome(request.event_id, booking) for request, booking in zip(requests, bookings, strict=True)]
     await send_json(send, orjson.dumps({"results": results}))
 

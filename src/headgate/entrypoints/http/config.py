@@ -21,23 +21,58 @@ MEMBERS = ("configName", "maxPerWindow", "windowSize", "windowSizeSecs", "spread
 
 router = APIRouter(prefix="/admin/rate-limit", tags=["config"])
 
+_CLOCK = {"type": "string", "pattern": "^(([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?|24:00)$"}
 CALENDAR: dict[str, Any] = {
     "type": ["object", "null"],
     "required": ["zone"],
-    "description": "Open time: only `zone`, an IANA name, is required.",
-    "example": {"zone": "America/New_York", "open": [{"days": ["MON"], "from": "09:00", "to": "17:00"}]},
+    "additionalProperties": False,
+    "description": "Open time; left out, always. Work is deferred to it, never dropped.",
+    "properties": {
+        "zone": {"type": "string", "minLength": 1, "description": "An IANA name, such as America/New_York."},
+        "open": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 1000,
+            "description": "When it is open; left out, day and night. `to` at or before `from` is the next day.",
+            "items": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    "days": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {"enum": ["MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN"]},
+                    },
+                    "from": _CLOCK,
+                    "to": _CLOCK,
+                },
+            },
+        },
+        "holidays": {"type": ["string", "null"], "description": "A country whose bank holidays are closed: US, US-NY."},
+        "blackouts": {
+            "type": "array",
+            "maxItems": 1000,
+            "items": {
+                "type": "object",
+                "required": ["from", "to"],
+                "additionalProperties": False,
+                "properties": {"from": schemas.INSTANT, "to": schemas.INSTANT},
+            },
+        },
+    },
 }
 CONFIG_REQUEST: dict[str, Any] = {
     "title": "ConfigRequest",
     "type": "object",
     "required": ["configName", "maxPerWindow"],
     "description": "Give the window's length as `windowSize` or as `windowSizeSecs`.",
+    "oneOf": [{"required": ["windowSize"]}, {"required": ["windowSizeSecs"]}],
     "additionalProperties": False,
     "properties": {
-        "configName": schemas.CONFIG_NAME | {"description": "The config to create or change."},
+        "configName": schemas.CONFIG_NAME | {"description": "The config to create or change.", "example": "payments"},
         "maxPerWindow": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
         "windowSize": schemas.DURATION,
-        "windowSizeSecs": {"type": "number", "minimum": 0.01, "maximum": 366 * 86_400, "example": 4},
+        "windowSizeSecs": {"type": "number", "minimum": 0.01, "maximum": 366 * 86_400, "multipleOf": 0.001},
         "spread": {"type": ["string", "null"], "enum": ["jitter", "even", None], "default": "jitter"},
         "calendar": CALENDAR,
         "maxDelay": schemas.DURATION | {"type": ["string", "null"]},
@@ -109,19 +144,19 @@ def policy_of(value: dict[str, Any]) -> WindowPolicy:
     return WindowPolicy(
         max_per_window=required(value, "maxPerWindow"),
         window=_window(value),
-        spread=value.get("spread") or "jitter",
+        spread="jitter" if (spread := value.get("spread")) is None else spread,
         calendar=calendar,
         max_delay=value.get("maxDelay"),
     )
 
 
 def _window(value: dict[str, Any]) -> str | timedelta:
-    size, seconds = value.get("windowSize"), value.get("windowSizeSecs")
-    if (size is None) == (seconds is None):
+    if ("windowSize" in value) == ("windowSizeSecs" in value):
         raise invalid("windowSize", "is required, or windowSizeSecs instead; give one of the two")
-    if size is not None:
-        text: str = size
+    if "windowSize" in value:
+        text: str = value["windowSize"]
         return text
+    seconds = value["windowSizeSecs"]
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         raise invalid("windowSizeSecs", "must be a number of seconds")
     if not 0.01 <= seconds <= 366 * 86_400:
@@ -133,4 +168,4 @@ def _window(value: dict[str, Any]) -> str | timedelta:
 
 
 def _name(request: Request) -> str:
-    return request.query_params.get("name") or services(request).settings.slots.default_config
+    return request.query_params.get("name", services(request).settings.slots.default_config)

@@ -40,7 +40,7 @@ EVENTS: dict[str, Any] = {
 async def show(request: Request) -> Response:
     """When that many events would land, how full the next windows are, and when all have run."""
     told, asked = services(request), request.query_params
-    name = asked.get("configName") or told.settings.slots.default_config
+    name = asked.get("configName", told.settings.slots.default_config)
     forecast = await told.slots.forecast(name, whole_number(asked.get("events", "1"), "events"), asked.get("at"))
     return Response(orjson.dumps(forecast_json(forecast)), media_type="application/json")
 

@@ -175,19 +175,30 @@ async def _validation(_request: Request, error: Exception) -> Response:
     return invalid(".".join(path), first["msg"]).response()
 
 
-async def _http(_request: Request, error: Exception) -> Response:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers or {})
     if error.status_code == 404:
         return Problem(404, "no-such-path", "Not Found", "nothing lives at this path; see /docs").response()
     if error.status_code == 405:
-        detail = f"this path takes {headers.get('Allow') or headers.get('allow') or 'other methods'}"
+        headers = {"Allow": _allowed(request) or headers.get("Allow") or headers.get("allow") or ""}
+        detail = f"this path takes {headers['Allow']}"
         return Problem(405, "method-not-allowed", "Method Not Allowed", detail, headers=headers).response()
     if error.status_code == 400:
         return invalid("body", str(error.detail)).response()
     title = HTTPStatus(error.status_code).phrase
     kind = title.lower().replace(" ", "-")
     return Problem(error.status_code, kind, title, str(error.detail), headers=headers).response()
+
+
+def _allowed(request: Request) -> str:
+    """Every method of the path. The framework's own 405 knows of one route only, and a path may have several."""
+    paths = request.app.openapi()["paths"]
+    own = request.url.path
+    for path in sorted(paths, key=lambda each: "{" in each):
+        if re.fullmatch(re.sub(r"\\{\w+\\}", ".*", re.escape(path)), own):
+            return ", ".join(sorted(method.upper() for method in paths[path]))
+    return ""
 
 
 def _exhausted(detail: str, earliest: datetime | None) -> Problem:

@@ -34,10 +34,13 @@ INSTANT: dict[str, Any] = {
     "description": "An ISO-8601 time with its zone (Z or an offset), from 1970 up to the end of 2199.",
     "example": "2027-03-01T16:00:00Z",
 }
+_SECONDS = r"([1-9][0-9]{0,6}(\.[0-9]{1,3})?|0\.(0[1-9][0-9]?|[1-9][0-9]{0,2}))S"
+_MINUTES = r"[1-9][0-9]{0,4}M"
+_CLOCK_PART = rf"T([1-9][0-9]{{0,2}}H({_MINUTES})?({_SECONDS})?|{_MINUTES}({_SECONDS})?|{_SECONDS})"
 DURATION: dict[str, Any] = {
     "type": "string",
-    "description": "An ISO-8601 duration without years or months: PT0.5S, PT4S, P1D.",
-    "example": "PT4S",
+    "pattern": rf"^P([1-9][0-9]?D({_CLOCK_PART})?|{_CLOCK_PART})$",
+    "description": "An ISO-8601 duration without years or months: PT0.5S, PT4S, PT1H30M, P1D.",
 }
 
 

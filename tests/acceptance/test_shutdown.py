@@ -1,0 +1,77 @@
+"""Nothing that was acknowledged is lost: not by a restart, not by SIGTERM in the middle of the load."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headgate.testing import eventually
+from tests.acceptance.service import Service
+
+AT = "2027-07-01T00:00:00Z"
+
+
+async def test_sigterm_under_load_loses_no_acknowledged_slot(database_url: str, tmp_path: Path) -> None:
+    acknowledged: dict[str, str] = {}
+    service = Service(tmp_path, HEADGATE_DATABASE_URL=database_url, HEADGATE_LOG_LEVEL="warning").start()
+    limits = httpx.Limits(max_connections=16)
+    with service.client(limits=limits) as client:
+
+        def call(caller: int) -> None:
+            for number in range(5000):
+                event_id = f"load-{caller}-{number}"
+                try:
+                    answer = client.post("/api/v1/slots", json={"eventId": event_id, "requestedTime": AT})
+                except httpx.TransportError:
+                    return
+                assert answer.status_code == 200, answer.text
+                acknowledged[event_id] = answer.json()["scheduledTime"]
+
+        callers = [threading.Thread(target=call, args=(number,)) for number in range(16)]
+        for caller in callers:
+            caller.start()
+        await eventually(lambda: len(acknowledged) > 200)
+        service.signal(signal.SIGTERM)
+        for caller in callers:
+            caller.join(60)
+    assert service.wait() == 0
+    assert "rror" not in service.log, service.log
+
+    with (
+        Service(tmp_path, HEADGATE_DATABASE_URL=database_url, HEADGATE_LOG_LEVEL="warning") as again,
+        again.client() as client,
+    ):
+        events = [{"eventId": event_id, "requestedTime": AT} for event_id in acknowledged]
+        results = client.post("/api/v1/slots/batch", json={"events": events}).json()["results"]
+        assert all(each["existing"] for each in results)
+        assert {each["eventId"]: each["scheduledTime"] for each in results} == acknowledged
+        # The config is the one from before, not a new version of it.
+        assert client.get("/admin/rate-limit/config").json()["version"] == 1
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_told_to_stop_ends_well(tmp_path: Path, signum: signal.Signals) -> None:
+    service = Service(tmp_path).start()
+    with service.client() as client:
+        assert client.get("/health/live").status_code == 200
+    service.signal(signum)
+    assert service.wait() == 0
+    assert "Traceback" not in service.log
+
+
+def test_workers_share_the_work_and_the_metrics(tmp_path: Path) -> None:
+    with Service(tmp_path, "--workers", "2") as service:
+        for number in range(20):
+            # A connection each, so that both workers get some.
+            with service.client() as client:
+                body = {"eventId": f"worker-{number}", "requestedTime": AT}
+                answer = client.post("/api/v1/slots", json=body)
+                assert answer.status_code == 200
+        with service.client() as client:
+            assert 'rate_limiter_slots_assigned_total{config="default"} 20.0' in client.get("/metrics").text
+            assert len(client.get("/admin/rate-limit/config/history").json()["versions"]) == 1
+        assert service.stop() == 0

@@ -1,0 +1,147 @@
+"""What the app does at its edges: tokens, ids, failing stores. Everything else is tested over real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+
+from headgate.entrypoints.http import health
+from headgate.entrypoints.http.app import create_app
+from headgate.errors import ConfigurationError, StoreUnavailable
+from headgate.settings import Settings
+
+SLOT = {"eventId": "x", "requestedTime": "2027-01-01T00:00:00Z"}
+
+
+@asynccontextmanager
+async def opened(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings.load(database_url="memory://", **settings))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
+    ):
+        yield client
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize(
+    ("token", "api", "admin"),
+    [(None, 401, 401), ("wrong", 401, 401), ("", 401, 401), ("reader", 200, 403), ("root", 200, 200)],
+)
+async def test_each_area_asks_for_its_token(token: str | None, api: int, admin: int) -> None:
+    headers = {} if token is None else bearer(token)
+    async with opened(api_token="reader", admin_token="root") as client:
+        answer = await client.post("/api/v1/slots", json=SLOT, headers=headers)
+        assert answer.status_code == api
+        assert (await client.get("/admin/rate-limit/config", headers=headers)).status_code == admin
+        # What machines poll stays open.
+        for path in ("/health/ready", "/metrics", "/"):
+            assert (await client.get(path)).status_code == 200
+        if answer.status_code == 401:
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_one_token_closes_both_areas() -> None:
+    async with opened(api_token="reader") as client:
+        assert (await client.get("/admin/rate-limit/config")).status_code == 401
+        assert (await client.get("/admin/rate-limit/config", headers=bearer("reader"))).status_code == 403
+    async with opened(admin_token="root") as client:
+        assert (await client.post("/api/v1/slots", json=SLOT)).status_code == 401
+        assert (await client.post("/api/v1/slots", json=SLOT, headers=bearer("root"))).status_code == 200
+
+
+async def test_other_schemes_are_no_tokens() -> None:
+    async with opened(api_token="reader") as client:
+        for value in ("reader", "Basic reader", "Bearer", "Bearerreader"):
+            answer = await client.post("/api/v1/slots", json=SLOT, headers={"Authorization": value})
+            assert answer.status_code == 401
+
+
+async def test_the_document_tells_of_tokens_only_when_they_are_asked_for() -> None:
+    async with opened() as client:
+        assert "securitySchemes" not in (await client.get("/openapi.json")).json()["components"]
+    async with opened(api_token="reader") as client:
+        document = (await client.get("/openapi.json")).json()
+        assert document["paths"]["/api/v1/slots"]["post"]["security"] == [{"apiToken": []}]
+        assert "security" not in document["paths"]["/health/live"]["get"]
+
+
+async def test_every_documented_failure_is_a_problem_and_none_is_422() -> None:
+    async with opened() as client:
+        document = (await client.get("/openapi.json")).json()
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert "422" not in operation["responses"]
+            for status, response in operation["responses"].items():
+                if status.startswith(("4", "5")) and not path.startswith("/health"):
+                    assert list(response["content"]) == ["application/problem+json"]
+
+
+async def test_a_sane_request_id_is_kept_and_any_other_replaced() -> None:
+    async with opened() as client:
+        answer = await client.get("/health/live", headers={"X-Request-ID": "caller-7"})
+        assert answer.headers["X-Request-ID"] == "caller-7"
+        for bad in ("x" * 200, "a\tb"):
+            answer = await client.get("/health/live", headers={"X-Request-ID": bad})
+            assert answer.headers["X-Request-ID"] not in ("", bad)
+
+
+async def test_a_listener_on_the_world_without_tokens_is_no_app() -> None:
+    with pytest.raises(ConfigurationError):
+        create_app(Settings.load(host="0.0.0.0"))
+
+
+async def test_readiness_names_the_dependency_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(Settings.load(database_url="memory://"))
+
+    async def unreachable() -> None:
+        raise StoreUnavailable("somebody@10.0.0.1 does not answer")
+
+    async def hung() -> None:
+        import asyncio
+
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(health, "PATIENCE_SECONDS", 0.01)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
+    ):
+        app.state.services.probes |= {"broker": unreachable, "engine": hung}
+        answer = await client.get("/health/ready")
+    assert answer.status_code == 503
+    states = {check["name"]: check["status"] for check in answer.json()["checks"]}
+    assert states == {"database": "UP", "broker": "DOWN", "engine": "DOWN"}
+    assert "10.0.0.1" not in answer.text
+
+
+async def test_what_nobody_caught_is_a_problem_without_the_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = create_app(Settings.load(database_url="memory://"))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
+    ):
+
+        async def broken(*_: object) -> None:
+            raise KeyError("secret detail")
+
+        monkeypatch.setattr(app.state.services.slots, "assign", broken)
+        monkeypatch.setattr(app.state.services.slots, "find", broken)
+        with structlog.testing.capture_logs() as logged:
+            answers = [await client.post("/api/v1/slots", json=SLOT), await client.get("/api/v1/slots/x")]
+    for answer in answers:
+        assert answer.status_code == 500
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "secret detail" not in answer.text
+    failures = [entry for entry in logged if entry["event"] == "request failed"]
+    assert [failure["request_id"] for failure in failures] == [answer.headers["X-Request-ID"] for answer in answers]
+    assert all(failure["exc_info"] for failure in failures)
