@@ -9,6 +9,7 @@
     ├── RateLimitExceeded            a denial, where the caller asked for an exception; carries the decision
     └── StoreError                   the store's fault, not the caller's
         ├── StoreUnavailable         unreachable, or too late; the only error a failure policy may absorb
+        │   └── BrokerUnavailable    the message log, of the stores, did not acknowledge
         └── Conflict                 someone else changed it first, or the state forbids it
 
 A refusal is a value with a time (`Decision`); an impossibility is one of these.
@@ -95,6 +96,10 @@ class StoreError(HeadgateError):
 
 class StoreUnavailable(StoreError):
     """A store can't be reached or did not answer in time."""
+
+
+class BrokerUnavailable(StoreUnavailable):
+    """The message broker can't be reached or did not acknowledge in time."""
 
 
 class Conflict(StoreError):

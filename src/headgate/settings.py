@@ -71,6 +71,18 @@ class SmsSettings(_Section):
 
     webhook_url: str | None = Field(None, repr=False)
     """Unset: messages are written to the log."""
+    sender: Literal["auto", "inline", "worker"] = "auto"
+    """Who sends: the service itself (`inline`), or `headgate worker sender`. `auto`: the service, unless there is
+    Kafka."""
+    topic: str = Field("sms-outbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
+    """Dead letters go to the topic of this name and `-dlt`."""
+    events_topic: str = Field("notification-events", pattern=r"^[A-Za-z0-9._-]{1,120}$")
+    kafka_delivery_seconds: float = Field(3.0, ge=0.1, le=300)
+    """How long Kafka may take to acknowledge a message before the caller is told it is down."""
+    redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
+    """How long Redis may take before the SQL path decides."""
+    attempts: int = Field(5, ge=1, le=100)
+    """How often the sender tries a message before it is dead-lettered."""
 
 
 class Settings(BaseSettings):

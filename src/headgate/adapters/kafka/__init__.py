@@ -1,1 +1,1 @@
-"""Kafka."""
+"""The message log on Apache Kafka."""

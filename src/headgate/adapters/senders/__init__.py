@@ -1,1 +1,1 @@
-"""What finally delivers a notification."""
+"""Who brings a message to the phone: the log, or an HTTP provider."""

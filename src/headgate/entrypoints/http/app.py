@@ -9,7 +9,19 @@ from fastapi import FastAPI
 
 from headgate import __version__, bootstrap
 from headgate.entrypoints import console
-from headgate.entrypoints.http import batch, config, forecast, health, logs, metrics, openapi, problem, slots
+from headgate.entrypoints.http import (
+    batch,
+    config,
+    forecast,
+    health,
+    logs,
+    metrics,
+    notification_analytics,
+    notifications,
+    openapi,
+    problem,
+    slots,
+)
 from headgate.entrypoints.http.auth import TokenGuard
 from headgate.entrypoints.http.body import BodyLimit
 from headgate.entrypoints.http.services import Services
@@ -33,6 +45,8 @@ def create_app(settings: Settings) -> FastAPI:
     # Matched in this order: the hot path comes first.
     slots.install(app)
     batch.install(app)
+    notifications.install(app)
+    app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)
     app.include_router(health.router)
@@ -60,4 +74,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with AsyncExitStack() as opened:
         told.slots = await opened.enter_async_context(bootstrap.slot_scheduler(told.settings, registry=told.registry))
         told.probes["database"] = lambda: told.slots.history(told.settings.slots.default_config)
+        told.notifications = await opened.enter_async_context(
+            bootstrap.notifications(told.settings, registry=told.registry)
+        )
+        told.probes |= told.notifications.probes
         yield

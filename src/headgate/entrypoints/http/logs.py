@@ -50,6 +50,7 @@ def configure(settings: Settings) -> None:
         )
     )
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler], force=True)
+    logging.getLogger("headgate").setLevel(level)
 
 
 class RequestLog:

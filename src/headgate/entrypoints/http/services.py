@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from headgate.bootstrap import Notifications
 from headgate.settings import Settings
 from headgate.slots import SlotScheduler
 
@@ -24,6 +25,7 @@ class Services:
     probes: dict[str, Probe] = field(default_factory=dict)
     """Dependencies by name, asked by `/health/ready`."""
     slots: SlotScheduler = field(init=False)
+    notifications: Notifications = field(init=False)
 
 
 def services(scope: Mapping[str, Any]) -> Services:

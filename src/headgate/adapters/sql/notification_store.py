@@ -1,0 +1,147 @@
+"""The gateway's ports over a `Database`: `SqlQuotaLedger`, `SqlDeliveryLedger`, `SqlAnalyticsStore`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.util import await_only
+
+from headgate.adapters.sql import notifications
+from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.notification_tables import notification_attempt, notification_delivery, notification_key
+from headgate.adapters.sql.outbox import SqlOutbox, append
+from headgate.apps.notifications.analytics import MinuteCount
+from headgate.apps.notifications.model import Attempt, AttemptEvent, Quota, Spending, Verdict
+from headgate.apps.notifications.ports import DeliveryOutcome, MessageLog, Record
+from headgate.errors import Conflict, HeadgateError
+
+T = TypeVar("T")
+
+MOST_TRIES = 5
+PRUNE_BATCH = 5000
+
+
+class SqlQuotaLedger:
+    """Quotas in SQLite, PostgreSQL or Oracle. Messages are published to `topic`."""
+
+    def __init__(self, database: Database, *, topic: str) -> None:
+        self._database = database
+        self._topic = topic
+
+    async def configure(
+        self, user_id: int, rate_limit: int, window_minutes: int, *, now_ms: int | None = None
+    ) -> Quota:
+        write = self._database.write
+        return await _retried(lambda: write(notifications.configure, user_id, rate_limit, window_minutes, now_ms))
+
+    async def admit(self, attempts: Sequence[Attempt], log: MessageLog) -> list[Verdict | HeadgateError]:
+        return await self._database.write(notifications.admit, attempts, self._publisher(log))
+
+    async def find(self, user_id: int, *, now_ms: int | None = None) -> tuple[Quota, int] | None:
+        found = await self._database.read(notifications.find, user_id, now_ms)
+        if found is None or found[0].current(found[1]) is found[0]:
+            return found
+        return await self._database.write(notifications.renew, user_id, now_ms)
+
+    async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
+        return await _retried(lambda: self._database.write(notifications.sync, spendings, sent_ids))
+
+    async def was_sent(self, message_id: str, *, now_ms: int | None = None) -> bool:
+        return await self._database.read(notifications.was_sent, message_id, now_ms)
+
+    async def prune(self, before_ms: int) -> int:
+        """Forgets idempotency keys from before a time."""
+        key = notification_key.c
+        return await _pruned(
+            self._database, lambda c: notifications.prune(c, key.created_at, key.message_id, before_ms, PRUNE_BATCH)
+        )
+
+    def _publisher(self, log: MessageLog) -> notifications.Publish:
+        def record(attempt: Attempt) -> Record:
+            return Record(self._topic, str(attempt.user_id), attempt.encoded())
+
+        def append_here(connection: Connection, attempts: Sequence[Attempt]) -> list[HeadgateError | None]:
+            append(connection, [record(attempt) for attempt in attempts])
+            return [None] * len(attempts)
+
+        if isinstance(log, SqlOutbox) and log.database is self._database:
+            return append_here
+        wait = self._waiter()
+        return lambda _, attempts: wait(log.publish([record(attempt) for attempt in attempts]))
+
+    def _waiter(self) -> Callable[[Awaitable[T]], T]:
+        """How a function over a connection waits for something of the event loop, its transaction staying open."""
+        if self._database.async_engine is not None:
+            return await_only
+        loop = asyncio.get_running_loop()
+
+        async def awaited(wanted: Awaitable[T]) -> T:
+            return await wanted
+
+        return lambda wanted: asyncio.run_coroutine_threadsafe(awaited(wanted), loop).result()
+
+
+class SqlDeliveryLedger:
+    """Which messages the sender has dealt with."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def settled(self, message_ids: Sequence[str]) -> set[str]:
+        return await self._database.read(notifications.settled, message_ids)
+
+    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
+        await _retried(lambda: self._database.write(notifications.settle, outcomes))
+
+    async def prune(self, before_ms: int) -> int:
+        delivery = notification_delivery.c
+        return await _pruned(
+            self._database,
+            lambda c: notifications.prune(c, delivery.settled_at, delivery.message_id, before_ms, PRUNE_BATCH),
+        )
+
+    async def now_ms(self) -> int:
+        """The database's clock."""
+        return await self._database.read(notifications.clock_ms, None)
+
+
+class SqlAnalyticsStore:
+    """Attempts, one row each."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, events: Sequence[AttemptEvent]) -> None:
+        await _retried(lambda: self._database.write(notifications.add_attempts, events))
+
+    async def counts(self, since_ms: int, until_ms: int, user_id: int | None = None) -> list[MinuteCount]:
+        return await self._database.read(notifications.attempt_counts, since_ms, until_ms, user_id)
+
+    async def now_ms(self) -> int:
+        return await self._database.read(notifications.clock_ms, None)
+
+    async def prune(self, before_ms: int) -> int:
+        attempt = notification_attempt.c
+        return await _pruned(
+            self._database, lambda c: notifications.prune(c, attempt.minute, attempt.event_id, before_ms, PRUNE_BATCH)
+        )
+
+
+async def _retried(work: Callable[[], Awaitable[T]]) -> T:
+    """Runs a transaction again when somebody else inserted the same row first."""
+    for _ in range(MOST_TRIES - 1):
+        try:
+            return await work()
+        except Conflict:
+            continue
+    return await work()
+
+
+async def _pruned(database: Database, work: Callable[[Connection], int]) -> int:
+    total = 0
+    while removed := await database.write(work):
+        total += removed
+    return total

@@ -1,0 +1,105 @@
+"""Every attempt as an event: published beside the send path, counted by a reader.
+
+Recording never waits and never fails. Events wait in a bounded queue for the log; when it is full the newest are
+dropped, and counted as dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+
+from headgate.apps.notifications.model import AttemptEvent, Outcome
+from headgate.apps.notifications.ports import AnalyticsStore, MessageLog, MessageSource, NotificationObserver, Record
+from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, reading
+from headgate.errors import HeadgateError, InvalidInput
+
+ANALYTICS_GROUP = "notification-analytics"
+QUEUE = 10_000
+BATCH = 500
+CLOSE_PATIENCE = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class AttemptLog:
+    """Publishes attempt events to a topic, in the background."""
+
+    def __init__(self, log: MessageLog, *, topic: str, observer: NotificationObserver, capacity: int = QUEUE) -> None:
+        self._log = log
+        self._topic = topic
+        self._observer = observer
+        self._queue: asyncio.Queue[AttemptEvent] = asyncio.Queue(capacity)
+        self._task: asyncio.Task[None] | None = None
+
+    def record(self, user_id: int, outcome: Outcome, at_ms: int) -> None:
+        """Takes note; returns at once."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._publish())
+        try:
+            self._queue.put_nowait(AttemptEvent(uuid.uuid4().hex, user_id, outcome, at_ms))
+        except asyncio.QueueFull:
+            self._observer.events_dropped(1)
+
+    async def close(self) -> None:
+        """Publishes what is queued, as far as that takes no longer than a few seconds."""
+        if self._task is None:
+            return
+        try:
+            await asyncio.wait_for(self._queue.join(), CLOSE_PATIENCE)
+        except TimeoutError:
+            self._observer.events_dropped(self._queue.qsize())
+            _log.warning("about %d attempt events were not published", self._queue.qsize())
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _publish(self) -> None:
+        while True:
+            events = [await self._queue.get()]
+            while len(events) < BATCH and not self._queue.empty():
+                events.append(self._queue.get_nowait())
+            await self._until_published([Record(self._topic, str(event.user_id), event.encoded()) for event in events])
+            for _ in events:
+                self._queue.task_done()
+
+    async def _until_published(self, records: list[Record]) -> None:
+        """Tries again and again what the broker did not take; meanwhile the queue fills up."""
+        pause = FIRST_PAUSE
+        while records:
+            try:
+                outcomes = await self._log.publish(records)
+            except HeadgateError as error:
+                outcomes = [error] * len(records)
+            failed = [record for record, outcome in zip(records, outcomes, strict=True) if outcome is not None]
+            if failed:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            records = failed
+
+
+class AttemptReader:
+    """Brings attempt events from the log into the analytics store; each counts once, however often it comes."""
+
+    def __init__(self, join: Callable[[], Awaitable[MessageSource]], store: AnalyticsStore) -> None:
+        self._join = join
+        self._store = store
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Reads until `stop` is set, then leaves. Waits for stores that do not answer."""
+        await reading(self._join, self._step, stop)
+
+    async def _step(self, source: MessageSource) -> None:
+        delivered = await source.receive(BATCH, 1.0)
+        if not delivered:
+            return
+        events = []
+        for each in delivered:
+            try:
+                events.append(AttemptEvent.decoded(each.record.value))
+            except InvalidInput:
+                _log.warning("a record of %s is not an attempt event and is skipped", each.record.topic)
+        if events:
+            await self._store.add(events)
+        await source.commit(delivered)

@@ -1,0 +1,181 @@
+"""The sender: takes messages from the log and hands each to a provider.
+
+At least once: a message is committed only after it is sent or dead-lettered, and remembered as such; so after a crash
+it comes again. Each message id once: what is remembered is not sent again. The gap between the provider's answer and
+the memory is closed by the provider, which is given the message id (`Sender.send`).
+
+Messages of one user go out in order; users do not wait for each other. A message that can't be read, that the provider
+refuses for good, or that fails too often goes to the dead-letter topic, with the reason, and the next one follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+
+from headgate.apps.notifications.model import Message
+from headgate.apps.notifications.ports import (
+    Delivered,
+    DeliveryLedger,
+    DeliveryOutcome,
+    MessageLog,
+    MessageSource,
+    NotificationObserver,
+    Record,
+    Sender,
+    SendFailed,
+    Unwatched,
+)
+from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, reading, stopped_within
+from headgate.errors import InvalidInput, StoreError
+from headgate.gather import Gatherer
+
+SENDER_GROUP = "sms-sender"
+BATCH = 100
+CONCURRENCY = 32
+ATTEMPTS = 5
+
+_log = logging.getLogger(__name__)
+
+
+def dead_letter_topic(topic: str) -> str:
+    return f"{topic}-dlt"
+
+
+class Delivery:
+    """One member of the group of senders."""
+
+    def __init__(
+        self,
+        join: Callable[[], Awaitable[MessageSource]],
+        ledger: DeliveryLedger,
+        sender: Sender,
+        log: MessageLog,
+        *,
+        observer: NotificationObserver | None = None,
+        attempts: int = ATTEMPTS,
+        first_pause: float = FIRST_PAUSE,
+        longest_pause: float = LONGEST_PAUSE,
+    ) -> None:
+        self._join = join
+        self._ledger = ledger
+        self._sender = sender
+        self._log = log
+        self._observer = observer or Unwatched()
+        self._attempts = attempts
+        self._first_pause = first_pause
+        self._longest_pause = longest_pause
+        self._lanes = asyncio.Semaphore(CONCURRENCY)
+        self._memory: Gatherer[DeliveryOutcome, None] = Gatherer(self._remember)
+        self._stop = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Sends until `stop` is set; then ends what is being sent, commits it, and leaves the group. What waited for
+        another try stays in the log for the next member."""
+        self._stop = stop
+        await reading(self._join, self._step, stop)
+        await self._memory.close()
+
+    async def _step(self, source: MessageSource) -> None:
+        delivered = await source.receive(BATCH, 1.0)
+        if not delivered:
+            return
+        by_user: dict[str, list[Delivered]] = defaultdict(list)
+        for each in delivered:
+            by_user[each.record.key].append(each)
+        done: list[Delivered] = []
+        try:
+            async with asyncio.TaskGroup() as lanes:
+                for own in by_user.values():
+                    lanes.create_task(self._deliver_in_order(own, done))
+        finally:
+            if done:
+                await source.commit(done)
+
+    async def _deliver_in_order(self, delivered: Sequence[Delivered], done: list[Delivered]) -> None:
+        async with self._lanes:
+            for each in delivered:
+                if not await self._deliver(each.record):
+                    return
+                done.append(each)
+
+    async def _deliver(self, record: Record) -> bool:
+        """Whether the record is dealt with; False if this member stops before."""
+        try:
+            message = Message.decoded(record.value)
+        except InvalidInput as error:
+            problem = str(error)
+            return await self._persist(lambda: self._bury(record, problem, 0))
+        if self._stop.is_set():
+            return False
+        known: set[str] = set()
+
+        async def look() -> None:
+            known.update(await self._ledger.settled([message.message_id]))
+
+        if not await self._persist(look):
+            return False
+        if known:
+            self._observer.delivered("duplicate")
+            return True
+        tried, failure = await self._try(message)
+        if failure is None:
+            self._observer.delivered("sent")
+        elif not tried or not await self._persist(lambda: self._bury(record, str(failure), tried)):
+            return False
+        outcome = DeliveryOutcome(message.message_id, message.user_id, failure is None, tried)
+        return await self._persist(lambda: self._memory.submit(outcome))
+
+    async def _try(self, message: Message) -> tuple[int, SendFailed | None]:
+        """How often it was tried, and what is wrong with it; (0, …) if this member stops before that is known."""
+        pause = self._first_pause
+        for tried in range(1, self._attempts + 1):
+            failure = await self._sent(message)
+            if failure is None or failure.permanent or tried == self._attempts:
+                return tried, failure
+            self._observer.delivered("retried")
+            # Spread, so that many messages that failed together do not come back together.
+            if await stopped_within(self._stop, pause * random.uniform(0.5, 1.0)):
+                break
+            pause = min(pause * 2, self._longest_pause)
+        return 0, failure
+
+    async def _sent(self, message: Message) -> SendFailed | None:
+        try:
+            await self._sender.send(message)
+        except SendFailed as failure:
+            return failure
+        except Exception as error:
+            # A sender's own mistake must not keep every later message waiting.
+            _log.exception("the sender failed")
+            return SendFailed(f"the sender failed: {type(error).__name__}")
+        return None
+
+    async def _bury(self, record: Record, reason: str, tried: int) -> None:
+        value = json.dumps({"value": record.value, "reason": reason, "attempts": tried})
+        (failure,) = await self._log.publish([Record(dead_letter_topic(record.topic), record.key, value)])
+        if failure is not None:
+            raise failure
+        _log.error("a message of %s is dead-lettered: %s", record.topic, reason)
+        self._observer.delivered("dead_lettered")
+
+    async def _remember(self, outcomes: Sequence[DeliveryOutcome]) -> list[None]:
+        await self._ledger.settle(outcomes)
+        return [None] * len(outcomes)
+
+    async def _persist(self, work: Callable[[], Awaitable[object]]) -> bool:
+        """Does what must be done before going on, however long the store is away; False if this member stops first."""
+        pause = self._first_pause
+        while True:
+            try:
+                await work()
+                return True
+            except StoreError as error:
+                _log.warning("the sender waits: %s", error)
+            if await stopped_within(self._stop, pause):
+                return False
+            pause = min(pause * 2, self._longest_pause)

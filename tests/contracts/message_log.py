@@ -1,0 +1,135 @@
+"""What every `MessageLog` promises."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from headgate.apps.notifications.ports import Delivered, MessageLog, MessageSource, Record
+
+WITHIN = 30.0
+
+Opener = Callable[[], Awaitable[MessageLog]]
+
+
+async def publish(log: MessageLog, *records: Record) -> None:
+    assert list(await log.publish(records)) == [None] * len(records)
+
+
+async def take(source: MessageSource, count: int) -> list[Delivered]:
+    """Exactly so many records, in the order they came."""
+    found: list[Delivered] = []
+    deadline = asyncio.get_running_loop().time() + WITHIN
+    while len(found) < count and asyncio.get_running_loop().time() < deadline:
+        found += await source.receive(count - len(found), 1.0)
+    assert len(found) == count, f"{len(found)} of {count} records came within {WITHIN} s"
+    return found
+
+
+def values(delivered: list[Delivered]) -> list[str]:
+    return [each.record.value for each in delivered]
+
+
+class MessageLogContract:
+    """Inherit and provide the fixture `log`."""
+
+    commits_one_by_one = True
+    """False: a partition is committed up to a place, so what is done after a gap comes again with the gap."""
+
+    @pytest.fixture
+    def topic(self) -> str:
+        return f"contract-{uuid.uuid4().hex[:12]}"
+
+    async def test_what_is_acknowledged_is_delivered_whole(self, log: MessageLog, topic: str) -> None:
+        odd = ['{"a": "\\u0000"}', "x" * 20_000, "naïve – ✓"]
+        await publish(log, *(Record(topic, "7", value) for value in odd))
+        source = await log.read(topic, f"{topic}-readers")
+        delivered = await take(source, 3)
+        assert [each.record for each in delivered] == [Record(topic, "7", value) for value in odd]
+        await source.close()
+
+    async def test_records_of_a_key_keep_their_order(self, log: MessageLog, topic: str) -> None:
+        for number in range(20):
+            await publish(log, *(Record(topic, key, f"{key}-{number}") for key in "abcde"))
+        source = await log.read(topic, f"{topic}-readers")
+        by_key: dict[str, list[str]] = defaultdict(list)
+        for each in await take(source, 100):
+            by_key[each.record.key].append(each.record.value)
+        assert by_key == {key: [f"{key}-{number}" for number in range(20)] for key in "abcde"}
+        await source.close()
+
+    async def test_positions_of_a_partition_grow(self, log: MessageLog, topic: str) -> None:
+        await publish(log, *(Record(topic, str(number), "v") for number in range(30)))
+        source = await log.read(topic, f"{topic}-readers")
+        by_partition: dict[int, list[int]] = defaultdict(list)
+        for each in await take(source, 30):
+            by_partition[each.partition].append(each.position)
+        for positions in by_partition.values():
+            assert positions == sorted(set(positions))
+        await source.close()
+
+    async def test_a_member_is_not_given_the_same_record_twice(self, log: MessageLog, topic: str) -> None:
+        await publish(log, *(Record(topic, "k", str(number)) for number in range(10)))
+        source = await log.read(topic, f"{topic}-readers")
+        first, rest = await take(source, 4), await take(source, 6)
+        assert values(first) + values(rest) == [str(number) for number in range(10)]
+        await source.close()
+
+    async def test_what_was_not_committed_comes_again_to_the_next_member(self, log: MessageLog, topic: str) -> None:
+        await publish(log, *(Record(topic, "k", str(number)) for number in range(6)))
+        source = await log.read(topic, f"{topic}-readers")
+        delivered = await take(source, 6)
+        await source.commit([delivered[1], delivered[0]])
+        await source.commit([delivered[4]])
+        await source.close()
+        another = await log.read(topic, f"{topic}-readers")
+        expected = ["2", "3", "5"] if self.commits_one_by_one else ["2", "3", "4", "5"]
+        assert values(await take(another, len(expected))) == expected
+        await another.close()
+
+    async def test_what_was_committed_does_not_come_again(self, log: MessageLog, topic: str) -> None:
+        await publish(log, Record(topic, "k", "old"))
+        source = await log.read(topic, f"{topic}-readers")
+        await source.commit(await take(source, 1))
+        await source.close()
+        await publish(log, Record(topic, "k", "new"))
+        another = await log.read(topic, f"{topic}-readers")
+        assert values(await take(another, 1)) == ["new"]
+        await another.close()
+
+    async def test_topics_do_not_mix(self, log: MessageLog, topic: str) -> None:
+        await publish(log, Record(f"{topic}-a", "k", "a"), Record(f"{topic}-b", "k", "b"))
+        for name in "ab":
+            source = await log.read(f"{topic}-{name}", f"{topic}-{name}-readers")
+            assert values(await take(source, 1)) == [name]
+            assert await source.receive(1, 0.0) == []
+            await source.close()
+
+    async def test_members_share_a_topic_and_lose_nothing_when_one_leaves(self, log: MessageLog, topic: str) -> None:
+        wanted = {str(number) for number in range(60)}
+        members = [await log.read(topic, f"{topic}-readers") for _ in range(2)]
+        seen: list[str] = []
+        stop = asyncio.Event()
+
+        async def consume(source: MessageSource, leave_after: int) -> None:
+            mine = 0
+            while not stop.is_set() and mine < leave_after:
+                delivered = await source.receive(5, 0.2)
+                mine += len(delivered)
+                seen.extend(values(delivered))
+                await source.commit(delivered)
+                if set(seen) >= wanted:
+                    stop.set()
+            await source.close()
+
+        await publish(log, *(Record(topic, str(number), str(number)) for number in range(60)))
+        async with asyncio.timeout(WITHIN * 2):
+            await asyncio.gather(consume(members[0], 10), consume(members[1], 1_000))
+        assert set(seen) == wanted
+
+    async def test_it_answers_when_asked(self, log: MessageLog) -> None:
+        await log.ping()

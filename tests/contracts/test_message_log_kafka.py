@@ -1,0 +1,35 @@
+"""Kafka keeps the promises of a message log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from headgate.adapters.kafka.log import KafkaLog
+from headgate.apps.notifications.ports import Record
+from tests.contracts.message_log import MessageLogContract, publish
+
+
+class TestKafkaLog(MessageLogContract):
+    commits_one_by_one = False
+
+    @pytest.fixture
+    async def log(self, kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
+        log = KafkaLog(kafka_bootstrap, topics=(), delivery_seconds=20)
+        yield log
+        await log.close()
+
+    async def test_topics_have_four_partitions(self, kafka_bootstrap: str, topic: str) -> None:
+        log = KafkaLog(kafka_bootstrap, topics=(topic, f"{topic}-dlt"), delivery_seconds=20)
+        await publish(log, Record(topic, "k", "v"))
+        topics = AdminClient({"bootstrap.servers": kafka_bootstrap, "log_level": 0}).list_topics(timeout=10).topics
+        assert {name: len(topics[name].partitions) for name in (topic, f"{topic}-dlt")} == {topic: 4, f"{topic}-dlt": 4}
+        await log.close()
+
+    async def test_a_topic_that_exists_is_left_as_it_is(self, kafka_bootstrap: str, topic: str) -> None:
+        for _ in range(2):
+            log = KafkaLog(kafka_bootstrap, topics=(topic,), delivery_seconds=20)
+            await publish(log, Record(topic, "k", "v"))
+            await log.close()

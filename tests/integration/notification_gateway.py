@@ -1,0 +1,106 @@
+"""The SMS gateway over HTTP, in this process, on real stores; and a look into its tables."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+
+from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.notification_tables import notification_quota, outbox
+from headgate.apps.notifications.intake import Intake
+from headgate.entrypoints.http.app import create_app
+from headgate.settings import Settings
+
+_users = itertools.count(1_000)
+
+
+def new_user() -> int:
+    """A user no other test of this process knows."""
+    return next(_users)
+
+
+class Gateway:
+    """One service, called over ASGI, and the database behind it."""
+
+    def __init__(self, settings: Settings, client: httpx.AsyncClient, app: Any, database: Database) -> None:
+        self.settings = settings
+        self.client = client
+        self.app = app
+        self.database = database
+
+    @property
+    def intake(self) -> Intake:
+        found: Intake = self.app.state.services.notifications.intake
+        return found
+
+    async def configure(self, user_id: Any, rate_limit: Any, time_window: Any) -> httpx.Response:
+        body = {"userId": user_id, "rateLimit": rate_limit, "timeWindow": time_window}
+        return await self.client.post("/api/config", json=body)
+
+    async def send(self, user_id: Any, message: Any = "Hello World", key: str | None = None) -> httpx.Response:
+        headers = {} if key is None else {"Idempotency-Key": key}
+        return await self.client.post("/api/send", json={"userId": user_id, "message": message}, headers=headers)
+
+    async def row(self, user_id: int) -> Any:
+        """The user's row; None if there is none. What Redis admitted is in it."""
+        if self.intake.cached is not None:
+            await self.intake.cached.sync.flush()
+        query = sa.select(notification_quota).where(notification_quota.c.user_id == user_id)
+        return await self.database.read(lambda connection: connection.execute(query).one_or_none())
+
+    async def rows(self) -> list[Any]:
+        query = sa.select(notification_quota).order_by(notification_quota.c.user_id)
+        return await self.database.read(lambda connection: list(connection.execute(query)))
+
+    async def outboxed(self) -> list[tuple[str, str]]:
+        query = sa.select(outbox.c.message_key, outbox.c.message_value).order_by(outbox.c.id)
+        query = query.where(outbox.c.topic == self.settings.sms.topic)
+        return await self.database.read(lambda connection: [tuple(row) for row in connection.execute(query)])
+
+    async def set(self, user_id: int, **values: Any) -> None:
+        """Changes the user's row behind the gateway's back."""
+        statement = notification_quota.update().where(notification_quota.c.user_id == user_id).values(values)
+        await self.database.write(lambda connection: connection.execute(statement))
+
+    async def age(self, user_id: int, by: timedelta) -> None:
+        """Lets the user's window have begun earlier."""
+        row = await self.row(user_id)
+        await self.set(user_id, last_refresh_time=row.last_refresh_time - by)
+
+
+@asynccontextmanager
+async def gateways(count: int = 1, **settings: Any) -> AsyncIterator[list[Gateway]]:
+    """Services that share their stores, each with connections of its own, as processes would."""
+    sms = {
+        "topic": f"sms-{uuid.uuid4().hex[:12]}",
+        "events_topic": f"events-{uuid.uuid4().hex[:12]}",
+        "sender": "worker",
+        **settings.pop("sms", {}),
+    }
+    told = Settings.load(sms=sms, **settings)
+    async with AsyncExitStack() as opened:
+        found = []
+        database = Database(told.database_url)
+        opened.push_async_callback(database.close)
+        for _ in range(count):
+            app = create_app(told)
+            await opened.enter_async_context(app.router.lifespan_context(app))
+            transport = httpx.ASGITransport(app)
+            client = await opened.enter_async_context(
+                httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=60)
+            )
+            found.append(Gateway(told, client, app, database))
+        yield found
+
+
+@asynccontextmanager
+async def gateway(**settings: Any) -> AsyncIterator[Gateway]:
+    async with gateways(1, **settings) as (only,):
+        yield only

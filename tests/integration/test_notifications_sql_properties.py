@@ -1,0 +1,223 @@
+"""Properties 1 to 7 of the SMS gateway, on PostgreSQL and Kafka: the SQL path."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from confluent_kafka import Consumer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
+
+from headgate.iso8601 import parse_instant
+from headgate.testing import KafkaServer, eventually
+
+examples = settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+LARGEST = 2**31 - 1
+limits = st.integers(1, 50)
+windows = st.integers(1, 10_000)
+messages = st.text(min_size=1, max_size=200).filter(lambda text: text.strip())
+
+
+@pytest.fixture
+async def served(postgres_url: str, kafka_bootstrap: str) -> AsyncIterator[Gateway]:
+    async with gateway(database_url=postgres_url, kafka_bootstrap=kafka_bootstrap) as opened:
+        yield opened
+
+
+@examples
+@given(st.integers(0, LARGEST), st.integers(1, LARGEST), st.integers(1, LARGEST), limits)
+async def test_property_1_a_configuration_is_kept_and_starts_anew(
+    served: Gateway, user: int, limit: int, window: int, other: int
+) -> None:
+    for wanted in (limit, other):  # an insert or an update, then surely an update
+        before = datetime.now(UTC)
+        answer = await served.configure(user, wanted, window)
+        assert answer.status_code == 200
+        row = await served.row(user)
+        assert (row.user_id, row.rate_limit, row.time_window, row.current_count) == (user, wanted, window, 0)
+        assert before - timedelta(seconds=1) <= row.last_refresh_time <= datetime.now(UTC) + timedelta(seconds=1)
+        body = answer.json()
+        assert parse_instant(body.pop("lastRefreshTime")) == row.last_refresh_time
+        assert body == {"userId": user, "rateLimit": wanted, "timeWindow": window, "currentCount": 0}
+        await served.set(user, current_count=7)
+
+
+invalid_integers = st.one_of(
+    st.integers(max_value=-1),
+    st.integers(min_value=LARGEST + 1),
+    st.sampled_from([None, True, False, "1", "", 1.5, [], {}, [1]]),
+    st.text(max_size=5),
+    st.floats(allow_nan=False, allow_infinity=False).filter(lambda number: not number.is_integer()),
+)
+
+
+@examples
+@given(st.data())
+async def test_property_2_an_invalid_configuration_is_refused_and_changes_nothing(
+    served: Gateway, data: st.DataObject
+) -> None:
+    good = {"userId": 5, "rateLimit": 3, "timeWindow": 2}
+    if not await served.rows():
+        assert (await served.configure(*good.values())).status_code == 200
+    before = await served.rows()
+    broken = data.draw(st.lists(st.sampled_from(sorted(good)), min_size=1, unique=True))
+    body: dict[str, object] = dict(good)
+    for member in broken:
+        if data.draw(st.booleans(), label="missing"):
+            del body[member]
+        else:
+            zero = st.just(0) if member != "userId" else st.nothing()
+            body[member] = data.draw(invalid_integers | zero)
+    answer = await served.client.post("/api/config", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["title"] == "Missing/Invalid Arguments"
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert await served.rows() == before
+
+
+@examples
+@given(limits, st.integers(0, 60), windows, st.integers(0, 100_000))
+async def test_property_3_an_elapsed_window_begins_anew(
+    served: Gateway, limit: int, count: int, window: int, extra_seconds: int
+) -> None:
+    user = new_user()
+    await served.configure(user, limit, window)
+    await served.set(user, current_count=count)
+    await served.age(user, timedelta(minutes=window, seconds=extra_seconds))
+    aged = await served.row(user)
+    assert (await served.send(user)).status_code == 200
+    row = await served.row(user)
+    assert row.current_count == 1
+    assert row.last_refresh_time >= aged.last_refresh_time + timedelta(minutes=window, seconds=extra_seconds)
+
+
+@examples
+@given(limits, st.integers(0, 60), windows, st.floats(0, 0.9))
+async def test_property_4_within_a_window_the_limit_decides(
+    served: Gateway, limit: int, count: int, window: int, elapsed: float
+) -> None:
+    user = new_user()
+    await served.configure(user, limit, window)
+    await served.set(user, current_count=count)
+    await served.age(user, timedelta(milliseconds=int(window * 60_000 * elapsed)))
+    began = (await served.row(user)).last_refresh_time
+    answer = await served.send(user)
+    row = await served.row(user)
+    assert row.last_refresh_time == began
+    if count < limit:
+        assert (answer.status_code, row.current_count) == (200, count + 1)
+        assert answer.json()["status"] == "Message Sent Successfully"
+        assert uuid.UUID(answer.json()["messageId"])
+    else:
+        assert (answer.status_code, row.current_count) == (429, count)
+        assert answer.json()["title"] == "Rate Limit Exceeded"
+        assert 1 <= int(answer.headers["Retry-After"]) <= window * 60
+
+
+async def test_property_5_nothing_is_counted_that_kafka_did_not_confirm(
+    postgres_url: str, own_kafka: KafkaServer
+) -> None:
+    sms = {"kafka_delivery_seconds": 0.5}
+    async with gateway(database_url=postgres_url, kafka_bootstrap=own_kafka.bootstrap, sms=sms) as served:
+        user = new_user()
+        await served.configure(user, 10, 10)
+        await eventually(lambda: sent(served, user))
+        before = await served.row(user)
+        await asyncio.to_thread(own_kafka.stop)
+
+        @examples
+        @given(limits, st.integers(0, 49), st.booleans(), messages)
+        async def refused(limit: int, count: int, elapsed: bool, message: str) -> None:
+            count = min(count, limit - 1)
+            user = new_user()
+            await served.configure(user, limit, 10)
+            await served.set(user, current_count=count)
+            if elapsed:
+                await served.age(user, timedelta(minutes=11))
+            before = await served.row(user)
+            answer = await served.send(user, message)
+            assert answer.status_code == 503
+            assert answer.json()["title"] == "Kafka Down : Service Unavailable"
+            assert await served.row(user) == before
+
+        await in_this_loop(refused)
+        await asyncio.to_thread(own_kafka.start)
+        await eventually(lambda: sent(served, user))
+        assert (await served.row(user)).current_count == before.current_count + 1
+
+
+async def sent(served: Gateway, user: int) -> bool:
+    return (await served.send(user)).status_code == 200
+
+
+async def in_this_loop(test: object) -> None:
+    """Runs a Hypothesis test whose body is a coroutine, example by example, in the running loop."""
+    loop = asyncio.get_running_loop()
+    inner = test.hypothesis.inner_test  # type: ignore[attr-defined]
+
+    def example(*arguments: object, **named: object) -> None:
+        asyncio.run_coroutine_threadsafe(inner(*arguments, **named), loop).result()
+
+    test.hypothesis.inner_test = example  # type: ignore[attr-defined]
+    await asyncio.to_thread(test)  # type: ignore[arg-type]
+
+
+async def test_property_6_of_many_at_once_exactly_one_takes_the_last_slot(
+    postgres_url: str, kafka_bootstrap: str
+) -> None:
+    async with gateways(3, database_url=postgres_url, kafka_bootstrap=kafka_bootstrap) as served:
+
+        @examples
+        @given(limits, st.integers(2, 24))
+        async def raced(limit: int, callers: int) -> None:
+            user = new_user()
+            await served[0].configure(user, limit, 10)
+            await served[0].set(user, current_count=limit - 1)
+            answers = await asyncio.gather(*(served[n % 3].send(user, f"{n}") for n in range(callers)))
+            assert Counter(answer.status_code for answer in answers) == {200: 1, 429: callers - 1}
+            assert (await served[0].row(user)).current_count == limit
+
+        await in_this_loop(raced)
+
+
+async def test_property_7_what_was_sent_is_on_the_topic(served: Gateway, kafka_bootstrap: str) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka_bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    sent: dict[str, tuple[int, str]] = {}
+
+    @examples
+    @given(messages)
+    async def publish(message: str) -> None:
+        user = new_user()
+        await served.configure(user, 1, 1)
+        answer = await served.send(user, message)
+        assert answer.status_code == 200
+        sent[answer.json()["messageId"]] = (user, message)
+        assert (await served.send(user, message)).status_code == 429  # and this one must not be there
+
+    await in_this_loop(publish)
+    consumer.subscribe([served.settings.sms.topic])
+    found = await asyncio.to_thread(consumer.consume, len(sent), 30)
+    found += await asyncio.to_thread(consumer.consume, 1, 0.5)
+    consumer.close()
+    assert len(found) == len(sent) >= 100
+    for record in found:
+        value = json.loads(record.value())
+        assert (value["userId"], value["message"]) == sent.pop(value["messageId"])
+        assert record.key() == str(value["userId"]).encode()
+    assert not sent
