@@ -62,11 +62,9 @@ class _ReportedWorkflow(WorkflowInboundInterceptor):
         mark = _carried_mark()
         if mark is None:
             return await super().execute_workflow(input)
-        if workflow.info().continued_run_id is None and not await _may_begin(mark):
-            # A failure, because Temporal lets only failed executions be started again.
-            raise ApplicationError("given back: the kill switch was off at its time", type=NOT_BEGUN)
         try:
-            result = await super().execute_workflow(input)
+            begins = workflow.info().continued_run_id is not None or await _may_begin(mark)
+            result = await super().execute_workflow(input) if begins else None
         except (FailureError, asyncio.CancelledError) as error:
             await _report(mark, reason(error))
             raise
@@ -74,6 +72,9 @@ class _ReportedWorkflow(WorkflowInboundInterceptor):
             # Temporal would retry the workflow task for ever; the queue has its own retries and dead letters.
             await _report(mark, reason(error))
             raise ApplicationError(str(error), type=type(error).__name__) from error
+        if not begins:
+            # A failure, because Temporal lets only failed executions be started again.
+            raise ApplicationError("given back: the kill switch was off at its time", type=NOT_BEGUN)
         await _report(mark, None)
         return result
 

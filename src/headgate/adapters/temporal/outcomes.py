@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -38,27 +39,30 @@ class OutcomeActivities:
     async def may_begin(self, mark: dict[str, Any]) -> bool:
         """Whether the kill switch lets this execution begin; if not, its item has been given back."""
         claim = _mark(mark).claim
-        if await self._outcomes.enabled(claim.item_type):
-            return True
-        try:
+        with _retried_if_the_store_failed():
+            if await self._outcomes.enabled(claim.item_type):
+                return True
             await self._outcomes.released(claim, "the kill switch was off at its time")
-        except StoreError as error:
-            raise ApplicationError(str(error), type=type(error).__name__) from error
-        return False
+            return False
 
     @activity.defn(name=REPORT)
     async def report(self, mark: dict[str, Any], failure: str | None) -> bool:
         """Tells the queue how the execution ended; False if its claim was lost meanwhile."""
         claim = _mark(mark).claim
-        try:
+        with _retried_if_the_store_failed():
             if failure is None:
                 return await self._outcomes.completed(claim)
             return await self._outcomes.failed(claim, failure)
-        except StoreError as error:
-            raise ApplicationError(str(error), type=type(error).__name__) from error
-        except Exception as error:
-            # Telling again would not help; the reconciler finds it.
-            raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
+
+
+@contextmanager
+def _retried_if_the_store_failed() -> Iterator[None]:
+    """Telling again helps against a store's trouble, and against nothing else; the reconciler finds the rest."""
+    try:
+        yield
+    except Exception as error:
+        final = not isinstance(error, StoreError)
+        raise ApplicationError(str(error), type=type(error).__name__, non_retryable=final) from error
 
 
 def _mark(value: dict[str, Any]) -> Mark:

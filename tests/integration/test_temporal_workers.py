@@ -1,0 +1,137 @@
+"""Workers as a process has them: together, versioned, and without a database driver in their workflows."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import pytest
+from temporalio import activity
+from temporalio.api.workflowservice.v1 import DescribeWorkerDeploymentRequest, SetWorkerDeploymentCurrentVersionRequest
+from temporalio.client import Client
+from temporalio.common import WorkerDeploymentVersion
+from temporalio.worker import Worker
+from tests.integration.temporal_billing import Billing, BillingExecWorkflow
+
+from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.adapters.temporal.client import connect
+from headgate.adapters.temporal.crew import TemporalCrew
+from headgate.adapters.temporal.mark import KEY, Mark
+from headgate.adapters.temporal.versioning import make_current_if_first, versioned
+from headgate.adapters.temporal.workers import WorkerOptions, exec_worker
+from headgate.dispatch.model import Claim
+from headgate.dispatch.registry import Domain, Registry
+from headgate.dispatch.reporting import OutcomeReporter
+from headgate.testing import eventually
+
+
+def domain(billing: Billing) -> Domain:
+    name = f"W{uuid.uuid4().hex[:12]}"
+    return Registry().register(
+        name,
+        nothing,
+        workflow=BillingExecWorkflow,
+        activities=(billing.charge, billing.receipt),
+        exec_workflow_type="BillingExecWorkflow",
+        exec_task_queue=f"queue-{name}",
+    )
+
+
+async def nothing(item_id: str, context: Any) -> None: ...
+
+
+def worker(client: Client, domain: Domain, options: WorkerOptions | None = None) -> Worker:
+    outcomes = OutcomeReporter(MemoryQueueStore())
+    return exec_worker(client, domain.config.exec_task_queue, [domain], outcomes, options=options)
+
+
+async def run_one(client: Client, domain: Domain, item_id: str, context: str = "{}", **options: Any) -> Any:
+    return await client.start_workflow(
+        "BillingExecWorkflow",
+        args=[item_id, context],
+        id=f"{domain.item_type}-{item_id}",
+        task_queue=domain.config.exec_task_queue,
+        **options,
+    )
+
+
+class Turnstile:
+    """A guard that holds an activity until its worker is asked to stop."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def admit(self, plan: str, key: str) -> None:
+        self.asked.set()
+        await activity.wait_for_worker_shutdown()
+
+
+async def test_a_crew_that_is_stopped_lets_activities_in_flight_finish(temporal_address: str) -> None:
+    client = await connect(temporal_address)
+    billing, guard, store = Billing(), Turnstile(), MemoryQueueStore()
+    work = domain(billing)
+    await store.configure(work.config)
+    held = exec_worker(client, work.config.exec_task_queue, [work], OutcomeReporter(store), guard=guard)
+    crew = TemporalCrew(client, [held])
+    assert crew.task_queues == [work.config.exec_task_queue]
+    stop = asyncio.Event()
+    running = asyncio.create_task(crew.run(stop))
+    mark = Mark(Claim(work.item_type, "one", 1, 0), "plan")
+    await run_one(client, work, "one", memo={KEY: mark.to_json()})
+    await asyncio.wait_for(guard.asked.wait(), 20)
+    stop.set()
+    await asyncio.wait_for(running, 20)
+    assert billing.charges == {"one": 1}
+
+
+async def test_a_crew_tells_when_it_can_not_work(temporal_address: str) -> None:
+    client = await connect(temporal_address, "nowhere")
+    with pytest.raises(Exception, match="nowhere"):
+        await asyncio.wait_for(TemporalCrew(client, [worker(client, domain(Billing()))]).run(asyncio.Event()), 20)
+
+
+async def test_executions_stay_with_the_version_they_began_on(temporal_address: str) -> None:
+    client = await connect(temporal_address)
+    deployment = f"headgate-{uuid.uuid4().hex[:8]}"
+    old, new = Billing(), Billing()
+    work = domain(old)
+    build_1, build_2 = versioned("build-1", deployment), versioned("build-2", deployment)
+    async with worker(client, work, WorkerOptions(deployment=build_1)):
+        assert await make_current_if_first(client, build_1.version)
+        assert await make_current_if_first(client, build_1.version), "asking again changes nothing"
+        begun = await run_one(client, work, "long", '{"sleep": 1}')
+        await eventually(lambda: old.charges)
+        renewed = Domain(work.config, nothing, BillingExecWorkflow, (new.charge, new.receipt))
+        async with worker(client, renewed, WorkerOptions(deployment=build_2)):
+            await eventually(lambda: known(client, build_2.version))
+            assert not await make_current_if_first(client, build_2.version), "an operator promotes the next one"
+            await promote(client, build_2.version)
+            await (await run_one(client, work, "next")).result()
+            await begun.result()
+    assert (old.receipts, new.receipts) == ({"long": 1}, {"next": 1})
+
+
+async def promote(client: Client, version: WorkerDeploymentVersion) -> None:
+    await client.workflow_service.set_worker_deployment_current_version(
+        SetWorkerDeploymentCurrentVersionRequest(
+            namespace=client.namespace, deployment_name=version.deployment_name, build_id=version.build_id
+        )
+    )
+
+
+async def known(client: Client, version: WorkerDeploymentVersion) -> bool:
+    found = await client.workflow_service.describe_worker_deployment(
+        DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=version.deployment_name)
+    )
+    summaries = found.worker_deployment_info.version_summaries
+    return any(each.deployment_version.build_id == version.build_id for each in summaries)
+
+
+@pytest.mark.parametrize("module", ["dispatcher", "items", "interceptor", "workers"])
+def test_no_database_driver_is_loaded_into_workflows(module: str) -> None:
+    """Peer bug 25: SQLAlchemy stays out of workflow modules."""
+    code = f"import sys, headgate.adapters.temporal.{module}; sys.exit('sqlalchemy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
