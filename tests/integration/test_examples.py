@@ -128,6 +128,12 @@ async def test_fastapi(serve: httpx.AsyncClient) -> None:
     assert [each["name"] for each in schema["paths"]["/api/report"]["get"]["parameters"]] == ["title"]
 
 
+async def test_fastapi_on_redis(redis_url: str) -> None:
+    with Example("fastapi_app.py", environment={"HEADGATE_REDIS_URL": redis_url}) as server:
+        async with httpx.AsyncClient(base_url=f"http://{server.address}", timeout=30) as client:
+            await check_limits(client, "/api/resource", "gold", {"X-API-Key": "a"})
+
+
 @pytest.mark.parametrize("serve", [("asgi_app.py",)], indirect=True)
 async def test_asgi(serve: httpx.AsyncClient) -> None:
     await check_limits(serve, "/api/a", "gold", {})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
@@ -40,9 +41,20 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
     With `keys`, one a rule, each item carries its partition key. Without, a plan asked for several keys is one item,
     that of the key with the least left.
     """
+    if len(rules) == 1 and keys is None and not rules[0].shadow:
+        # The common case, on the way of every request.
+        policy, start, unit, gain = _prepared(rules[0])
+        spent = decision.limit - decision.remaining
+        if decision.reason is Reason.OK and spent > 0 and gain:
+            more_us = max(decision.reset_after_us - (spent - 1) * unit // gain, 0)
+            return [policy, (LIMIT, f"{start}{decision.remaining};t={-(-more_us // 1_000_000)}")]
+        found = [policy]
+        if decision.reason not in UNKNOWN:
+            found.append((LIMIT, limit_item(decision, rules[0].spec)))
+        return found if decision.allowed else [*found, (RETRY_AFTER, str(retry_after(decision)))]
     partitions = [None] * len(rules) if keys is None else [partition(key) for key in keys]
     shown = {(rule.plan, mark): rule.spec for rule, mark in zip(rules, partitions, strict=True) if not rule.shadow}
-    found: list[tuple[str, str]] = []
+    found = []
     if shown:
         found.append((POLICY, ", ".join(policy_item(plan, spec, mark) for (plan, mark), spec in shown.items())))
     if shown and decision.reason not in UNKNOWN:
@@ -51,7 +63,9 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
             item = (state.plan, mark)
             if item in shown and (item not in least or _urgency(state) < _urgency(least[item])):
                 least[item] = state
-        found.append((LIMIT, ", ".join(limit_item(state, shown[item], item[1]) for item, state in least.items())))
+        if least:
+            items = (limit_item(state, shown[item], item[1]) for item, state in least.items())
+            found.append((LIMIT, ", ".join(items)))
     if not decision.allowed:
         found.append((RETRY_AFTER, str(retry_after(decision))))
     return found
@@ -63,7 +77,7 @@ def policy_item(plan: str, spec: Spec, mark: str | None = None) -> str:
     return item if mark is None else f"{item};pk={mark}"
 
 
-def limit_item(state: PlanState, spec: Spec, mark: str | None = None) -> str:
+def limit_item(state: PlanState | Decision, spec: Spec, mark: str | None = None) -> str:
     """One item of `RateLimit`."""
     more = seconds_up(_more_after_us(state, spec))
     item = f"{string(state.plan)};r={min(state.remaining, LARGEST)};t={more}"
@@ -106,6 +120,7 @@ def problem(decision: Decision) -> dict[str, Any]:
     }
 
 
+@lru_cache(1024)
 def string(text: str) -> str:
     """A structured-field string; what is not ASCII is percent-encoded, because such strings can't carry it."""
     plain = text if text.isascii() else quote(text, safe=ASCII)
@@ -117,11 +132,19 @@ def seconds_up(us: int) -> int:
     return -(-us // 1_000_000)
 
 
+@lru_cache(1024)
+def _prepared(rule: Rule) -> tuple[tuple[str, str], str, int, int]:
+    """What stays the same for a rule: its policy, the start of its item, and the refill of a bucket that fits one."""
+    spec = rule.spec
+    unit, gain = (spec.unit, spec.gain) if isinstance(spec, TokenBucket) and spec.size <= LARGEST else (0, 0)
+    return (POLICY, policy_item(rule.plan, spec)), f"{string(rule.plan)};r=", unit, gain
+
+
 def _window_us(spec: Spec) -> int:
     return spec.life_us if isinstance(spec, TokenBucket) else spec.window_us
 
 
-def _more_after_us(state: PlanState, spec: Spec) -> int:
+def _more_after_us(state: PlanState | Decision, spec: Spec) -> int:
     """When there is more than now: for a denial, enough; for a bucket, the next token; for a window, its end."""
     if not state.allowed:
         return state.retry_after_us

@@ -66,7 +66,7 @@ class RateLimitMiddleware:
         if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        request = AsgiRequest(scope, scope, self._principal)
+        request = AsgiRequest(scope, self._principal)
         limits = [rule.limit for rule in self._rules if rule.applies(request.method, request.path)]
         if not limits:
             await self._app(scope, receive, send)
@@ -79,14 +79,17 @@ class RateLimitMiddleware:
 
 
 class AsgiRequest:
-    """An ASGI scope as key resolvers see it; functions are given `native`."""
+    """An ASGI scope as key resolvers see it."""
 
-    __slots__ = ("_principal", "_scope", "native")
+    __slots__ = ("_principal", "_scope")
 
-    def __init__(self, scope: Scope, native: Any, principal: Principal) -> None:
+    def __init__(self, scope: Scope, principal: Principal) -> None:
         self._scope = scope
-        self.native = native
         self._principal = principal
+
+    @property
+    def native(self) -> Any:
+        return self._scope
 
     @property
     def method(self) -> str:
@@ -104,7 +107,10 @@ class AsgiRequest:
     def header(self, name: str) -> str | None:
         wanted = name.encode("latin-1")
         found = [value for field, value in self._scope["headers"] if field == wanted]
-        return b",".join(found).decode("latin-1") if found else None
+        if not found:
+            return None
+        value: bytes = found[0] if len(found) == 1 else b",".join(found)
+        return value.decode("latin-1")
 
     def principal(self) -> Found | Awaitable[Found]:
         return self._principal(self.native)
@@ -133,7 +139,7 @@ def with_fields(send: Send, source: HasFields) -> Send:
 
     async def send_with_fields(message: Message) -> None:
         if source.fields and message["type"] in ("http.response.start", "websocket.accept"):
-            message = {**message, "headers": [*message.get("headers", ()), *encoded(source.fields)]}
+            message["headers"] = [*message.get("headers", ()), *encoded(source.fields)]
         await send(message)
 
     return send_with_fields

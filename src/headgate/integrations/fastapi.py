@@ -134,22 +134,25 @@ class _Refused(HTTPException):
         self.refusal = refusal
 
 
-class _Exchange:
+class _Exchange(AsgiRequest):
     """One request on its way through the app, and the fields its response will carry."""
 
-    __slots__ = ("_gate", "_principal", "_receive", "_scope", "fields")
+    __slots__ = ("_gate", "_receive", "fields")
 
     def __init__(self, gate: Gate, principal: Finder, scope: Scope, receive: Receive) -> None:
-        self._gate = gate
-        self._principal = principal
         self._scope = scope
+        self._principal = principal
+        self._gate = gate
         self._receive = receive
         self.fields: list[tuple[str, str]] = []
 
-    async def admit(self, limits: tuple[Limit, ...]) -> Refusal | None:
+    @property
+    def native(self) -> HTTPConnection:
         scope = self._scope
-        native = Request(scope, self._receive) if scope["type"] == "http" else HTTPConnection(scope)
-        answer = await self._gate.admit_async(limits, AsgiRequest(scope, native, self._principal))
+        return Request(scope, self._receive) if scope["type"] == "http" else HTTPConnection(scope)
+
+    async def admit(self, limits: tuple[Limit, ...]) -> Refusal | None:
+        answer = await self._gate.admit_async(limits, self)
         if isinstance(answer, Refusal):
             return answer
         self.fields += answer.fields

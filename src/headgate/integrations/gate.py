@@ -21,6 +21,8 @@ from headgate.admission.model import Decision
 from headgate.errors import ConfigurationError, InvalidInput, NotFound
 
 Cost: TypeAlias = int | Callable[[Any], int]
+Charges: TypeAlias = dict[tuple[str, str], int]
+"""Costs by key and plan."""
 
 
 class Limit:
@@ -37,11 +39,12 @@ class Limit:
             raise ConfigurationError("cost", f"{cost!r} is not a whole number of at least 1, nor a function")
         self.cost = cost
 
-    def add(self, links: dict[tuple[str, str], int], key: str, request: RequestSource) -> None:
-        """Adds the links of `key`. A plan that several limits hold on one key is charged once, the highest cost."""
+    def charge(self, charges: Charges, key: str, request: RequestSource) -> None:
+        """Adds what `key` is charged. A plan that several limits hold on one key is charged once, the highest cost."""
         cost = self.cost if isinstance(self.cost, int) else self.cost(request.native)
         for plan in self.plans:
-            links[key, plan] = max(cost, links.get((key, plan), 0))
+            link = (key, plan)
+            charges[link] = max(cost, charges[link]) if link in charges else cost
 
 
 class PathRule:
@@ -102,61 +105,63 @@ class Gate:
         if not isinstance(limiter, Limiter | AsyncLimiter):
             raise ConfigurationError("limiter", f"{limiter!r} is neither a Limiter nor an AsyncLimiter")
         self._limiter = limiter
+        self._awaited = isinstance(limiter, AsyncLimiter)
+        self._waits = not isinstance(limiter, Limiter) or not limiter.in_process
         self._partition_keys = partition_keys
 
     def admit(self, limits: Sequence[Limit], request: RequestSource) -> Pass | Refusal:
         """Decides a request where blocking is fine."""
-        limiter = self._limiter
-        if not isinstance(limiter, Limiter):
+        if self._awaited:
             raise ConfigurationError("limiter", "an AsyncLimiter can't be asked outside an event loop; use a Limiter")
         try:
-            links: dict[tuple[str, str], int] = {}
+            charges: Charges = {}
             for limit in limits:
                 key = None if limit.key.is_async else limit.key(request)
                 if limit.key.is_async or not isinstance(key, str | None):
                     raise ConfigurationError("key", f"{limit.key.source} is async, which works in async apps only")
                 if key is not None:
-                    limit.add(links, key, request)
-            return self._answer(limiter.acquire_chain(flat(links)), links) if links else FREE
+                    limit.charge(charges, key, request)
+            return self._answer(self._ask(charges), charges) if charges else FREE
         except InvalidInput as error:
             return refused(error)
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Pass | Refusal:
         """Decides a request in an event loop."""
-        limiter = self._limiter
         try:
-            links: dict[tuple[str, str], int] = {}
+            charges: Charges = {}
             for limit in limits:
                 key = limit.key(request)
                 if key is not None and not isinstance(key, str):
                     key = await key
                 if key is not None:
-                    limit.add(links, key, request)
-            if not links:
+                    limit.charge(charges, key, request)
+            if not charges:
                 return FREE
-            if isinstance(limiter, AsyncLimiter):
-                decision = await limiter.acquire_chain(flat(links))
-            elif limiter.in_process:
-                decision = limiter.acquire_chain(flat(links))
+            if not self._waits:
+                decision = self._ask(charges)
+            elif self._awaited:
+                decision = await self._ask(charges)
             else:
-                decision = await asyncio.to_thread(limiter.acquire_chain, flat(links))
-            return self._answer(decision, links)
+                decision = await asyncio.to_thread(self._ask, charges)
+            return self._answer(decision, charges)
         except InvalidInput as error:
             return refused(error)
 
-    def _answer(self, decision: Decision, links: dict[tuple[str, str], int]) -> Pass | Refusal:
+    def _ask(self, charges: Charges) -> Any:
+        """The decision on all charges, or an awaitable of it. A single one goes the limiter's shorter way."""
+        if len(charges) == 1:
+            for (key, plan), cost in charges.items():
+                return self._limiter.acquire(key, (plan,), cost)
+        return self._limiter.acquire_chain([(key, plan, cost) for (key, plan), cost in charges.items()])
+
+    def _answer(self, decision: Decision, charges: Charges) -> Pass | Refusal:
         try:
-            rules = [self._limiter.rule(plan, key) for key, plan in links]
+            rules = [self._limiter.rule(plan, key) for key, plan in charges]
         except NotFound:
             rules = []  # the plan was deleted since it decided
-        keys = [key for key, _ in links] if self._partition_keys and rules else None
+        keys = [key for key, _ in charges] if self._partition_keys and rules else None
         fields = headers.fields(decision, rules, keys)
         return Pass(fields) if decision.allowed else denial(decision, fields)
-
-
-def flat(links: dict[tuple[str, str], int]) -> list[tuple[str, str, int]]:
-    """Links as a limiter takes them."""
-    return [(key, plan, cost) for (key, plan), cost in links.items()]
 
 
 def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) -> Refusal:
