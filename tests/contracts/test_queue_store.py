@@ -407,6 +407,21 @@ async def test_many_settle_at_once_from_many_callers(store: Store) -> None:
     assert (await store.stats("PAY", now=T)).depth == {Status.COMPLETED: 200}
 
 
+async def test_outcomes_that_race_with_the_record_of_their_start_are_never_lost(store: Store) -> None:
+    """Whichever commits first: what was answered with True stands."""
+    for n in range(5):
+        await store.enqueue(wants(100, f"r{n}-"), now=T)
+        held = await claims(store, 100)
+        starts, ends = await asyncio.gather(
+            store.settle([after_start(claim, STARTED, CONFIG, "B") for claim in held], now=T),
+            store.settle([after_success(claim) for claim in held], now=T),
+        )
+        assert ends == [True] * 100
+        trail = await store.audit("PAY", held[0].item_id, 10, None)
+        assert len(trail) == 2 + starts[0]
+    assert (await store.stats("PAY", now=T)).depth == {Status.COMPLETED: 500}
+
+
 async def test_settle_of_nothing(store: Store) -> None:
     assert await store.settle([]) == []
     assert await store.touch([]) == []

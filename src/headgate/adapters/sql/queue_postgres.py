@@ -126,6 +126,8 @@ def claim(
     return Batch(batch_id, last[6].astimezone(UTC), items), Position(last[5], last[0])
 
 
+# What `held` locks may be newer than the statement's snapshot, in which `settled` looks for its rows first: so the
+# latter repeats the guard in a form that holds for both versions, and only what it wrote counts as done.
 _SETTLE = """
 WITH input AS MATERIALIZED (
     SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[],
@@ -151,19 +153,20 @@ WITH input AS MATERIALIZED (
         completed_at = CASE WHEN held.status = 'COMPLETED' THEN now ELSE q.completed_at END
     FROM held, clock
     WHERE q.item_type = held.item_type AND q.item_id = held.item_id
-        AND q.claim_epoch = held.epoch AND q.queue_status = held.before
+        AND q.claim_epoch = held.epoch AND position(q.queue_status IN held.origins) > 0
+    RETURNING held.*
 ), forgotten AS (
-    DELETE FROM headgate_dispatch_context AS x USING held
-    WHERE held.status = 'COMPLETED' AND x.item_type = held.item_type AND x.item_id = held.item_id
+    DELETE FROM headgate_dispatch_context AS x USING settled
+    WHERE settled.status = 'COMPLETED' AND x.item_type = settled.item_type AND x.item_id = settled.item_id
 ), logged AS (
     INSERT INTO headgate_dispatch_audit
         (item_type, item_id, batch_id, action, status_before, status_after, detail, created_at)
-    SELECT item_type, item_id, batch, action, before, status, detail, now FROM held, clock
+    SELECT item_type, item_id, batch, action, before, status, detail, now FROM settled, clock
     UNION ALL
     SELECT item_type, NULL, batch_id, 'BATCH_COMPLETE', NULL, NULL, detail, now
     FROM (VALUES (%s::text, %s::text, %s::text)) AS s (item_type, batch_id, detail), clock WHERE item_type IS NOT NULL
 )
-SELECT n FROM held
+SELECT n FROM settled
 """
 
 
@@ -205,8 +208,9 @@ WITH held AS MATERIALIZED (
 ), touched AS (
     UPDATE headgate_dispatch_queue AS q SET seen_at = coalesce(%s::timestamptz, clock_timestamp())
     FROM held WHERE q.item_type = held.item_type AND q.item_id = held.item_id
+    RETURNING held.n
 )
-SELECT n FROM held
+SELECT n FROM touched
 """
 
 

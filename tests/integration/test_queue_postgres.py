@@ -1,0 +1,170 @@
+"""The queue's statements on PostgreSQL, where transactions really overlap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from headgate.adapters.sql import queue_postgres
+from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.queue import SqlQueueStore
+from headgate.bootstrap import queue_store
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import after_start, after_success, released
+from headgate.dispatch.model import Claim, EnqueueRequest
+from headgate.dispatch.ports import STARTED
+from headgate.dispatch.queue import Store
+from headgate.dispatch.status import Status
+from headgate.testing import eventually
+
+T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
+NOW = timedelta(0)
+CONFIG = DispatchConfig(item_type="PAY")
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[Store]:
+    store = await queue_store(postgres_url)
+    await store.configure(CONFIG)
+    yield store
+    await store.close()
+
+
+async def claimed(store: Store, *item_ids: str) -> list[Claim]:
+    await store.enqueue([EnqueueRequest.of("PAY", item_id, {}) for item_id in item_ids], now=T)
+    return [item.claim for item in (await store.claim("PAY", 100, NOW, now=T)).items]
+
+
+async def somebody_waits_for_a_lock(url: str) -> bool:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        cursor = await connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        row = await cursor.fetchone()
+        return row is not None and row[0] > 0
+
+
+async def test_an_outcome_that_waits_for_the_record_of_its_start_is_written(store: Store, postgres_url: str) -> None:
+    """The outcome's snapshot is older than the row version it waited for: it must still find it."""
+    (claim,) = await claimed(store, "a")
+    other = Database(postgres_url)
+    assert other.async_engine is not None
+    async with other.async_engine.connect() as connection:
+        start = after_start(claim, STARTED, CONFIG, "B")
+        assert await connection.run_sync(queue_postgres.settle, [start], None, T) == [True]
+        ending = asyncio.create_task(store.settle([after_success(claim)], now=T))
+        await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
+        await connection.commit()
+    assert await ending == [True]
+    found = await store.find("PAY", "a")
+    assert found is not None
+    assert found[0].status is Status.COMPLETED
+    trail = [(entry.action, entry.status_before) for entry in await store.audit("PAY", "a", 10, None)]
+    assert trail == [("COMPLETED", "DISPATCHED"), ("DISPATCHED", "CLAIMED"), ("CLAIMED", "READY")]
+    await other.close()
+
+
+async def test_a_zombie_that_waits_for_the_recovery_of_its_claim_writes_nothing(
+    store: Store, postgres_url: str
+) -> None:
+    (claim,) = await claimed(store, "a")
+    other = Database(postgres_url)
+    assert other.async_engine is not None
+    async with other.async_engine.connect() as connection:
+        await connection.run_sync(queue_postgres.settle, [released(claim, "recovered")], None, T)
+        zombie = asyncio.create_task(store.settle([after_success(claim)], now=T))
+        toucher = asyncio.create_task(store.touch([claim], now=T))
+        await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
+        await connection.commit()
+    assert await zombie == [False]
+    assert await toucher == [False]
+    found = await store.find("PAY", "a")
+    assert found is not None
+    assert found[0].status is Status.READY
+    await other.close()
+
+
+async def test_a_claim_skips_what_another_holds(store: Store, postgres_url: str) -> None:
+    await store.enqueue([EnqueueRequest.of("PAY", name, {}) for name in "abcd"], now=T)
+    other = Database(postgres_url)
+    assert other.async_engine is not None
+    async with other.async_engine.connect() as connection:
+        batch, _ = await connection.run_sync(queue_postgres.claim, "PAY", 2, NOW, T)
+        assert [item.claim.item_id for item in batch.items] == ["a", "b"]
+        rest = await asyncio.wait_for(store.claim("PAY", 10, NOW, now=T), 20)
+        assert [item.claim.item_id for item in rest.items] == ["c", "d"]
+        await connection.rollback()
+    assert len((await store.claim("PAY", 10, NOW, now=T)).items) == 2
+    await other.close()
+
+
+async def test_a_hint_reaches_another_process_store(store: Store, postgres_url: str) -> None:
+    other = await queue_store(postgres_url)
+    waiter = asyncio.create_task(other.wait("PAY", 60))
+    number = 0
+    while not waiter.done() and number < 200:
+        number += 1
+        await store.enqueue([EnqueueRequest.of("PAY", f"n{number}", {})])
+        await asyncio.wait([waiter], timeout=0.1)
+    assert waiter.done()
+    await other.close()
+
+
+async def test_the_listener_comes_back_after_its_connection_was_cut(store: Store, postgres_url: str) -> None:
+    await store.wait("PAY", 0.01)
+
+    async def listeners() -> int:
+        async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+            cursor = await connection.execute(
+                "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+            )
+            return [row[0] for row in await cursor.fetchall()]  # type: ignore[return-value]
+
+    (first,) = await eventually(listeners)  # type: ignore[misc]
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        await connection.execute("SELECT pg_terminate_backend(%s)", (first,))
+
+    async def another() -> bool:
+        return any(pid != first for pid in await listeners())  # type: ignore[attr-defined]
+
+    await eventually(another)
+
+
+@pytest.mark.parametrize("ready", [50, 20_000])
+async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
+    store: Store, postgres_url: str, ready: int
+) -> None:
+    """Peer bug 17: future, dead, finished and paused rows are no index entries a claim must step over."""
+    assert isinstance(store, SqlQueueStore)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for item_type, status, count, due in [
+            ("PAY", "READY", ready, "now()"),
+            ("PAY", "DEAD_LETTER", 20_000, "now() - interval '1 day'"),
+            ("PAY", "COMPLETED", 20_000, "now() - interval '1 day'"),
+            ("PAUSED", "READY", 20_000, "now() - interval '1 day'"),
+        ]:
+            connection.execute(
+                f"""INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
+                        slotted, claim_epoch, retry_count, created_at, updated_at)
+                    SELECT '{item_type}', '{status}' || n, '{status}', {due}, {due}, false, 0, 0, now(), now()
+                    FROM generate_series(1, {count}) AS n"""
+            )
+        statement = queue_postgres._CLAIM.format(limit=20)
+        arguments = {
+            "now": None,
+            "item_type": "PAY",
+            "look_ahead": timedelta(minutes=1),
+            "batch_id": "B",
+            "from_due": queue_postgres.START.due_at,
+            "from_id": "",
+        }
+        explained = connection.execute("EXPLAIN (ANALYZE, BUFFERS) " + statement, arguments).fetchall()
+    plan = "\n".join(row[0] for row in explained)
+    assert "headgate_dispatch_queue_ready_ix" in plan
+    assert "Seq Scan on headgate_dispatch_queue" not in plan
+    picked = next(line for line in plan.splitlines() if "headgate_dispatch_queue_ready_ix" in line)
+    assert "rows=20" in picked.partition("actual")[2]
