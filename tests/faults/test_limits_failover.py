@@ -1,0 +1,129 @@
+"""Sentinel makes a replica master, a cluster's replica takes over: limits go on, within the bound docs/howto/redis.md
+states."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan
+from headgate.adapters.redis.calls import common_slot
+from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
+from headgate.adapters.redis.remedies import SLOTS
+from headgate.admission.breaker import BreakerPolicy
+from headgate.admission.model import Charge, Rule
+from headgate.errors import StoreUnavailable
+from headgate.testing import eventually
+from headgate.testing.availability import available
+from headgate.testing.servers.redis_cluster import RedisCluster
+from headgate.testing.servers.redis_sentinel import RedisSentinel
+from tests.faults.limits_load import GOLD
+
+PLANS = [Plan("gold", GOLD, on_error="closed")]
+BREAKER = BreakerPolicy(failures=3, first_pause=0.1, longest_pause=0.5)
+
+
+async def test_a_sentinel_failover_costs_at_most_one_more_capacity(redis_sentinel: RedisSentinel) -> None:
+    """Replication is asynchronous: what the lost master admitted last may be unknown to its successor, which then
+    hands out those tokens again, at most all there ever are: one capacity."""
+    admitted, done = 0, False
+    seen: list[Decision] = []
+
+    async with AsyncLimiter(redis_sentinel.url, plans=PLANS, deadline=0.5, breaker=BREAKER) as limiter:
+
+        async def caller() -> None:
+            nonlocal admitted
+            while not done:
+                decision = await limiter.acquire("k", ["gold"])
+                admitted += decision.allowed
+                seen[:] = [decision]
+                await asyncio.sleep(0)
+
+        # Redis and this test read the same clock; the bracket is a little longer than what the servers saw.
+        begun_ns = time.time_ns()
+        callers = [asyncio.create_task(caller()) for _ in range(64)]
+        await eventually(lambda: admitted > GOLD.capacity)
+        await asyncio.to_thread(redis_sentinel.fail_over)
+        await eventually(lambda: not seen[-1].degraded)
+        before = admitted
+        await eventually(lambda: admitted > before)
+        done = True
+        await asyncio.gather(*callers)
+        elapsed_ns = time.time_ns() - begun_ns
+    assert admitted <= 2 * GOLD.capacity + GOLD.per_second * elapsed_ns / 1_000_000_000
+
+
+def test_blocking_callers_find_the_new_master(redis_sentinel: RedisSentinel) -> None:
+    plans = [Plan("minute", FixedWindow(1000, "PT1H"), on_error="closed")]
+    with Limiter(redis_sentinel.url, plans=plans, deadline=5, breaker=BREAKER) as limiter:
+        assert limiter.acquire("k", ["minute"]).remaining == 999
+        with redis_sentinel.master.client() as client:
+            client.wait(1, 5000)
+        lost = redis_sentinel.fail_over()
+        after = limiter.acquire("k", ["minute"])
+        if after.degraded:  # the call that found the old connection dead
+            after = limiter.acquire("k", ["minute"])
+        assert after.remaining == 998
+        # The old master comes back as a follower and is not asked any more.
+        lost.start()
+        assert limiter.acquire("k", ["minute"]).remaining == 997
+
+
+def test_a_master_that_was_demoted_under_an_open_connection_is_left(redis_sentinel: RedisSentinel) -> None:
+    rule = Rule("minute", FixedWindow(1000, "PT1H"))
+    store = RedisLimitStore(redis_sentinel.url, deadline=30)
+    assert store.decide([Charge("k", rule)]).remaining == 999
+    demoted = redis_sentinel.master
+    with demoted.client() as client:
+        client.wait(1, 5000)
+        redis_sentinel.wait_until(lambda: _asks_for_failover(redis_sentinel), "no failover began", 30)
+        redis_sentinel.wait_until(lambda: redis_sentinel.master is not demoted, "nobody was promoted", 60)
+        # The sentinels would say the same, but only some seconds later.
+        client.replicaof("127.0.0.1", redis_sentinel.master.port)
+    assert store.decide([Charge("k", rule)]).remaining == 998
+    store.close()
+
+
+def _asks_for_failover(group: RedisSentinel) -> bool:
+    with group.sentinels[0].client() as sentinel:
+        return bool(sentinel.execute_command("SENTINEL", "FAILOVER", group.master_name))
+
+
+@pytest.fixture
+def replicated_redis_cluster() -> Iterator[RedisCluster]:
+    with available("redis"), RedisCluster(replicas=1, durable=False) as cluster:
+        yield cluster
+
+
+async def test_a_cluster_replica_takes_over(replicated_redis_cluster: RedisCluster) -> None:
+    charge = Charge("k", Rule("minute", FixedWindow(1000, "PT1H")))
+    blocking = RedisLimitStore(replicated_redis_cluster.url, deadline=2)
+    streaming = AsyncRedisLimitStore(replicated_redis_cluster.url, deadline=2)
+    blocking.decide([charge])
+    assert (await streaming.decide([charge])).remaining == 998
+    masters = replicated_redis_cluster.masters
+    owner = masters[common_slot([charge]) * len(masters) // SLOTS]
+    with owner.client() as client:
+        client.wait(1, 5000)
+    owner.kill()
+
+    async def remaining() -> int | None:
+        try:
+            return (await streaming.decide([charge])).remaining
+        except StoreUnavailable:
+            return None
+
+    assert await eventually(remaining) == 997
+    for _ in range(2):
+        try:
+            assert blocking.decide([charge]).remaining == 996
+            break
+        except StoreUnavailable:
+            continue
+    else:
+        pytest.fail("the blocking client never found the new owner")
+    blocking.close()
+    await streaming.close()

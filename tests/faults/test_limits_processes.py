@@ -1,0 +1,38 @@
+"""Eight processes with 64 callers each on one key: not one call more than the plan allows, by Redis's own clock."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.faults.limits_load import GOLD, admitted_by_processes, excess, redis_time_us, witnessed
+
+PROCESSES = 8
+SECONDS = 3
+
+
+def test_many_processes_share_one_limit_exactly(redis_url: str) -> None:
+    admitted = admitted_by_processes(redis_url, ["gold", "witness"], processes=PROCESSES, seconds=SECONDS)
+    with redis.Redis.from_url(redis_url) as client:
+        entries = witnessed(client)
+    assert sum(cost for _, cost in entries) == admitted
+    assert admitted > GOLD.capacity
+    assert excess(GOLD, entries) == 0
+    elapsed_us = entries[-1][0] - entries[0][0]
+    assert admitted * 1_000_000 <= GOLD.capacity * 1_000_000 + GOLD.per_second * elapsed_us
+
+
+def test_many_processes_with_leases_stay_within_one_limit(redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        begun_us = redis_time_us(client)
+        admitted = admitted_by_processes(redis_url, ["gold"], processes=PROCESSES, seconds=SECONDS, leased=True)
+        elapsed_us = redis_time_us(client) - begun_us
+    assert admitted > GOLD.capacity
+    assert admitted * 1_000_000 <= GOLD.capacity * 1_000_000 + GOLD.per_second * elapsed_us
+
+
+@pytest.mark.parametrize("extra", [1, 5])
+def test_the_judge_sees_an_excess(extra: int) -> None:
+    moment = 1_800_000_000_000_000
+    entries = [(moment, 1)] * (GOLD.capacity + extra)
+    assert excess(GOLD, entries) == extra
