@@ -78,9 +78,10 @@ class Limiter:
     def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing."""
         try:
-            if cost is ONE and len(plans) == 1:
+            if cost is ONE:
                 # What the short way knows was checked when it was new; it leaves the rest to the long one.
-                spend = self._spenders.get(plans[0])
+                name = plans if plans.__class__ is str else plans[0] if len(plans) == 1 else ""
+                spend = self._spenders.get(name)
                 if spend is not None:
                     decision = spend(key)
                     if decision is not None:

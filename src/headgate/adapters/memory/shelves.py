@@ -200,7 +200,8 @@ def _bucket_one_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, 
             return None
         finally:
             leave(None)
-        return new(kind, (True, (full - spent) // unit, capacity, 0, (spent + short) // gain, plan, ok, False, ()))
+        reset = (spent + short) // gain if short else spent
+        return new(kind, (True, (full - spent) // unit, capacity, 0, reset, plan, ok, False, ()))
 
     return spend_one
 
