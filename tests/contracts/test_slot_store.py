@@ -227,13 +227,15 @@ async def test_concurrent_writers_lose_and_double_nothing(slots: SlotStore) -> N
     assert sorted(held.values(), reverse=True) == [7] * 18 + [4]
 
 
-async def test_two_configs_that_want_the_same_events_at_once_agree(slots: SlotStore) -> None:
+@pytest.mark.parametrize("count", [40, 1000])
+async def test_configs_that_want_the_same_events_at_once_agree(slots: SlotStore, count: int) -> None:
     names = ["a", "b", "c", "d"]
     for name in names:
         await slots.configure(name, WindowPolicy(7, "PT4S"), now_ms=NOW)
     scheduler = SlotScheduler(slots)
     # Each in another order, so that writers meet on the events' keys crosswise.
-    orders = [wants(40), wants(40)[::-1], wants(40)[::2] + wants(40)[1::2], wants(40)[20:] + wants(40)[:20]]
+    events = wants(count)
+    orders = [events, events[::-1], events[::2] + events[1::2], events[count // 2 :] + events[: count // 2]]
     results = await asyncio.gather(*(scheduler.book(order, name) for name, order in zip(names, orders, strict=True)))
     slots_of: dict[str, set[tuple[str, int]]] = {}
     for batch in results:
@@ -241,7 +243,7 @@ async def test_two_configs_that_want_the_same_events_at_once_agree(slots: SlotSt
             assert isinstance(slot, AssignedSlot)
             slots_of.setdefault(slot.event_id, set()).add((slot.config_name, slot.scheduled_ms))
     assert all(len(one) == 1 for one in slots_of.values())
-    assert sum([sum((await check_ledger(slots, name, NOW)).values()) for name in names]) == 40
+    assert sum([sum((await check_ledger(slots, name, NOW)).values()) for name in names]) == count
 
 
 async def test_reconciliation_pages_through_booked_slots(slots: SlotStore) -> None:

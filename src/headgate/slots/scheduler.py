@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TypeVar
 
-from headgate.errors import ConfigurationError, Conflict, HeadgateError, NotFound
+from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound
 from headgate.gather import Gatherer
 from headgate.iso8601 import duration_ms, parse_instant, to_ms
 from headgate.slots.forecast import Forecast, forecast
@@ -223,6 +223,8 @@ class SlotScheduler:
 
     async def prune(self, before: datetime) -> Pruned:
         """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot."""
+        if before > datetime.now(UTC):
+            raise InvalidInput("before", "lies in the future; slots that are still to come are not forgotten")
         return await self._store.prune(to_ms(before))
 
     # -- carrying ------------------------------------------------------------------------------------------------

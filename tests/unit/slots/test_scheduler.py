@@ -148,6 +148,12 @@ async def test_leaked_slots_are_freed_or_handed_on(slots: SlotScheduler) -> None
     assert (await slots.assign("new", "default", T)).window_start == T
 
 
+async def test_slots_to_come_are_not_pruned(slots: SlotScheduler) -> None:
+    with pytest.raises(InvalidInput, match="before"):
+        await slots.prune(datetime.now(UTC) + timedelta(minutes=1))
+    assert await slots.prune(datetime.now(UTC) - timedelta(days=1)) == (0, 0)
+
+
 async def test_close_lets_accepted_work_finish(slots: SlotScheduler) -> None:
     pending = [asyncio.create_task(slots.assign(f"e{n}", "default", T)) for n in range(10)]
     await asyncio.sleep(0)

@@ -85,6 +85,15 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
     return [_rows(answer) for answer in answers[len(fresh) :]]
 
 
+async def copy(raw: Raw, statement: str, rows: str) -> None:
+    """Runs `COPY … FROM STDIN`, which a flight can't carry."""
+    try:
+        async with raw.cursor().copy(statement) as into:
+            await into.write(rows)
+    except psycopg.Error as error:
+        raise fault(error.sqlstate or "08000", str(error)) from error
+
+
 def numbers(values: Iterable[int]) -> str:
     """A PostgreSQL array of integers."""
     return "{" + ",".join(map(str, values)) + "}"

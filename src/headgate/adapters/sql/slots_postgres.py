@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection
 
 from headgate.adapters.sql import slots
-from headgate.adapters.sql.flight import BEGIN, BY_KEY, COMMIT, Raw, Rows, Statement, awaited, fly, numbers, texts
+from headgate.adapters.sql.flight import BEGIN, BY_KEY, COMMIT, Raw, Rows, Statement, awaited, copy, fly, numbers, texts
 from headgate.adapters.sql.instants import InstantText
 from headgate.adapters.sql.slots import SqlLedger
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
@@ -250,8 +250,7 @@ async def _write(
     name = active.name
     calls: list[tuple[Statement, Sequence[str]]] = []
     if len(fresh) >= COPY_FROM:
-        async with raw.cursor().copy(COPY_SLOTS) as copy:
-            await copy.write(_copy_text(fresh, now_ms))
+        await copy(raw, COPY_SLOTS, _copy_text(fresh, now_ms))
     else:
         calls.append(
             (
