@@ -83,13 +83,14 @@ async def slot_scheduler(
         bulk_batch=wanted.bulk_batch,
         cache_ttl=wanted.cache_ttl_seconds,
     ) as scheduler:
-        if observer is not None:
-            observer.learn_sizes_from(scheduler.history)
         try:
-            await scheduler.history(wanted.default_config)
+            versions = await scheduler.history(wanted.default_config)
         except NotFound:
             policy = WindowPolicy(wanted.default_max_per_window, wanted.default_window)
-            await scheduler.configure(wanted.default_config, policy)
+            versions = [await scheduler.configure(wanted.default_config, policy)]
+        if observer is not None:
+            observer.remember(versions)
+            observer.learn_sizes_from(scheduler.history)
         yield scheduler
 
 

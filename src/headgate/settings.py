@@ -14,10 +14,11 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from headgate.errors import ConfigurationError
+from headgate.slots.model import WindowPolicy
 
 PREFIX = "HEADGATE_"
 FILE_VARIABLE = "HEADGATE_SETTINGS_FILE"
@@ -41,6 +42,15 @@ class SlotSettings(_Section):
     """The most single calls that share a transaction."""
     bulk_batch: int = Field(10_000, ge=1, le=100_000)
     """The most events of a batch or stream that share a transaction."""
+
+    @field_validator("default_window")
+    @classmethod
+    def _is_a_window(cls, value: str) -> str:
+        try:
+            WindowPolicy(1, value)
+        except ConfigurationError as error:
+            raise ValueError(error.problem) from None
+        return value
 
 
 class HttpSettings(_Section):
@@ -206,4 +216,5 @@ def _explained(error: ValidationError) -> ConfigurationError:
     if first["type"] == "extra_forbidden":
         where = "" if name == variable else f" in {settings_file() or 'the given settings'}"
         return ConfigurationError(name, f"is not a setting headgate knows{where}")
-    return ConfigurationError(name, first["msg"][:1].lower() + first["msg"][1:])
+    message = first["msg"].removeprefix("Value error, ")
+    return ConfigurationError(name, message[:1].lower() + message[1:])

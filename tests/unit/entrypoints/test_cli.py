@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,35 @@ def test_a_broken_settings_file_is_one_line(capsys: pytest.CaptureFixture[str]) 
         main(["config", "get"])
     assert ended.value.code == 2
     assert capsys.readouterr().err == "headgate: prot: is not a setting headgate knows in headgate.toml\n"
+
+
+def test_a_session(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADGATE_DATABASE_URL")
+
+    def headgate(*arguments: str, status: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        out, err = capsys.readouterr()
+        assert ended.value.code == status, err
+        return out
+
+    assert "missing" in headgate("migrate", "status", status=1)
+    assert "applied" in headgate("migrate", "up")
+    assert json.loads(headgate("migrate", "status", "--json"))["pending"] == []
+    config = json.loads(headgate("config", "set", "bulk", "--max", "10", "--window", "PT1S", "--json"))
+    assert (config["maxPerWindow"], config["windowSize"], config["version"]) == (10, "PT1S", 1)
+    # What is not given stays as it is.
+    config = json.loads(headgate("config", "set", "bulk", "--spread", "even", "--json"))
+    assert (config["maxPerWindow"], config["spread"], config["version"]) == (10, "even", 2)
+    assert [each["version"] for each in json.loads(headgate("config", "history", "bulk", "--json"))] == [2, 1]
+    slot = json.loads(headgate("slots", "assign", "--config", "bulk", "--at", AT, "--event", "one", "--json"))
+    assert json.loads(headgate("slots", "show", "one", "--json")) == slot | {"existing": True}
+    forecast = json.loads(headgate("forecast", "--config", "bulk", "--events", "19", "--at", AT, "--json"))
+    assert (forecast["placed"], forecast["windowCount"]) == (19, 2)
+    assert forecast["windows"][0]["taken"] == 1
+    headgate("slots", "cancel", "one")
+    headgate("slots", "show", "one", status=1)
+    assert json.loads(headgate("prune", "--before", "P30D", "--json"))["slots"] == 0
+    findings = {each["name"]: each for each in json.loads(headgate("doctor", "--json"))}
+    assert findings["database"]["ok"]
+    assert findings["schema"]["ok"]

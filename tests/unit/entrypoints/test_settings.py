@@ -54,6 +54,7 @@ def test_the_file_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ("port = 'x'", "port"),
         ("port = 70000", "port"),
         ("[http]\nmax_batch = 20000", "http.max_batch"),
+        ("[slots]\ndefault_window = '4 seconds'", "slots.default_window"),
         ("port =", "headgate.toml"),
     ],
 )
@@ -133,3 +134,18 @@ def test_misspelt_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_REQUIRE", "all")
     monkeypatch.setenv("HEADGATE_SLOTS_BATCH", "1")
     assert unknown_variables() == ["HEADGATE_DATABSE_URL"]
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    page = (Path(__file__).parents[3] / "docs/reference/settings.md").read_text()
+    cells = [
+        [cell.strip(" `") for cell in row.split("|")] for row in page.splitlines() if row.startswith("| `HEADGATE")
+    ]
+    documented = {row[1]: row[3] for row in cells}
+    settings = Settings.load().model_dump()
+    expected = {}
+    for name, value in settings.items():
+        for inner, default in value.items() if isinstance(value, dict) else [("", value)]:
+            variable = f"HEADGATE_{name}{'_' if inner else ''}{inner}".upper()
+            expected[variable] = "" if default is None else str(default)
+    assert documented == expected

@@ -80,6 +80,11 @@ class SlotMetrics:
         """Where to ask for the window sizes of a config's versions, which a depth is measured in."""
         self._history = history
 
+    def remember(self, versions: Sequence[PolicyVersion]) -> None:
+        """Keeps the window sizes of these versions."""
+        for version in versions:
+            self._sizes[version.name, version.version] = version.policy.size_ms
+
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
         label = self._label(name)
         self._transactions.labels(label).observe(seconds)
@@ -127,8 +132,7 @@ class SlotMetrics:
 
         async def learn(history: Callable[[str], Awaitable[Sequence[PolicyVersion]]]) -> None:
             try:
-                for version in await history(name):
-                    self._sizes[name, version.version] = version.policy.size_ms
+                self.remember(await history(name))
             except HeadgateError:
                 pass  # Metrics must not make noise about a store that has troubles of its own.
             finally:
