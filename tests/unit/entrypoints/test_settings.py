@@ -148,4 +148,4 @@ def test_every_setting_is_documented_with_its_default() -> None:
         for inner, default in value.items() if isinstance(value, dict) else [("", value)]:
             variable = f"HEADGATE_{name}{'_' if inner else ''}{inner}".upper()
             expected[variable] = "" if default is None else str(default)
-    assert documented == expected
+    assert documented == expected, "docs/reference/settings.md and settings.py differ: add or change its row"
