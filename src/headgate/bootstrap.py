@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,7 +30,11 @@ from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader
 from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic
 from headgate.apps.notifications.intake import Intake
 from headgate.apps.notifications.ports import MessageLog, NotificationObserver, Sender
+from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.ports import DispatchObserver, Guard, Outcomes, WorkflowEngine
 from headgate.dispatch.queue import Store as QueueStore
+from headgate.dispatch.registry import Domain
+from headgate.dispatch.reporting import OutcomeReporter
 from headgate.errors import ConfigurationError, NotFound
 from headgate.settings import Settings
 from headgate.slots.model import WindowPolicy
@@ -37,6 +43,8 @@ from headgate.slots.scheduler import SlotScheduler
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+    from headgate.adapters.temporal.crew import TemporalCrew
 
 
 async def database(url: str, *, pool_size: int = 10) -> Database:
@@ -92,6 +100,63 @@ async def slot_scheduler(
             observer.remember(versions)
             observer.learn_sizes_from(scheduler.history)
         yield scheduler
+
+
+async def temporal_engine(settings: Settings, outcomes: Outcomes | None = None) -> WorkflowEngine:
+    """The engine on the settings' Temporal; it connects when first used."""
+    address = _temporal_address(settings)
+    # Imported here, as below: the SDK is an extra.
+    from headgate.adapters.temporal.client import connect_for_dispatch
+    from headgate.adapters.temporal.engine import TemporalEngine
+
+    return TemporalEngine(await connect_for_dispatch(address, settings.temporal_namespace, lazy=True), outcomes)
+
+
+async def temporal_crew(
+    settings: Settings,
+    domains: Iterable[Domain],
+    store: QueueStore,
+    roles: Collection[str],
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+) -> TemporalCrew:
+    """The Temporal workers of this process, for some of the roles `dispatch`, `init` and `exec`."""
+    address = _temporal_address(settings)
+    from headgate.adapters.temporal.client import connect
+    from headgate.adapters.temporal.crew import TemporalCrew
+    from headgate.adapters.temporal.dispatcher import DispatcherActivities
+    from headgate.adapters.temporal.schedule import DispatchSchedules
+    from headgate.adapters.temporal.versioning import versioned
+    from headgate.adapters.temporal.workers import WorkerOptions
+
+    async def measure(item_type: str) -> None:
+        if observer is not None:
+            observer.measured(item_type, (await store.stats(item_type)).depth)
+
+    client = await connect(address, settings.temporal_namespace)
+    outcomes = OutcomeReporter(store, observer=observer)
+    cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer)
+    schedules = DispatchSchedules(client)
+    build = settings.temporal_build_id
+    return TemporalCrew.of(
+        client,
+        [replace(domain, config=await store.config(domain.item_type) or domain.config) for domain in domains],
+        roles,
+        dispatcher=DispatcherActivities(cycle.run, schedules, measure=measure),
+        schedules=schedules,
+        outcomes=outcomes,
+        guard=guard,
+        options=WorkerOptions(deployment=None if build is None else versioned(build)),
+    )
+
+
+def _temporal_address(settings: Settings) -> str:
+    if settings.temporal_address is None:
+        raise ConfigurationError("temporal_address", "is not set; set HEADGATE_TEMPORAL_ADDRESS to host:port")
+    if find_spec("temporalio") is None:
+        raise ConfigurationError("temporal_address", "Temporal needs temporalio: pip install 'headgate[temporal]'")
+    return settings.temporal_address
 
 
 class Notifications(NamedTuple):

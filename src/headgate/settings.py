@@ -114,6 +114,8 @@ class Settings(BaseSettings):
     kafka_bootstrap: str | None = None
     temporal_address: str | None = None
     temporal_namespace: str = "default"
+    temporal_build_id: str | None = Field(None, min_length=1, max_length=255)
+    """Names the build of this process's workers, which makes them versioned; unset, they are not."""
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65_535)
     api_token: SecretStr | None = Field(None, min_length=1)

@@ -85,9 +85,10 @@ async def test_an_exhausted_server_is_not_the_items_fault_and_the_batch_stops_pr
     assert "RESOURCE_EXHAUSTED" in outcomes[-1].detail
 
 
-async def test_an_unreachable_server_is_not_the_items_fault_and_proves_nothing(desk: Desk) -> None:
+@pytest.mark.parametrize("lazy", [False, True], ids=["connected before", "never connected"])
+async def test_an_unreachable_server_is_not_the_items_fault_and_proves_nothing(desk: Desk, lazy: bool) -> None:
     with TemporalServer(durable=False) as server:
-        engine = TemporalEngine(await connect_for_dispatch(server.address))
+        engine = TemporalEngine(await connect_for_dispatch(server.address, lazy=lazy))
     requests = [desk.request(f"{n}") for n in range(3)]
     assert [outcome.start for outcome in await engine.start(requests)] == [Start.EXHAUSTED] * 3
     assert await states(engine, requests[0].claim) == [Execution.UNKNOWN]

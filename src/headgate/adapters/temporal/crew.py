@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 
 from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
+from headgate.adapters.temporal.dispatcher import DispatcherActivities
 from headgate.adapters.temporal.schedule import DispatchSchedules
 from headgate.adapters.temporal.versioning import make_current_if_first
+from headgate.adapters.temporal.workers import WorkerOptions, dispatch_worker, exec_worker, init_worker
+from headgate.dispatch.ports import Guard, Outcomes
+from headgate.dispatch.registry import Domain
 from headgate.errors import StoreUnavailable
+
+ROLES = ("dispatch", "init", "exec")
 
 
 class TemporalCrew:
@@ -32,6 +39,37 @@ class TemporalCrew:
         self._schedules = schedules
         self._intervals = dict(intervals or {})
         self._version = version
+
+    @classmethod
+    def of(
+        cls,
+        client: Client,
+        domains: Sequence[Domain],
+        roles: Collection[str],
+        *,
+        dispatcher: DispatcherActivities,
+        schedules: DispatchSchedules,
+        outcomes: Outcomes,
+        guard: Guard | None = None,
+        options: WorkerOptions | None = None,
+    ) -> TemporalCrew:
+        """The crew for some `ROLES`: one dispatch worker, one init worker and one exec worker per task queue. The
+        domains' configs are those in force."""
+        options = options or WorkerOptions()
+        workers: list[Worker] = []
+        intervals: dict[str, float] = {}
+        if "dispatch" in roles:
+            workers.append(dispatch_worker(client, dispatcher, task_queue=schedules.task_queue, options=options))
+            intervals = {domain.item_type: domain.config.dispatch_interval_secs for domain in domains}
+        if "init" in roles:
+            preparing = sorted((domain for domain in domains if domain.init_workflows), key=_init_queue)
+            for queue, members in groupby(preparing, _init_queue):
+                workers.append(init_worker(client, queue, list(members), options=options))
+        if "exec" in roles:
+            for queue, members in groupby(sorted(domains, key=_exec_queue), _exec_queue):
+                workers.append(exec_worker(client, queue, list(members), outcomes, guard=guard, options=options))
+        version = options.deployment.version if options.deployment is not None else None
+        return cls(client, workers, schedules=schedules, intervals=intervals, version=version)
 
     @property
     def task_queues(self) -> list[str]:
@@ -65,3 +103,11 @@ class TemporalCrew:
                     await self._schedules.keep(item_type, interval)
         except RPCError as error:
             raise StoreUnavailable(f"Temporal refused: {error.message}") from error
+
+
+def _init_queue(domain: Domain) -> str:
+    return domain.init_task_queue
+
+
+def _exec_queue(domain: Domain) -> str:
+    return domain.config.exec_task_queue

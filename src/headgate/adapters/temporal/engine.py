@@ -78,10 +78,8 @@ class TemporalEngine:
                 return batch.refusal
             try:
                 outcome = await self._start_or_find(request)
-            except RPCError as error:
-                outcome = refusal(error)
             except Exception as error:
-                outcome = StartOutcome(Start.FAILED, reason(error))
+                outcome = refusal(error)
             if outcome.start is Start.EXHAUSTED:
                 # The others of this batch would only be refused as well, and make it worse.
                 batch.refusal = outcome
@@ -151,6 +149,8 @@ class TemporalEngine:
                 if is_no_workflow(error):
                     return ExecutionState(Execution.NOT_FOUND)
                 return ExecutionState(Execution.UNKNOWN, f"{error.status.name}: {error.message}")
+            except Exception as error:
+                return ExecutionState(Execution.UNKNOWN, reason(error))
 
     async def _state(self, found: WorkflowExecutionDescription, claim: Claim) -> ExecutionState:
         if found.status is WorkflowExecutionStatus.RUNNING:

@@ -22,8 +22,10 @@ NOT_THE_ITEMS_FAULT = {
 """The server is busy, away or misconfigured: any other item would be refused as well."""
 
 
-def refusal(error: RPCError) -> StartOutcome:
+def refusal(error: Exception) -> StartOutcome:
     """What a failed start means for its item."""
+    if not isinstance(error, RPCError):
+        return StartOutcome(Start.EXHAUSTED if is_no_connection(error) else Start.FAILED, reason(error))
     if _too_large(error):
         return StartOutcome(Start.POISONED, f"too large for Temporal: {error.message}")
     if error.status in NOT_THE_ITEMS_FAULT:
@@ -41,6 +43,11 @@ def _too_large(error: RPCError) -> bool:
 def is_no_workflow(error: RPCError) -> bool:
     """Whether the server knows no such workflow; it says NOT_FOUND of a missing namespace, too."""
     return error.status is RPCStatusCode.NOT_FOUND and not _carries(error, NamespaceNotFoundFailure())
+
+
+def is_no_connection(error: Exception) -> bool:
+    """Whether a client that connects with its first call could not: the SDK has no type for that."""
+    return isinstance(error, RuntimeError) and str(error).startswith("Failed client connect")
 
 
 def _carries(error: RPCError, detail: ResourceExhaustedFailure | NamespaceNotFoundFailure) -> bool:

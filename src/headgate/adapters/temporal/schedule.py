@@ -39,7 +39,7 @@ class DispatchSchedules:
 
     def __init__(self, client: Client, *, task_queue: str = DISPATCH_TASK_QUEUE) -> None:
         self._client = client
-        self._task_queue = task_queue
+        self.task_queue = task_queue
 
     async def keep(self, item_type: str, interval: float) -> None:
         """Creates the item type's Schedule, or gives it this interval; one an operator paused stays paused."""
@@ -59,7 +59,7 @@ class DispatchSchedules:
             [each.every for each in schedule.spec.intervals] == [each.every for each in wanted.spec.intervals]
             and schedule.policy == wanted.policy
             and isinstance(schedule.action, ScheduleActionStartWorkflow)
-            and schedule.action.task_queue == self._task_queue
+            and schedule.action.task_queue == self.task_queue
         )
         # Written only if it differs: processes that start together would otherwise void each other's updates.
         return None if same else ScheduleUpdate(wanted)
@@ -70,7 +70,7 @@ class DispatchSchedules:
                 DISPATCHER,
                 args=[item_type, seconds],
                 id=schedule_id(item_type),
-                task_queue=self._task_queue,
+                task_queue=self.task_queue,
             ),
             spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(every=timedelta(seconds=seconds))]),
             policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=CATCH_UP),

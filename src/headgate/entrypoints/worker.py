@@ -1,0 +1,55 @@
+"""The Temporal workers as a process: `headgate worker [dispatch|init|exec|all]` with a Temporal address set."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+
+from headgate import bootstrap
+from headgate.dispatch.ports import DispatchObserver, Guard
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Registry
+from headgate.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+async def run_temporal_workers(
+    settings: Settings,
+    roles: Collection[str],
+    registry: Registry,
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Runs the workers for some of the roles `dispatch`, `init` and `exec` until `stop` is set or, if none is given,
+    the process is told to end (SIGTERM, SIGINT); then takes no more work and lets what is in flight finish."""
+    store = await bootstrap.queue_store(settings.database_url, pool_size=settings.database_pool_size)
+    async with DispatchQueue(store) as queue, _until(stop) as stop:
+        for domain in registry:
+            await queue.define(domain.config)
+        crew = await bootstrap.temporal_crew(settings, registry, store, roles, guard=guard, observer=observer)
+        log.info("working on %s", ", ".join(crew.task_queues))
+        await crew.run(stop)
+
+
+@asynccontextmanager
+async def _until(stop: asyncio.Event | None) -> AsyncIterator[asyncio.Event]:
+    """The given event, or one that the signals to end set."""
+    if stop is not None:
+        yield stop
+        return
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for each in signals:
+        loop.add_signal_handler(each, stop.set)
+    try:
+        yield stop
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)

@@ -1,0 +1,86 @@
+"""SIGKILL at each point between claim, start, record, execution and report, on real Temporal and PostgreSQL: every
+item executes, nothing stays stuck, and work is repeated only if it was lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from headgate import bootstrap
+from headgate.adapters.temporal.client import connect
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.status import Status
+from headgate.testing import TemporalServer, eventually
+
+POINTS = {"claimed": 1, "started": 1, "executed": 2, "reported": 1}
+"""Where a process dies, and how often the item is executed because of it."""
+
+
+@contextmanager
+def worker_process(
+    database: str, server: TemporalServer, item_type: str, directory: Path, die_at: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker on the namespace named as its item type, so that several share a server and do not meet."""
+    arguments = {
+        "database": database,
+        "address": server.address,
+        "namespace": item_type.lower(),
+        "item_type": item_type,
+        "directory": str(directory),
+        "die_at": die_at,
+    }
+    command = [sys.executable, "-m", "tests.faults.temporal_worker_process", json.dumps(arguments)]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def test_sigkill_at_every_point(postgres_url: str, tmp_path: Path) -> None:
+    with TemporalServer(durable=False, namespaces=list(POINTS)) as server:
+        async with DispatchQueue(await bootstrap.queue_store(postgres_url)) as queue:
+            for point in POINTS:
+                item_type = point.upper()
+                await queue.configure(
+                    item_type, dispatch_interval_secs=1, jitter_window_ms=0, stale_claim_threshold_mins=0.05
+                )
+                await queue.enqueue(item_type, point, context={"n": 1})
+            with ExitStack() as stack:
+                doomed = [
+                    stack.enter_context(worker_process(postgres_url, server, point.upper(), tmp_path, point))
+                    for point in POINTS
+                ]
+                await eventually(lambda: all(each.poll() == -signal.SIGKILL for each in doomed), within=60, every=0.1)
+            with ExitStack() as stack:
+                for point in POINTS:
+                    stack.enter_context(worker_process(postgres_url, server, point.upper(), tmp_path))
+
+                async def all_completed() -> bool:
+                    shown = [await queue.show(point.upper(), point) for point in POINTS]
+                    return all(each.item.status is Status.COMPLETED for each in shown)
+
+                await eventually(all_completed, within=90, every=0.2)
+                await asyncio.gather(*(settled(server, point) for point in POINTS))
+            for point, executions in POINTS.items():
+                assert (tmp_path / f"{point}.effect").exists()
+                assert len((tmp_path / f"{point}.attempts").read_text()) == executions, point
+                actions = [entry.action for entry in (await queue.show(point.upper(), point)).audit]
+                assert actions.count("COMPLETED") == 1, (point, actions)
+
+
+async def settled(server: TemporalServer, point: str) -> None:
+    """The execution itself is over, too."""
+    client = await connect(server.address, point)
+    await asyncio.wait_for(client.get_workflow_handle(f"exec-{point.upper()}-{point}").result(), 60)
