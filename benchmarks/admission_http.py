@@ -1,0 +1,85 @@
+"""A FastAPI endpoint with a limiter beside the same endpoint without one, and beside slowapi's ways to do it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from benchmarks.measure import Row, Table, Target, per_second, race, rate, summary
+from benchmarks.slot_http import server
+from headgate.testing.load import KeepAlive
+
+CONNECTIONS = 32
+
+_HEAD = """
+import socket
+import uvicorn
+from fastapi import FastAPI, Request
+app = FastAPI()
+"""
+_TAIL = """
+listening = socket.create_server(("127.0.0.1", 0))
+print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listening])
+"""
+_ENDPOINT = """
+async def resource(request: Request) -> dict[str, str]:
+    return {"status": "done"}
+"""
+BARE = f'{_HEAD}@app.post("/resource"){_ENDPOINT}{_TAIL}'
+HEADGATE = f"""{_HEAD}
+from headgate import AsyncLimiter, Plan, TokenBucket
+from headgate.integrations.fastapi import client_address, install, rate_limit
+install(app, AsyncLimiter("memory://", plans=[Plan("gold", TokenBucket(10**9, 10**6))]))
+@app.post("/resource")
+@rate_limit("gold", key=client_address()){_ENDPOINT}{_TAIL}"""
+_SLOWAPI = """
+from slowapi import Limiter
+from slowapi.util import get_remote_address
+"""
+SLOWAPI_DECORATOR = f"""{_HEAD}{_SLOWAPI}
+limiter = app.state.limiter = Limiter(key_func=get_remote_address)
+@app.post("/resource")
+@limiter.limit("1000000000/minute"){_ENDPOINT}{_TAIL}"""
+SLOWAPI_MIDDLEWARE = f"""{_HEAD}{_SLOWAPI}
+from slowapi.middleware import SlowAPIASGIMiddleware
+limiter = app.state.limiter = Limiter(key_func=get_remote_address, default_limits=["1000000000/minute"])
+app.add_middleware(SlowAPIASGIMiddleware)
+@app.post("/resource"){_ENDPOINT}{_TAIL}"""
+
+SERVERS = {
+    "bare": BARE,
+    "headgate": HEADGATE,
+    "slowapi decorator": SLOWAPI_DECORATOR,
+    "slowapi ASGI middleware": SLOWAPI_MIDDLEWARE,
+}
+
+
+def load(port: int, requests: int) -> Callable[[], float]:
+    """Posts `requests` times over some connections; requests a second."""
+
+    async def post_all() -> None:
+        left = iter(range(requests))
+
+        async def caller() -> None:
+            async with KeepAlive(port) as connection:
+                for _ in left:
+                    status, answer = await connection.post("/resource", b"{}")
+                    assert status == 200, answer
+
+        await asyncio.gather(*(caller() for _ in range(CONNECTIONS)))
+
+    return lambda: rate(lambda: asyncio.run(post_all()), requests)
+
+
+def endpoint(table: Table, quick: bool) -> None:
+    """Adds the endpoint's row."""
+    requests = 1000 if quick else 8000
+    with ExitStack() as stack:
+        ports = {name: stack.enter_context(server("-c", source)) for name, source in SERVERS.items()}
+        result = race({name: load(port, requests) for name, port in ports.items()}, repeats=2 if quick else 7)
+    shown = per_second(result.spread("headgate").median)
+    ratio = result.ratio("headgate", "bare")
+    table.add(Row("FastAPI endpoint with a limiter", shown, "the bare endpoint", ratio, Target(least=0.85)))
+    table.note(summary("FastAPI", result))
