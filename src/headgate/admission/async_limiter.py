@@ -15,7 +15,7 @@ from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.leases import LeasePolicy, Purse, Purses, less
 from headgate.admission.model import Charge, Decision, OnError, Plan, Rule
 from headgate.admission.outage import Outage
-from headgate.admission.plans import PlanBook
+from headgate.admission.plans import PlanBook, check_key
 from headgate.admission.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
 from headgate.admission.reservations import (
     DEFAULT_TTL,
@@ -25,6 +25,7 @@ from headgate.admission.reservations import (
     settled,
     settled_cost,
 )
+from headgate.admission.short_ways import ShortWay, short_ways
 from headgate.admission.waiting import AsyncLines, deadline_of, out_of_time
 from headgate.clock import Clock, SystemClock
 from headgate.errors import HeadgateError, RateLimitExceeded, StoreUnavailable
@@ -32,6 +33,7 @@ from headgate.wiring import factory
 
 log = logging.getLogger("headgate.admission")
 
+ONE = 1
 T = TypeVar("T")
 
 
@@ -63,10 +65,14 @@ class AsyncLimiter:
         self._store: AsyncLimitStore = self._opened(store)
         self._local = getattr(self._store, "in_process", False)
         """Whether the store is in this process, where no call can fail to be answered."""
+        self._keeps_time = isinstance(store, str)
+        """Whether the store was told the deadline when it was opened, and keeps it."""
         self._fallback_at = fallback
         self._fallback: AsyncLimitStore | None = None
         self._lines = AsyncLines()
         self._purses = Purses(lease, asyncio.Lock) if lease is not None else None
+        self._observer = observer
+        self._ways: dict[str, ShortWay] = {}
         self._book = PlanBook()
         self._registry: PlanRegistry | AsyncPlanRegistry | None = None
         self._refresh_at_us: int | None = None
@@ -79,6 +85,17 @@ class AsyncLimiter:
 
     async def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing."""
+        try:
+            if cost is ONE:
+                # What the short way knows was checked when it was new; it leaves the rest to the long one.
+                name = plans if plans.__class__ is str else plans[0] if len(plans) == 1 else ""
+                way = self._ways.get(name)
+                if way is not None:
+                    decision = way(key)
+                    if decision is not None:
+                        return decision
+        except TypeError:
+            check_key(key)
         return await self._acquire(await self._chain(key, plans, cost))
 
     async def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
@@ -174,6 +191,8 @@ class AsyncLimiter:
     def replace_plans(self, plans: Iterable[Plan]) -> None:
         """Puts other plans in force, all at once, for this limiter."""
         self._book.replace(plans)
+        due_us = None if self._registry is None else lambda: self._refresh_at_us
+        self._ways = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
 
     async def refresh(self) -> None:
         """Asks the registry for its plans now. Its errors are raised; the plans in force stay."""
@@ -233,7 +252,8 @@ class AsyncLimiter:
         if not outage.blocks():
             started = perf_counter()
             try:
-                decision = await self._in_time(self._store.decide(chain, spend=spend, hold=hold))
+                call = self._store.decide(chain, spend=spend, hold=hold)
+                decision = await (call if self._keeps_time else self._in_time(call))
             except StoreUnavailable as error:
                 outage.failed("decide", started, error)
             else:

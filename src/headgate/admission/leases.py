@@ -1,10 +1,11 @@
 """Leases: take many tokens from the store at once, decide here, give back what is left.
 
 Every token spent here was taken from the store before, so no number of processes admits more than the plans allow:
-over any time since the start, at most what the plans give in that time. What a lease can do is move a token: it is
-spent up to `longest` seconds after it was taken. So within a span t a token bucket admits at most
-capacity + rate × (t + longest). A window's tokens are never spent after that window. Sliding logs promise more than
-this, so they are never leased; nor are shadows.
+since the first use of a key, at most what its plans give in that time. What a lease can do is move a token: it is spent
+up to `longest` seconds after it was taken, or given back. So within any span t a token bucket admits at most
+capacity + rate × (t + longest), and besides no more than was lent out when the span began: `share` of the capacity for
+each process. A window's tokens are never spent, nor given back, after that window. Sliding logs promise more than this,
+so they are never leased; nor are shadows.
 
 How many to take adapts: twice as many when a lease was spent within half its time, half as many when most was left.
 """
@@ -230,4 +231,9 @@ class Purses:
                 reset = 0
             return _new(Decision, (True, last.remaining + left, last.limit, 0, reset, plan, _OK, False, ()))
 
-        return spend_one
+        def spend_one_on_a_loop(key: str) -> Decision | None:
+            # Between two awaits nobody else runs: no lock.
+            purse = purses.get((key, plan))
+            return None if purse is None or purse.rule is not rule else purse.spend(1, tell_us())
+
+        return spend_one if self._new_lock is Gate else spend_one_on_a_loop

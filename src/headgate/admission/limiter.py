@@ -17,6 +17,7 @@ from headgate.admission.outage import Outage
 from headgate.admission.plans import PlanBook, check_key
 from headgate.admission.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry, Settlement
 from headgate.admission.reservations import DEFAULT_TTL, Reservation, held_us, reservation_id, settled, settled_cost
+from headgate.admission.short_ways import ShortWay, short_ways
 from headgate.admission.waiting import Lines, deadline_of, out_of_time
 from headgate.clock import Clock, SystemClock
 from headgate.errors import HeadgateError, RateLimitExceeded, StoreUnavailable
@@ -64,16 +65,20 @@ class Limiter:
         self._observer = observer
         self._lines = Lines()
         self._purses = Purses(lease) if lease is not None else None
-        self._spenders: dict[str, Callable[[str], Decision | None]] = {}
+        self._ways: dict[str, ShortWay] = {}
         self._book = PlanBook()
         self._registry: PlanRegistry | None = None
         self._refresh_lock = threading.Lock()
         self._refresh_at_us: int | None = None
-        if isinstance(plans, Iterable):
-            self.replace_plans(plans)
-        else:
-            self._registry = plans
-            self.refresh()
+        try:
+            if isinstance(plans, Iterable):
+                self.replace_plans(plans)
+            else:
+                self._registry = plans
+                self.refresh()
+        except BaseException:
+            self.close()
+            raise
 
     def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing."""
@@ -81,9 +86,9 @@ class Limiter:
             if cost is ONE:
                 # What the short way knows was checked when it was new; it leaves the rest to the long one.
                 name = plans if plans.__class__ is str else plans[0] if len(plans) == 1 else ""
-                spend = self._spenders.get(name)
-                if spend is not None:
-                    decision = spend(key)
+                way = self._ways.get(name)
+                if way is not None:
+                    decision = way(key)
                     if decision is not None:
                         return decision
         except TypeError:
@@ -186,7 +191,7 @@ class Limiter:
     def replace_plans(self, plans: Iterable[Plan]) -> None:
         """Puts other plans in force, all at once, for this limiter."""
         self._book.replace(plans)
-        self._remember_spenders()
+        self._remember_ways()
 
     def refresh(self) -> None:
         """Asks the registry for its plans now. Its errors are raised; the plans in force stay."""
@@ -302,40 +307,9 @@ class Limiter:
             except StoreUnavailable:
                 log.info("%d leased tokens could not be given back; they stay spent", tokens)
 
-    def _remember_spenders(self) -> None:
-        """In one process a decision can take the store's short way; with leases, the purse's."""
-        if self._purses is not None:
-            ways = {
-                name: self._purses.spender(rule, self._clock)
-                for name, rule in self._book.rules.items()
-                if Purses.suits([Charge("", rule)])
-            }
-        elif self._local:
-            ways = {name: self._store.spender(rule) for name, rule in self._book.rules.items()}  # type: ignore[attr-defined]
-        else:
-            ways = {}
-        self._spenders = {
-            name: self._watched(way)
-            for name, way in ways.items()
-            if way is not None and name not in self._book.exceptions
-        }
-
-    def _watched(self, spend: Callable[[str], Decision | None]) -> Callable[[str], Decision | None]:
-        """`spend`, unless plans should be looked at first; and the observer told."""
-        observer, clock = self._observer, self._clock
-        if observer is None and self._registry is None:
-            return spend
-
-        def spend_and_tell(key: str) -> Decision | None:
-            due = self._refresh_at_us
-            if due is not None and clock.monotonic_us() >= due:
-                return None
-            decision = spend(key)
-            if decision is not None and observer is not None:
-                observer.decided(decision)
-            return decision
-
-        return spend_and_tell
+    def _remember_ways(self) -> None:
+        due_us = None if self._registry is None else lambda: self._refresh_at_us
+        self._ways = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
 
     def _maybe_refresh(self) -> None:
         due = self._refresh_at_us

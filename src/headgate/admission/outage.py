@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from time import perf_counter
 
-from headgate.admission.breaker import Breaker, BreakerPolicy
+from headgate.admission.breaker import Breaker, BreakerPolicy, BreakerState
 from headgate.admission.model import Charge, Decision, OnError, Reason, policy
 from headgate.admission.ports import AdmissionObserver
 from headgate.clock import Clock
@@ -47,6 +47,8 @@ class Outage:
     def blocks(self) -> bool:
         """Whether the store must not be asked now."""
         before = self._breaker.state
+        if before is BreakerState.CLOSED:
+            return False
         allowed = self._breaker.allows(self._clock.monotonic_us())
         if self._observer is not None and self._breaker.state is not before:
             self._observer.breaker_moved(self._breaker.state.value)

@@ -65,9 +65,11 @@ class PlanBook:
             names = plans
         else:
             raise InvalidInput("plans", "name one or more plans in a list")
-        if len(names) == 1 and type(names[0]) is str and type(cost) is int and type(key) is str and key.isascii():
+        if len(names) == 1 and type(names[0]) is str and type(cost) is int and type(key) is str:
             rule = self.rules.get(names[0])
-            if rule is not None and 0 < cost <= rule.size and 0 < len(key) <= KEY_LENGTH and not self.exceptions:
+            if rule is not None and 0 < cost <= rule.size and not self.exceptions:
+                if not (0 < len(key) <= KEY_LENGTH and key.isascii() and key.isprintable()):
+                    check_key(key)
                 return [Charge(key, rule, cost)]
         if not names:
             raise InvalidInput("plans", "name at least one plan")
@@ -112,11 +114,12 @@ def check_key(key: object) -> None:
         raise InvalidInput("key", "is empty; give every caller a key of its own, or name a shared one explicitly")
     if len(key) > KEY_LENGTH:
         raise InvalidInput("key", f"is {len(key)} characters long; use at most {KEY_LENGTH}")
-    if not key.isascii():
-        try:
-            key.encode()
-        except UnicodeEncodeError:
-            raise InvalidInput("key", "holds half of a surrogate pair; use text that can be encoded") from None
+    if "\0" in key:
+        raise InvalidInput("key", "holds a NUL character, which not every store can keep")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("key", "holds half of a surrogate pair; use text that can be encoded") from None
 
 
 def check_cost(cost: object) -> None:

@@ -96,6 +96,7 @@ async def test_check_raises_what_it_was_told(limiter: Any) -> None:
         ("x" * 1025, ["gold"], 1, InvalidInput, "1025 characters"),
         ("x" * 10_000_000, ["gold"], 1, InvalidInput, "at most 1024"),
         ("\ud800", ["gold"], 1, InvalidInput, "surrogate"),
+        ("a\0b", ["gold"], 1, InvalidInput, "NUL"),
     ],
 )
 async def test_bad_words_are_refused_and_change_nothing(

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from fractions import Fraction
+
+from headgate import Limiter, Plan
 from headgate.adapters.memory.limits import MemoryLimitStore
 from headgate.adapters.memory.shelves import DROPPED_PER_CALL, SHORTEST_GENERATION_US
 from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, TokenBucket
 from headgate.admission.ports import Hold
+from headgate.testing import FakeClock
+from tests.unit.admission.both import START
 
 GENERATION = SHORTEST_GENERATION_US
 
@@ -76,3 +82,40 @@ def test_a_turn_is_paid_in_small_pieces() -> None:
     store.decide([Charge("hot", rule)], now_us=GENERATION + 1)
     store.decide([Charge("hot", rule)], now_us=2 * GENERATION + 2)
     assert len(shelf._drop) == 10_000 - DROPPED_PER_CALL
+
+
+def test_shelves_of_plans_that_are_no_more_empty_and_go() -> None:
+    clock = FakeClock(START)
+    store = MemoryLimitStore(clock=clock)
+    for capacity in range(1, 30):
+        rule = Rule("p", TokenBucket(capacity, 1))
+        store.decide([Charge("k", rule)])
+        clock.advance(us=GENERATION)
+    assert len(store._plans["p"]) <= 4
+    assert len(store._shelves) == len(store._rules) == 1
+    assert len(store) == 1
+
+
+def test_two_specs_of_one_plan_share_the_state_of_a_key() -> None:
+    store = MemoryLimitStore()
+    small, large = Rule("p", TokenBucket(5, 1)), Rule("p", TokenBucket(50, 1))
+    assert store.decide([Charge("k", small, 5)], now_us=0).remaining == 0
+    assert store.decide([Charge("k", large)], now_us=0).remaining == 44
+    assert not store.decide([Charge("k", small)], now_us=0).allowed
+    assert len(store) == 1
+
+
+def test_peer_bug_13_races_on_the_short_way() -> None:
+    limiter = Limiter(plans=[Plan("p", FixedWindow(3000, "P1D")), Plan("b", TokenBucket(3000, Fraction(1, 86400)))])
+    for plan in ("p", "b"):
+        admitted: list[int] = []
+
+        def caller(plan: str = plan, admitted: list[int] = admitted) -> None:
+            admitted.append(sum(limiter.acquire("u", plan).allowed for _ in range(1500)))
+
+        threads = [threading.Thread(target=caller) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(admitted) == 3000

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Sequence
+from weakref import ref
 
 from headgate.adapters.memory.shelves import OneSpender, Shelf, Ticks, shelf_for
 from headgate.admission.algorithms import State
@@ -28,7 +29,9 @@ class MemoryLimitStore:
         self._max_keys = max_keys
         self._monotonic_ns: Ticks = time.monotonic_ns if clock is None else lambda: clock.monotonic_us() * 1000
         self._gate = Gate()
-        self._shelves: dict[Rule, Shelf] = {}
+        self._shelves: dict[int, Shelf] = {}
+        """By the identity of a rule, for as long as the rule lives."""
+        self._rules: dict[int, ref[Rule]] = {}
         self._plans: dict[str, list[Shelf]] = {}
         self._holds = _Holds(max_keys)
 
@@ -77,6 +80,7 @@ class MemoryLimitStore:
         """Forgets everything."""
         with self._gate:
             self._shelves.clear()
+            self._rules.clear()
             self._plans.clear()
             self._holds = _Holds(self._max_keys)
 
@@ -116,15 +120,16 @@ class MemoryLimitStore:
         mine.write(charge.key, state, now_us)
 
     def _shelf_of(self, rule: Rule) -> Shelf:
-        shelf = self._shelves.get(rule)
+        shelf = self._shelves.get(id(rule))
         if shelf is None:
             with self._gate:
                 shelf = self._shelf(rule)
         return shelf
 
     def _shelf(self, rule: Rule) -> Shelf:
-        shelf = self._shelves.get(rule)
+        shelf = self._shelves.get(id(rule))
         if shelf is None:
+            self._tidy()
             shelves = self._plans.setdefault(rule.plan, [])
             for shelf in shelves:
                 if shelf.spec == rule.spec:
@@ -132,13 +137,33 @@ class MemoryLimitStore:
             else:
                 shelf = shelf_for(rule.plan, rule.spec, self._max_keys, self._gate, self._monotonic_ns)
                 shelves.append(shelf)
-                for one in shelves:
-                    one.alone = len(shelves) == 1
-            if len(self._shelves) > 10_000:
-                # Rules are made anew when plans are reloaded; the memo must not outlive them all.
-                self._shelves.clear()
-            self._shelves[rule] = shelf
+            for one in shelves:
+                one.alone = len(shelves) == 1
+            self._use(rule, shelf)
         return shelf
+
+    def _use(self, rule: Rule, shelf: Shelf) -> None:
+        name = id(rule)
+
+        def died(_: object) -> None:
+            # Runs wherever the last reference went, perhaps inside the gate: only what is atomic.
+            self._rules.pop(name, None)
+            if self._shelves.pop(name, None) is not None:
+                shelf.users -= 1
+
+        shelf.users += 1
+        self._shelves[name], self._rules[name] = shelf, ref(rule, died)
+
+    def _tidy(self) -> None:
+        """Lets the shelves of plans that are no more forget, and drops them when they are empty."""
+        now_us = self._now()
+        for plan, shelves in list(self._plans.items()):
+            for shelf in [shelf for shelf in shelves if not shelf.users]:
+                shelf.keep_house(now_us)
+                if shelf.empty:
+                    shelves.remove(shelf)
+            if not shelves:
+                del self._plans[plan]
 
 
 class AsyncMemoryLimitStore:
@@ -167,6 +192,9 @@ class AsyncMemoryLimitStore:
 
     async def close(self) -> None:
         self.store.close()
+
+    def spender(self, rule: Rule) -> OneSpender | None:
+        return self.store.spender(rule)
 
 
 class _Held:

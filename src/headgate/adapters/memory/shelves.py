@@ -44,12 +44,14 @@ class Spender(Protocol):
 class Shelf:
     """The states of one plan and spec, packed, in two generations."""
 
-    __slots__ = ("_drop", "_max_keys", "_span_us", "_turn_at", "alone", "due", "old", "spec", "young")
+    __slots__ = ("_drop", "_max_keys", "_span_us", "_turn_at", "alone", "due", "old", "spec", "users", "young")
 
     def __init__(self, spec: Spec, max_keys: int) -> None:
         self.spec = spec
         self.alone = True
         """Whether this plan has had no other spec, so that a key missing here is missing."""
+        self.users = 0
+        """How many rules alive have this shelf."""
         self.young: dict[str, Any] = {}
         self.old: dict[str, Any] = {}
         self._drop: dict[str, Any] = {}
@@ -61,6 +63,11 @@ class Shelf:
 
     def __len__(self) -> int:
         return len(self.young) + len(self.old)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left, not even to be dropped."""
+        return not (self.young or self.old or self._drop)
 
     def read(self, key: str) -> State | None:
         packed = self.young.get(key)
