@@ -115,7 +115,7 @@ def of(error: HeadgateError) -> Problem:
         case Conflict():
             return Problem(409, "conflict", "Conflict", "somebody else changed it at the same time; try again")
         case StoreUnavailable():
-            detail = "a store that headgate needs can't be reached; nothing is lost, try again"
+            detail = "a store that headgate needs can't be reached; try again, with the same ids"
             return Problem(503, "store-unavailable", "Store Unavailable", detail, headers={"Retry-After": "1"})
         case _:
             return unexpected()
