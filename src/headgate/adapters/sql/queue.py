@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from headgate.adapters.sql import queue_ledger, queue_portable, queue_postgres
 from headgate.adapters.sql.engine import Database
@@ -47,9 +47,7 @@ class SqlQueueStore:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._hints = Hints(database)
-        self._autocommit: AsyncEngine | None = None
-        if database.async_engine is not None:
-            self._autocommit = database.async_engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._postgres = database.dialect == "postgresql"
         self._positions: dict[str, tuple[float, Position]] = {}
 
     # -- dispatching ---------------------------------------------------------------------------------------------
@@ -79,21 +77,21 @@ class SqlQueueStore:
     async def _enqueue(
         self, requests: Sequence[EnqueueRequest], within: Any, now: datetime | None, wanted: set[str]
     ) -> set[tuple[str, str]]:
-        if self._autocommit is None:
+        if not self._postgres:
             if within is not None:
                 return await _joined(within, queue_portable.enqueue, requests, now)
             return await self._retried(queue_portable.enqueue, requests, now)
         hints = self._hints.due(wanted)
         if within is not None:
             return await _joined(within, queue_postgres.enqueue, requests, now, hints)
-        return await self._once(queue_postgres.enqueue, requests, now, hints)
+        return await self._database.once(queue_postgres.enqueue, requests, now, hints)
 
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
-        if self._autocommit is None:
+        if not self._postgres:
             return await self._database.write(queue_portable.claim, item_type, limit, look_ahead, now)
         swept, position = self._positions.get(item_type, (0.0, START))
         if time.monotonic() - swept < SWEEP_SECONDS and now is None:
-            batch, end = await self._once(queue_postgres.claim, item_type, limit, look_ahead, now, position)
+            batch, end = await self._database.once(queue_postgres.claim, item_type, limit, look_ahead, now, position)
             if len(batch.items) == limit:
                 self._positions[item_type] = swept, end
                 return batch
@@ -102,7 +100,7 @@ class SqlQueueStore:
                 self._positions.pop(item_type)
                 return batch
         swept = time.monotonic()
-        batch, end = await self._once(queue_postgres.claim, item_type, limit, look_ahead, now, START)
+        batch, end = await self._database.once(queue_postgres.claim, item_type, limit, look_ahead, now, START)
         if len(batch.items) == limit:
             self._positions[item_type] = swept, end
         else:
@@ -119,16 +117,16 @@ class SqlQueueStore:
     ) -> list[bool]:
         if not changes and summary is None:
             return []
-        if self._autocommit is None:
+        if not self._postgres:
             return await self._database.write(queue_portable.settle, changes, summary, now)
-        return await self._once(queue_postgres.settle, changes, summary, now)
+        return await self._database.once(queue_postgres.settle, changes, summary, now)
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
         if not claims:
             return []
-        if self._autocommit is None:
+        if not self._postgres:
             return await self._database.write(queue_portable.touch, claims, now)
-        return await self._once(queue_postgres.touch, claims, now)
+        return await self._database.once(queue_postgres.touch, claims, now)
 
     async def wait(self, item_type: str, timeout: float) -> None:
         await self._hints.wait(item_type, timeout)
@@ -176,16 +174,9 @@ class SqlQueueStore:
     # -- inside --------------------------------------------------------------------------------------------------
 
     async def _read(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        if self._autocommit is None:
+        if not self._postgres:
             return await self._database.read(work, *args, **kwargs)
-        return await self._once(work, *args, **kwargs)
-
-    async def _once(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """PostgreSQL: runs work that writes one statement in autocommit, saving the round trips of a transaction."""
-        assert self._autocommit is not None
-        with translated():
-            async with self._autocommit.connect() as connection:
-                return await connection.run_sync(work, *args, **kwargs)
+        return await self._database.once(work, *args, **kwargs)
 
     async def _retried(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Tries again if another writer was first with the same key: then it is there to be found."""
@@ -198,8 +189,8 @@ class SqlQueueStore:
 
     async def _tell(self, item_type: str) -> None:
         self._hints.ring([item_type])
-        if self._autocommit is not None:
-            await self._once(queue_postgres.ring, item_type)
+        if self._postgres:
+            await self._database.once(queue_postgres.ring, item_type)
 
 
 async def _joined(

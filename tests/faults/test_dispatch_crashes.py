@@ -1,0 +1,138 @@
+"""Workers that die, freeze and meet: every item executes, its effect happens once, nothing stays stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headgate.dispatch.model import Item
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.status import Status
+from headgate.testing import eventually
+from tests.faults.dispatch_process import ITEM_TYPE, POINTS, Effects
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'work.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@asynccontextmanager
+async def worker(url: str, point: str = "none") -> AsyncIterator[asyncio.subprocess.Process]:
+    """A worker process; ended, if it still runs, with the block."""
+    command = [sys.executable, "-m", "tests.faults.dispatch_process", url, point]
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+            await asyncio.wait_for(process.wait(), 30)
+
+
+@asynccontextmanager
+async def opened(url: str, count: int, **context: float) -> AsyncIterator[tuple[DispatchQueue, Effects]]:
+    """A queue with items in it, quick to look for silent claims, and the world they change."""
+    world = Effects(url)
+    async with DispatchQueue.open(url) as queue:
+        await queue.configure(
+            ITEM_TYPE,
+            jitter_window_ms=0,
+            dispatch_interval_secs=0.1,
+            stale_claim_threshold_mins=0.02,
+            retry_backoff_secs=0,
+            batch_size=20,
+        )
+        await queue.enqueue_many(ITEM_TYPE, [(f"item{n:03}", context, None) for n in range(count)])
+        yield queue, world
+    world.close()
+
+
+async def items(queue: DispatchQueue) -> list[Item]:
+    return await queue.list(ITEM_TYPE, limit=1000)
+
+
+async def all_completed(queue: DispatchQueue) -> bool:
+    depth = (await queue.stats(ITEM_TYPE)).depth
+    return set(depth) == {Status.COMPLETED}
+
+
+async def check_audit(queue: DispatchQueue) -> None:
+    """Each item's trail is unbroken: every step begins where the last one ended, from READY to COMPLETED."""
+    for item in await items(queue):
+        trail = (await queue.show(ITEM_TYPE, item.item_id)).audit
+        steps = [(entry.status_before, entry.status_after) for entry in trail]
+        assert steps[0][0] == Status.READY
+        assert steps[-1][1] == Status.COMPLETED
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(steps)), (item.item_id, steps)
+        assert sum(after == Status.CLAIMED for _, after in steps) == item.claim_epoch
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_worker_killed_at_any_point_loses_and_repeats_nothing(url: str, point: str) -> None:
+    async with opened(url, 3) as (queue, world):
+        async with worker(url, point) as doomed:
+            assert await asyncio.wait_for(doomed.wait(), 60) == -signal.SIGKILL
+        async with worker(url):
+            await eventually(lambda: all_completed(queue), within=60)
+        assert world.all() == [f"item{n:03}" for n in range(3)]
+        await check_audit(queue)
+        recovered = [e for e in await queue.audit(ITEM_TYPE, limit=1000) if e.action == "STALE_RECOVERED"]
+        if point == "completed":
+            assert all(world.runs_of(f"item{n:03}") <= 2 for n in range(3))
+        else:
+            assert recovered, "the audit tells of the recovery"
+
+
+async def test_two_dispatchers_share_the_work_and_one_may_die(url: str) -> None:
+    async with opened(url, 200, seconds=0.01) as (queue, world):
+        async with worker(url) as first, worker(url):
+
+            async def well_on_its_way() -> bool:
+                return (await queue.stats(ITEM_TYPE)).depth.get(Status.COMPLETED, 0) > 30
+
+            await eventually(well_on_its_way, within=60)
+            first.kill()
+            await eventually(lambda: all_completed(queue), within=60)
+        assert len(world.all()) == 200
+        await check_audit(queue)
+
+
+async def test_a_zombie_that_wakes_after_its_claim_was_recovered_changes_nothing(url: str) -> None:
+    async with opened(url, 1) as (queue, world):
+        async with worker(url, "sleeping") as zombie:
+            await eventually(lambda: world.runs_of("item000") == 1, within=60)
+            async with worker(url):
+                await eventually(lambda: all_completed(queue), within=60)
+            before = await queue.show(ITEM_TYPE, "item000")
+            assert before.item.claim_epoch == 2
+            os.kill(zombie.pid, signal.SIGCONT)
+            # It wakes, finishes its run or is told to stop, reports in vain, and obeys the next signal.
+            zombie.terminate()
+            assert await asyncio.wait_for(zombie.wait(), 30) == 0
+        assert await queue.show(ITEM_TYPE, "item000") == before
+        assert world.all() == ["item000"]
+
+
+async def test_a_worker_that_is_asked_to_stop_gives_back_what_it_has_not_begun(url: str) -> None:
+    async with opened(url, 5, seconds=30) as (queue, world):
+        await queue.configure(ITEM_TYPE, stale_claim_threshold_mins=60)
+        async with worker(url) as leaving:
+            await eventually(lambda: world.runs_of("item004") == 1, within=60)
+            leaving.terminate()
+            assert await asyncio.wait_for(leaving.wait(), 30) == 0
+        assert {item.status for item in await items(queue)} == {Status.READY}
+        assert {item.retry_count for item in await items(queue)} == {0}

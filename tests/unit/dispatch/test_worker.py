@@ -1,0 +1,122 @@
+"""The worker's loop: when it rests, when it hurries, when it slows down, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from headgate.adapters.local.engine import LocalEngine
+from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.ports import Start, StartOutcome, Unobserved
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Registry
+from headgate.dispatch.reporting import OutcomeReporter
+from headgate.dispatch.status import Status
+from headgate.dispatch.worker import DispatchWorker
+from headgate.errors import StoreUnavailable
+from headgate.testing import eventually
+
+MEASURE_EVERY = 0.013
+
+
+class Measured(Unobserved):
+    def __init__(self) -> None:
+        self.depths: list[Mapping[Status, int]] = []
+        self.cycles = 0
+
+    def measured(self, item_type: str, depth: Mapping[Status, int]) -> None:
+        self.depths.append(depth)
+
+    def cycled(self, item_type: str, seconds: float) -> None:
+        self.cycles += 1
+
+
+class ShakyStore(MemoryQueueStore):
+    """Down for as many reads of the config as told."""
+
+    down = 0
+
+    async def config(self, item_type: str) -> DispatchConfig | None:
+        if self.down:
+            self.down -= 1
+            raise StoreUnavailable("gone")
+        return await super().config(item_type)
+
+
+async def nothing(item_id: str, context: Any) -> None: ...
+
+
+@asynccontextmanager
+async def working(
+    store: MemoryQueueStore, **settings: Any
+) -> AsyncIterator[tuple[DispatchQueue, DispatchWorker, Measured, asyncio.Task[None]]]:
+    registry, heard, queue = Registry(), Measured(), DispatchQueue(store)
+    registry.register("WORK", nothing)
+    await queue.configure("WORK", **({"jitter_window_ms": 0, "dispatch_interval_secs": 3600} | settings))
+    engine = LocalEngine(registry, OutcomeReporter(store), concurrency=5, backlog=10)
+    worker = DispatchWorker(store, engine, ["WORK"], ledger=store, observer=heard, measure_every=MEASURE_EVERY)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield queue, worker, heard, task
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, 30)
+
+
+async def all_done(queue: DispatchQueue, count: int) -> bool:
+    return (await queue.stats("WORK")).depth == {Status.COMPLETED: count}
+
+
+async def test_a_hint_ends_the_rest_early_and_a_backlog_is_drained_without_resting() -> None:
+    """The interval is an hour: whatever happens here happens without waiting for it."""
+    async with working(MemoryQueueStore(), batch_size=20) as (queue, _, heard, _):
+        await eventually(lambda: heard.cycles)
+        await queue.enqueue_many("WORK", [(f"i{n:03}", {}, None) for n in range(205)])
+        await eventually(lambda: all_done(queue, 205))
+        assert heard.cycles > 10
+        await eventually(lambda: {Status.COMPLETED: 205} in heard.depths)
+
+
+async def test_the_worker_outlasts_a_store_that_is_down() -> None:
+    store = ShakyStore()
+    async with working(store) as (queue, _, heard, task):
+        await eventually(lambda: heard.cycles)
+        store.down = 2
+        await queue.enqueue_many("WORK", [("a", {}, None)])
+        store.down = 2
+        await eventually(lambda: all_done(queue, 1))
+        assert not task.done()
+
+
+async def test_an_engine_that_is_exhausted_is_left_in_peace_for_longer_and_longer() -> None:
+    store = MemoryQueueStore()
+    async with working(store, dispatch_interval_secs=0.01) as (queue, worker, _, _):
+        pauses: list[float] = []
+        start, pause = worker._engine.start, worker._pause
+
+        async def refuse(requests: Any) -> list[StartOutcome]:
+            return [StartOutcome(Start.EXHAUSTED, "busy")] * len(requests)
+
+        async def noted(seconds: float) -> None:
+            if seconds != MEASURE_EVERY:
+                pauses.append(seconds)
+            await pause(seconds)
+
+        worker._engine.start = refuse  # type: ignore[method-assign]
+        worker._pause = noted  # type: ignore[method-assign]
+        await queue.enqueue("WORK", "a", context={})
+        await eventually(lambda: len(pauses) >= 4)
+        assert pauses[:4] == [0.01, 0.02, 0.04, 0.08]
+        worker._engine.start = start  # type: ignore[method-assign]
+        await eventually(lambda: all_done(queue, 1))
+        assert (await queue.show("WORK", "a")).item.retry_count == 0
+
+
+async def test_stopping_ends_the_rest_at_once() -> None:
+    async with working(MemoryQueueStore()) as (_, worker, heard, task):
+        await eventually(lambda: heard.cycles)
+        worker.stop()
+        await asyncio.wait_for(task, 10)
