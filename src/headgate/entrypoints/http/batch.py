@@ -22,7 +22,7 @@ from headgate.slots import AssignedSlot, SlotRequest
 from headgate.slots.model import checked_name
 from headgate.slots.packing import Booking
 
-NDJSON_REQUEST = {"type": "string", "description": "One SlotRequest a line."}
+NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequest a line."}
 
 
 def install(app: FastAPI) -> None:
@@ -37,7 +37,7 @@ def install(app: FastAPI) -> None:
         response_model=schemas.BatchResult,
         responses=documented(400, 404, 409, 413, 415)
         | {200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
-        openapi_extra=schemas.json_body(schemas.BATCH_REQUEST)
+        openapi_extra=schemas.json_body(schemas.BATCH_REQUEST, **{"application/x-ndjson": NDJSON_REQUEST})
         | {"parameters": [schemas.query("configName", schemas.CONFIG_NAME)]},
     )
 

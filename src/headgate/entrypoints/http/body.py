@@ -10,7 +10,7 @@ import orjson
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headgate.entrypoints.http.problem import Problem, invalid, too_large, unsupported
+from headgate.entrypoints.http.problem import invalid, too_large, unsupported
 
 NDJSON = "application/x-ndjson"
 STREAMED = (NDJSON.encode(), b"application/ndjson", b"application/jsonl", b"text/csv")
@@ -123,12 +123,5 @@ def required(value: dict[str, Any], member: str, prefix: str = "") -> Any:
     return found
 
 
-def text(value: Any, field: str) -> str:
-    """`value`, which must be a string."""
-    if not isinstance(value, str):
-        raise invalid(field, "must be a string")
-    return value
-
-
-def _refused(constant: str) -> Problem:
+def _refused(constant: str) -> None:
     raise ValueError(constant)
