@@ -1,1 +1,1 @@
-"""Payments: two-phase workflows towards a downstream with a hard limit."""
+"""Payments: half a million for 16:00, and a downstream that never sees more than it can take."""

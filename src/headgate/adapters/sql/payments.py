@@ -1,0 +1,224 @@
+"""Payments in a database: plain functions over a connection, written once for SQLite, PostgreSQL and Oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from headgate.adapters.sql import queue_ledger, queue_portable
+from headgate.adapters.sql.payment_tables import payment, payment_audit
+from headgate.adapters.sql.slot_tables import slot
+from headgate.adapters.sql.tables import now as database_clock
+from headgate.apps.payments.currencies import MINOR_UNITS
+from headgate.apps.payments.domain import (
+    ITEM_TYPE,
+    Party,
+    Payment,
+    PaymentAudit,
+    PaymentRecord,
+    PaymentStatus,
+    Step,
+    Terms,
+)
+from headgate.apps.payments.ports import Alike, NewPayment
+from headgate.dispatch.status import Status
+from headgate.errors import Conflict, NotFound
+
+T = TypeVar("T")
+
+MOST_IDS = 900
+"""Ids in one IN list: Oracle takes 1000 expressions at most."""
+ACCEPTED_DETAIL = "checked, slotted and queued"
+
+
+def find(connection: Connection, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+    records: dict[str, PaymentRecord] = {}
+    for some in _chunks(payment_ids):
+        rows = connection.execute(sa.select(payment).where(payment.c.payment_id.in_(some)))
+        records.update((row.payment_id, record(row)) for row in rows)
+    return records
+
+
+def history(connection: Connection, payment_id: str) -> list[PaymentAudit]:
+    rows = connection.execute(
+        sa.select(
+            payment_audit.c.status_before,
+            payment_audit.c.status_after,
+            payment_audit.c.detail,
+            payment_audit.c.created_at,
+        )
+        .where(payment_audit.c.payment_id == payment_id)
+        .order_by(payment_audit.c.audit_id)
+    )
+    return [PaymentAudit(*row) for row in rows]
+
+
+def alike(connection: Connection, wanted: Sequence[Alike], within: timedelta) -> dict[str, str]:
+    rows: dict[int, list[tuple[str, datetime]]] = {}
+    for some in _chunks(sorted({each.fingerprint for each in wanted})):
+        found = connection.execute(
+            sa.select(payment.c.fingerprint, payment.c.payment_id, payment.c.execute_at)
+            .where(payment.c.fingerprint.in_(some), payment.c.status != PaymentStatus.CANCELLED.value)
+            .order_by(payment.c.created_at, payment.c.payment_id)
+        )
+        for print_, payment_id, execute_at in found:
+            rows.setdefault(print_, []).append((payment_id, execute_at))
+    likenesses: dict[str, str] = {}
+    for each in wanted:
+        for payment_id, execute_at in rows.get(each.fingerprint, ()):
+            if payment_id != each.payment_id and abs(execute_at - each.execute_at) <= within:
+                likenesses.setdefault(each.payment_id, payment_id)
+    return likenesses
+
+
+def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
+    """Keeps and queues new payments; an id that is taken fails on its key."""
+    moment = database_clock(connection)
+    connection.execute(sa.insert(payment), [_new_row(each, moment) for each in payments])
+    connection.execute(
+        sa.insert(payment_audit),
+        [
+            _audit_row(each.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment)
+            for each in payments
+        ],
+    )
+    queue_portable.enqueue(connection, [each.item for each in payments], None)
+
+
+def advance(connection: Connection, steps: Sequence[Step]) -> list[bool]:
+    moment = database_clock(connection)
+    made: dict[str, bool] = {}
+    # In the order of their keys, so that two writers wait for each other instead of deadlocking.
+    for step in sorted(steps):
+        values: dict[str, Any] = {"status": step.after.value, "updated_at": moment}
+        if step.reference is not None:
+            values["reference"] = step.reference
+        if step.after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED):
+            values["reason"] = step.detail
+        changed = connection.execute(
+            sa.update(payment)
+            .where(payment.c.payment_id == step.payment_id, payment.c.status == step.before.value)
+            .values(**values)
+        )
+        made[step.payment_id] = changed.rowcount == 1
+    audited = [
+        _audit_row(step.payment_id, step.before, step.after, step.detail, moment)
+        for step in steps
+        if made[step.payment_id]
+    ]
+    if audited:
+        connection.execute(sa.insert(payment_audit), audited)
+    return [made[step.payment_id] for step in steps]
+
+
+def cancel(connection: Connection, payment_id: str, reason: str) -> None:
+    """Out of the queue, where it must still be waiting, and CANCELLED; `Conflict` if either is not so."""
+    try:
+        queue_ledger.redirect(connection, ITEM_TYPE, [payment_id], Status.CANCELLED, None)
+    except NotFound:
+        raise Conflict(f"payment {payment_id!r} is not queued") from None
+    step = Step.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason)
+    if advance(connection, [step]) != [True]:
+        raise Conflict(f"payment {payment_id!r} is no longer scheduled")
+
+
+def orphaned_slots(connection: Connection, prefix: str, older_than: timedelta) -> list[str]:
+    """Slots still to come, booked for payments that are not there."""
+    moment = database_clock(connection)
+    kept = sa.select(payment.c.payment_id).where(sa.literal(prefix).concat(payment.c.payment_id) == slot.c.event_id)
+    rows = connection.execute(
+        sa.select(slot.c.event_id)
+        .where(
+            slot.c.scheduled_at > moment,
+            slot.c.created_at <= moment - older_than,
+            slot.c.event_id.startswith(prefix, autoescape=True),
+            ~kept.exists(),
+        )
+        .order_by(slot.c.scheduled_at)
+        .limit(10_000)
+    )
+    return list(rows.scalars())
+
+
+def count(connection: Connection) -> dict[PaymentStatus, int]:
+    rows = connection.execute(sa.select(payment.c.status, sa.func.count()).group_by(payment.c.status))
+    return {PaymentStatus(status): number for status, number in rows}
+
+
+def record(row: Row[Any]) -> PaymentRecord:
+    """A row as the domain has it."""
+    return PaymentRecord(
+        Payment(
+            row.payment_id,
+            from_minor(row.amount_minor, row.currency),
+            row.currency,
+            Party(row.payer_name, row.payer_iban),
+            Party(row.payee_name, row.payee_iban),
+            row.execute_at.astimezone(UTC),
+            row.config_name,
+        ),
+        Terms(from_minor(row.fee_minor, row.currency), date.fromisoformat(row.value_date)),
+        PaymentStatus(row.status),
+        row.scheduled_at,
+        row.reference,
+        row.reason,
+        row.created_at,
+        row.updated_at,
+    )
+
+
+def to_minor(amount: str) -> int:
+    """`12.30` as 1230: amounts always have all the decimals of their currency."""
+    return int(amount.replace(".", ""))
+
+
+def from_minor(minor: int, currency: str) -> str:
+    digits = MINOR_UNITS[currency]
+    if not digits:
+        return str(minor)
+    text = str(minor).rjust(digits + 1, "0")
+    return f"{text[:-digits]}.{text[-digits:]}"
+
+
+def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
+    told = new.payment
+    return {
+        "payment_id": told.payment_id,
+        "amount_minor": to_minor(told.amount),
+        "currency": told.currency,
+        "payer_name": told.payer.name,
+        "payer_iban": told.payer.iban,
+        "payee_name": told.payee.name,
+        "payee_iban": told.payee.iban,
+        "execute_at": told.execute_at,
+        "config_name": told.config_name,
+        "fee_minor": to_minor(new.terms.fee),
+        "value_date": new.terms.value_date.isoformat(),
+        "fingerprint": new.fingerprint,
+        "status": PaymentStatus.SCHEDULED.value,
+        "scheduled_at": new.scheduled_time,
+        "created_at": moment,
+        "updated_at": moment,
+    }
+
+
+def _audit_row(
+    payment_id: str, before: PaymentStatus | None, after: PaymentStatus, detail: str | None, moment: datetime
+) -> dict[str, Any]:
+    return {
+        "payment_id": payment_id,
+        "status_before": None if before is None else before.value,
+        "status_after": after.value,
+        "detail": detail,
+        "created_at": moment,
+    }
+
+
+def _chunks(values: Sequence[T] | Iterable[T]) -> Iterator[list[T]]:
+    listed = list(values)
+    for first in range(0, len(listed), MOST_IDS):
+        yield listed[first : first + MOST_IDS]

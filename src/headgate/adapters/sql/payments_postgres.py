@@ -1,0 +1,75 @@
+"""Keeping many payments at once on PostgreSQL: COPY for the payments, one statement for the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+from sqlalchemy.engine import Connection
+
+from headgate.adapters.sql import queue_postgres
+from headgate.adapters.sql.faults import fault
+from headgate.adapters.sql.flight import Raw, awaited
+from headgate.adapters.sql.instants import InstantText
+from headgate.adapters.sql.payments import ACCEPTED_DETAIL, to_minor
+from headgate.adapters.sql.tables import now as database_clock
+from headgate.apps.payments.domain import ITEM_TYPE
+from headgate.apps.payments.ports import NewPayment
+from headgate.iso8601 import to_ms
+
+SOON = timedelta(seconds=5)
+"""Payments due later are no reason to wake a dispatcher."""
+
+COPY_PAYMENTS = """
+    COPY headgate_payment (payment_id, amount_minor, currency, payer_name, payer_iban, payee_name, payee_iban,
+        execute_at, config_name, fee_minor, value_date, fingerprint, status, scheduled_at, created_at, updated_at)
+    FROM STDIN
+"""
+COPY_AUDIT = "COPY headgate_payment_audit (payment_id, status_after, detail, created_at) FROM STDIN"
+
+
+def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
+    """Keeps and queues new payments; an id that is taken fails on its key. Sorted by id, so that two writers wait for
+    each other instead of deadlocking."""
+    moment = database_clock(connection)
+    rows, audit = _copy_texts(payments, moment)
+
+    async def copy(raw: Raw) -> None:
+        try:
+            async with raw.cursor() as cursor:
+                async with cursor.copy(COPY_PAYMENTS) as copying:
+                    await copying.write(rows)
+                async with cursor.copy(COPY_AUDIT) as copying:
+                    await copying.write(audit)
+        except psycopg.Error as error:
+            # Nobody between here and the caller would translate it: SQLAlchemy does not know of this call.
+            raise fault(error.sqlstate or "08000", str(error)) from error
+
+    awaited(connection, copy)
+    soon = datetime.now(UTC) + SOON
+    hints = [ITEM_TYPE] if any(new.scheduled_time <= soon for new in payments) else []
+    queue_postgres.enqueue(connection, [new.item for new in payments], None, hints)
+
+
+def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, str]:
+    """Rows in COPY's text form. All texts are printable, so only the backslash needs escaping."""
+    instant = InstantText()
+    now = instant(to_ms(moment)) + "Z"
+    rows, audit = [], []
+    for payment, terms, scheduled, print_, _ in payments:
+        payment_id, amount, currency, payer, payee, execute_at, config_name = payment
+        payment_id = _escaped(payment_id)
+        parties = _escaped(f"{payer.name}\t{payer.iban}\t{payee.name}\t{payee.iban}")
+        config = "\\N" if config_name is None else _escaped(config_name)
+        rows.append(
+            f"{payment_id}\t{to_minor(amount)}\t{currency}\t{parties}\t{instant(to_ms(execute_at))}Z\t{config}"
+            f"\t{to_minor(terms.fee)}\t{terms.value_date}\t{print_}\tSCHEDULED\t{instant(to_ms(scheduled))}Z"
+            f"\t{now}\t{now}\n"
+        )
+        audit.append(f"{payment_id}\tSCHEDULED\t{ACCEPTED_DETAIL}\t{now}\n")
+    return "".join(rows), "".join(audit)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\") if "\\" in text else text

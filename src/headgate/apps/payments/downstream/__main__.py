@@ -1,0 +1,34 @@
+"""`python -m headgate.apps.payments.downstream`: serves the simulator until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+
+import uvicorn
+
+from headgate.apps.payments.downstream.server import SimulatorApp
+from headgate.apps.payments.downstream.simulator import Behaviour, Simulator
+from headgate.errors import InvalidInput
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m headgate.apps.payments.downstream", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=9090, help="0 for any that is free")
+    parser.add_argument("--tps", type=int, default=50, help="calls it takes in any sliding second")
+    parser.add_argument("--latency-ms", type=float, default=20.0)
+    parser.add_argument("--fail", type=float, default=0.0, help="share of calls answered 503, nothing done")
+    parser.add_argument("--lose", type=float, default=0.0, help="share of calls done, and answered 500")
+    parser.add_argument("--refuse", type=float, default=0.0, help="share of payments refused with 422")
+    parser.add_argument("--seed", type=int, help="makes the faults the same every time")
+    told = parser.parse_args()
+    try:
+        behaviour = Behaviour(told.tps, told.latency_ms, told.fail, told.lose, told.refuse)
+    except InvalidInput as error:
+        parser.error(str(error))
+    app = SimulatorApp(Simulator(behaviour, seed=told.seed))
+    uvicorn.run(app, host=told.host, port=told.port, access_log=False, server_header=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""A bank that takes so many calls a second and no more. It can be slow, fail, and lose answers, as told.
+
+It keeps a record of every call, so that it can be proven what it saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import httpx
+
+from headgate.clock import Clock, SystemClock
+from headgate.errors import InvalidInput
+
+SECOND_US = 1_000_000
+
+
+class Call(NamedTuple):
+    """One call, as it arrived."""
+
+    at_us: int
+    payment_id: str
+    status: int
+    executed: bool
+    """This call moved money. False for refusals, failures and repetitions."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "at": self.at_us / SECOND_US,
+            "paymentId": self.payment_id,
+            "status": self.status,
+            "executed": self.executed,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """How the bank behaves. Shares are of all calls within the limit."""
+
+    tps: int = 50
+    """Calls in any sliding second; those beyond are answered 429."""
+    latency_ms: float = 20.0
+    fail: float = 0.0
+    """The share that is answered 503, nothing done."""
+    lose: float = 0.0
+    """The share that is done and answered 500 all the same."""
+    refuse: float = 0.0
+    """The share of payments that is refused for good with 422."""
+
+    def __post_init__(self) -> None:
+        if self.tps < 1:
+            raise InvalidInput("tps", "must be at least 1")
+        if self.latency_ms < 0:
+            raise InvalidInput("latencyMs", "must be zero or more")
+        for name in ("fail", "lose", "refuse"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidInput(name, "must be a share from 0 to 1")
+
+
+class Answer(NamedTuple):
+    """What a caller hears, `delay` seconds later."""
+
+    status: int
+    body: dict[str, Any]
+    delay: float
+    headers: dict[str, str]
+
+
+class Simulator:
+    """The bank. Every payment's effect happens once, however often it is asked for."""
+
+    def __init__(
+        self, behaviour: Behaviour | None = None, *, clock: Clock | None = None, seed: int | None = None
+    ) -> None:
+        self.behaviour = behaviour or Behaviour()
+        self.calls: list[Call] = []
+        self.executed: dict[str, str] = {}
+        """Payment -> reference, of those whose money moved."""
+        self._refused: set[str] = set()
+        self._clock = clock or SystemClock()
+        self._random = random.Random(seed)
+        self._recent: deque[int] = deque()
+
+    def behave(self, **changes: Any) -> None:
+        """Changes some of the behaviour."""
+        self.behaviour = replace(self.behaviour, **changes)
+
+    def receive(self, key: str | None, body: object) -> Answer:
+        """Answers one call that arrives now."""
+        now = self._clock.monotonic_us()
+        payment_id = str(body.get("paymentId", "")) if isinstance(body, Mapping) else ""
+        status, executed, extra, headers = self._decide(now, payment_id, key)
+        self.calls.append(Call(now, payment_id, status, executed))
+        return Answer(status, extra, self.behaviour.latency_ms / 1000, headers)
+
+    def forget(self) -> None:
+        """Starts a new record; what was executed stays executed."""
+        self.calls.clear()
+
+    def _decide(self, now: int, payment_id: str, key: str | None) -> tuple[int, bool, dict[str, Any], dict[str, str]]:
+        while self._recent and self._recent[0] <= now - SECOND_US:
+            self._recent.popleft()
+        if len(self._recent) >= self.behaviour.tps:
+            wait = (self._recent[0] + SECOND_US - now) / SECOND_US
+            return 429, False, {"reason": "too many calls"}, {"Retry-After": f"{max(wait, 0.001):.3f}"}
+        self._recent.append(now)
+        if not payment_id or key != payment_id:
+            return 400, False, {"reason": "paymentId and Idempotency-Key must be the same"}, {}
+        if payment_id in self.executed:
+            return 200, False, {"reference": self.executed[payment_id], "replayed": True}, {}
+        if payment_id in self._refused:
+            return 422, False, {"reason": "refused before"}, {}
+        return self._fate(payment_id)
+
+    def _fate(self, payment_id: str) -> tuple[int, bool, dict[str, Any], dict[str, str]]:
+        told, drawn = self.behaviour, self._random.random()
+        if drawn < told.fail:
+            return 503, False, {"reason": "out of order"}, {}
+        if drawn < told.fail + told.refuse:
+            self._refused.add(payment_id)
+            return 422, False, {"reason": "account closed"}, {}
+        reference = self.executed[payment_id] = f"BANK-{len(self.executed) + 1:08d}"
+        if drawn < told.fail + told.refuse + told.lose:
+            return 500, True, {"reason": "the answer was lost"}, {}
+        return 201, True, {"reference": reference}, {}
+
+    def stats(self) -> dict[str, Any]:
+        """The record in a few figures."""
+        statuses: dict[str, int] = {}
+        for call in self.calls:
+            statuses[str(call.status)] = statuses.get(str(call.status), 0) + 1
+        return {
+            "calls": len(self.calls),
+            "executed": len(self.executed),
+            "statuses": dict(sorted(statuses.items())),
+            "peakPerSecond": peak_per_second(call.at_us for call in self.calls),
+        }
+
+
+def peak_per_second(times_us: Iterable[int]) -> int:
+    """The most calls in any sliding second: half open, so two calls exactly a second apart don't share one."""
+    times = sorted(times_us)
+    return max((bisect_right(times, at + SECOND_US - 1) - index for index, at in enumerate(times)), default=0)
+
+
+class SimulatorTransport(httpx.AsyncBaseTransport):
+    """The simulator in the client's own process: the same client, without a network."""
+
+    def __init__(self, simulator: Simulator, *, pause: Callable[[float], Any] = asyncio.sleep) -> None:
+        self._simulator = simulator
+        self._pause = pause
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            body = json.loads(request.content)
+        except ValueError:
+            body = None
+        answer = self._simulator.receive(request.headers.get("Idempotency-Key"), body)
+        if answer.delay:
+            await self._pause(answer.delay)
+        return httpx.Response(answer.status, json=answer.body, headers=answer.headers)

@@ -1,0 +1,246 @@
+"""Bulk feeds: CSV or JSON lines, read in constant memory, a chunk a transaction.
+
+A record is one line, always: a broken line is refused with its number and reason, and cannot swallow the next one.
+Lines are counted from 1 as an editor does; a CSV feed's first line names its columns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from headgate.apps.payments.documents import COLUMNS, payment_of_fields, payment_of_json
+from headgate.apps.payments.domain import Payment
+from headgate.apps.payments.intake import Accepted, Outcome, PaymentExists
+from headgate.errors import HeadgateError, InvalidInput, StoreError
+
+CHUNK = 1000
+LONGEST_LINE = 64 * 1024
+IN_FLIGHT = 2
+"""Chunks on their way at once: while one is being written the next is being booked and a third is being parsed."""
+
+
+class FeedFormat(StrEnum):
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+class Line(NamedTuple):
+    """A line of a feed, cut out but not yet understood."""
+
+    number: int
+    raw: bytes | None
+    """None if it was too long to be kept."""
+    end: int
+    """How many bytes of the feed end with this line."""
+
+
+class Rejected(NamedTuple):
+    """A line that is no payment, or one that can't be accepted."""
+
+    line: int
+    reason: str
+    payment_id: str | None = None
+
+
+class Progress(NamedTuple):
+    """A chunk that is done, and everything before it too."""
+
+    lines: int
+    """The number of the last line."""
+    bytes: int
+    """Where the next line begins."""
+    accepted: int
+    duplicates: int
+    rejected: Sequence[Rejected]
+
+
+@dataclass(slots=True)
+class Tally:
+    """A feed's counts."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+
+    def add(self, progress: Progress) -> None:
+        self.accepted += progress.accepted
+        self.duplicates += progress.duplicates
+        self.rejected += len(progress.rejected)
+
+
+Initiate = Callable[[Sequence[Payment]], Awaitable[list[Outcome]]]
+
+
+@dataclass(slots=True)
+class LineCutter:
+    """Cuts blocks of bytes into lines, whatever the blocks' borders; a line without an end is never kept whole."""
+
+    number: int = 0
+    position: int = 0
+    _rest: bytearray = field(default_factory=bytearray)
+    _skipping: bool = False
+
+    def feed(self, block: bytes) -> list[Line]:
+        """The lines that end in this block."""
+        lines: list[Line] = []
+        start = 0
+        while (end := block.find(b"\n", start)) >= 0:
+            lines.append(self._line(block[start : end + 1]))
+            start = end + 1
+        rest = block[start:]
+        if self._skipping:
+            self.position += len(rest)
+        else:
+            self._rest += rest
+            if len(self._rest) > LONGEST_LINE:
+                self.position += len(self._rest)
+                self._rest.clear()
+                self._skipping = True
+        return lines
+
+    def finish(self) -> list[Line]:
+        """The last line, if it has no end of its own."""
+        return [self._line(b"")] if self._rest or self._skipping else []
+
+    def _line(self, end: bytes) -> Line:
+        raw: bytes | None
+        self.position += len(self._rest) + len(end)
+        if self._skipping:
+            raw = None
+        elif self._rest:
+            raw = bytes(self._rest) + end
+            self._rest.clear()
+        else:
+            raw = end
+        self._skipping = False
+        self.number += 1
+        return Line(self.number, raw if raw is None or len(raw) <= LONGEST_LINE else None, self.position)
+
+
+def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Payment]], list[Rejected]]:
+    """The payments of these lines, and the lines that are none. Empty lines are neither."""
+    payments: list[tuple[int, Payment]] = []
+    rejected: list[Rejected] = []
+    read = _csv_payment if kind is FeedFormat.CSV else _json_payment
+    for number, raw, _ in lines:
+        try:
+            if raw is None:
+                raise InvalidInput("line", f"is longer than {LONGEST_LINE} bytes")
+            text = raw.decode("utf-8").strip("\r\n")
+            if text and not text.isspace() and not (number == 1 and kind is FeedFormat.CSV):
+                payments.append((number, read(text)))
+        except UnicodeDecodeError:
+            rejected.append(Rejected(number, "line: is not UTF-8"))
+        except InvalidInput as error:
+            rejected.append(Rejected(number, str(error)))
+    return payments, rejected
+
+
+def check_header(line: Line) -> None:
+    """Raises unless a CSV feed's first line names the columns: nothing of such a feed can be understood."""
+    text = (line.raw or b"").decode("utf-8-sig", "replace").strip()
+    if [name.strip().strip('"') for name in text.split(",")] != list(COLUMNS):
+        raise InvalidInput("line 1", f"must name the columns: {','.join(COLUMNS)}")
+
+
+async def initiate_feed(
+    blocks: AsyncIterator[bytes],
+    kind: FeedFormat,
+    initiate: Initiate,
+    *,
+    start: tuple[int, int] = (0, 0),
+    chunk: int = CHUNK,
+    in_flight: int = IN_FLIGHT,
+) -> AsyncIterator[Progress]:
+    """Sends a feed through `initiate`, chunk by chunk, and tells in order what is done.
+
+    `start` is (lines, bytes) of an earlier `Progress`: the blocks go on from there. An error of the store ends the
+    feed; what was told before it is done, and the rest may be sent again.
+    """
+    running: list[asyncio.Task[Progress]] = []
+    try:
+        async for lines in _chunks(blocks, kind, start, chunk):
+            running.append(asyncio.create_task(_initiate_chunk(lines, kind, initiate)))
+            while len(running) >= in_flight:
+                progress = await running[0]
+                del running[0]
+                yield progress
+        while running:
+            progress = await running[0]
+            del running[0]
+            yield progress
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def _chunks(
+    blocks: AsyncIterator[bytes], kind: FeedFormat, start: tuple[int, int], chunk: int
+) -> AsyncIterator[list[Line]]:
+    cutter = LineCutter(*start)
+    waiting: list[Line] = []
+    unchecked = kind is FeedFormat.CSV and start == (0, 0)
+    async for block in blocks:
+        waiting += cutter.feed(block)
+        if unchecked and waiting:
+            check_header(waiting[0])
+            unchecked = False
+        while len(waiting) >= chunk:
+            yield waiting[:chunk]
+            del waiting[:chunk]
+    waiting += cutter.finish()
+    if unchecked:
+        check_header(waiting[0] if waiting else Line(1, b"", 0))
+    if waiting:
+        yield waiting
+
+
+async def _initiate_chunk(lines: list[Line], kind: FeedFormat, initiate: Initiate) -> Progress:
+    # On a thread, so that other requests of a service are served meanwhile.
+    payments, rejected = await asyncio.to_thread(parse, lines, kind)
+    accepted = duplicates = 0
+    outcomes = await initiate([payment for _, payment in payments]) if payments else []
+    for (number, payment), outcome in zip(payments, outcomes, strict=True):
+        if isinstance(outcome, Accepted):
+            duplicates += outcome.existing
+            accepted += not outcome.existing
+        else:
+            rejected.append(Rejected(number, _reason(outcome, kind), payment.payment_id))
+    rejected.sort()
+    return Progress(lines[-1].number, lines[-1].end, accepted, duplicates, rejected)
+
+
+def _reason(error: HeadgateError, kind: FeedFormat) -> str:
+    if isinstance(error, StoreError) and not isinstance(error, PaymentExists):
+        # Not the line's fault: the feed must stop here and be sent again, not go on without it.
+        raise error
+    if isinstance(error, InvalidInput) and kind is FeedFormat.CSV:
+        role, _, member = error.field.partition(".")
+        return f"{role}{member.capitalize()}: {error.problem}" if member else str(error)
+    return str(error)
+
+
+def _csv_payment(text: str) -> Payment:
+    if '"' in text:
+        try:
+            fields = next(csv.reader([text], strict=True))
+        except csv.Error as error:
+            raise InvalidInput("line", f"is not CSV: {error}") from None
+    else:
+        fields = text.split(",")
+    return payment_of_fields(fields)
+
+
+def _json_payment(text: str) -> Payment:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidInput("line", "is not valid JSON") from None
+    return payment_of_json(value)

@@ -1,0 +1,229 @@
+"""Phase A: validate → enrich → rules → book a slot → keep as SCHEDULED, with its context, in the queue.
+
+A crash on the way leaves nothing, or a slot without a payment. The slot is found again when the payment is sent again,
+and given back when it is not (`reclaim_slots`). Payment, audit, context and queue entry are one transaction.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from headgate.apps.payments.context import context_json
+from headgate.apps.payments.domain import ITEM_TYPE, Payment, PaymentAudit, PaymentRecord, PaymentStatus
+from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
+from headgate.apps.payments.rules import RuleBook, fingerprint
+from headgate.dispatch.model import EnqueueRequest
+from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound
+from headgate.gather import Gatherer
+from headgate.iso8601 import format_instant, to_ms
+from headgate.slots.model import AssignedSlot, SlotRequest
+from headgate.slots.scheduler import SlotScheduler
+
+SLOT_PREFIX = "payment:"
+"""Slots are booked under this and the payment's id, so that other users of a config are left alone."""
+MOST_TRIES = 5
+ORPHANED_AFTER = timedelta(minutes=10)
+
+
+class PaymentExists(Conflict):
+    """This id is taken by a payment that says something else."""
+
+    def __init__(self, payment_id: str) -> None:
+        self.payment_id = payment_id
+        super().__init__(f"paymentId: {payment_id!r} was used before, for a payment that says something else")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.payment_id,)
+
+
+class Accepted(NamedTuple):
+    """A payment that will be made, at its time."""
+
+    payment_id: str
+    status: PaymentStatus
+    scheduled_time: datetime
+    existing: bool = False
+    """True when it had been accepted before."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "paymentId": self.payment_id,
+            "status": self.status.value,
+            "scheduledTime": format_instant(self.scheduled_time),
+        }
+
+
+Outcome = Accepted | HeadgateError
+"""What came of one payment: an `InvalidInput` names what is wrong with it, `PaymentExists` another of its name."""
+
+Release = Callable[[Sequence[NewPayment]], Awaitable[None]]
+"""What happens once payments are kept and queued: nothing (the dispatcher comes for them), or a start at once."""
+
+
+async def leave_to_dispatcher(_payments: Sequence[NewPayment]) -> None:
+    """Release mode `queue`."""
+
+
+class PaymentIntake:
+    """Accepts payments. The same payment may come any number of times and is kept once."""
+
+    def __init__(
+        self,
+        store: PaymentStore,
+        slots: SlotScheduler,
+        *,
+        rules: RuleBook | None = None,
+        slot_config: str = "default",
+        release: Release = leave_to_dispatcher,
+        batch: int = 1000,
+    ) -> None:
+        self._store = store
+        self._slots = slots
+        self._rules = rules or RuleBook()
+        self._slot_config = slot_config
+        self._release = release
+        self._singles: Gatherer[Payment, Accepted] = Gatherer(self.initiate, most=batch)
+
+    async def submit(self, payment: Payment) -> Accepted:
+        """Accepts one payment, or raises why not. Concurrent callers share transactions."""
+        return await self._singles.submit(payment)
+
+    async def initiate(self, payments: Sequence[Payment], *, init_workflow_id: str | None = None) -> list[Outcome]:
+        """What came of each payment, in order. All that can be kept are, in one transaction."""
+        outcomes: dict[int, Outcome] = {}
+        first: dict[str, int] = {}
+        repeated: list[int] = []
+        for index, payment in enumerate(payments):
+            if first.setdefault(payment.payment_id, index) != index:
+                repeated.append(index)
+        await self._keep({index: payments[index] for index in first.values()}, outcomes, init_workflow_id)
+        for index in repeated:
+            earlier = first[payments[index].payment_id]
+            outcomes[index] = _repetition(payments[index], payments[earlier], outcomes[earlier])
+        return [outcomes[index] for index in range(len(payments))]
+
+    async def show(self, payment_id: str) -> tuple[PaymentRecord, list[PaymentAudit]]:
+        """A payment and its history."""
+        found = await self._store.find([payment_id])
+        if payment_id not in found:
+            raise NotFound("payment", payment_id)
+        return found[payment_id], await self._store.history(payment_id)
+
+    async def cancel(self, payment_id: str, reason: str = "cancelled on request") -> PaymentRecord:
+        """Calls a payment off and gives its slot back; `Conflict` once it is on its way."""
+        record, _ = await self.show(payment_id)
+        if record.status is not PaymentStatus.CANCELLED and not await self._store.cancel(payment_id, reason):
+            raise Conflict(f"payment {payment_id!r} is {record.status} and on its way; it can't be cancelled")
+        with suppress(NotFound):
+            await self._slots.cancel(SLOT_PREFIX + payment_id)
+        return (await self.show(payment_id))[0]
+
+    async def reclaim_slots(self, older_than: timedelta = ORPHANED_AFTER) -> int:
+        """Gives back slots whose payment was never kept (a crash in between, and nobody sent it again)."""
+        orphans = await self._store.orphaned_slots(SLOT_PREFIX, older_than)
+        for event_id in orphans:
+            with suppress(NotFound):
+                await self._slots.cancel(event_id)
+        return len(orphans)
+
+    async def close(self) -> None:
+        """Returns when all accepted payments are kept."""
+        await self._singles.close()
+
+    # -- keeping -------------------------------------------------------------------------------------------------
+
+    async def _keep(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome], workflow_id: str | None) -> None:
+        for attempt in range(1, MOST_TRIES + 1):
+            await self._find_existing(wanted, outcomes)
+            wanted = {index: payment for index, payment in wanted.items() if index not in outcomes}
+            await self._apply_rules(wanted, outcomes)
+            slots = await self._book({i: p for i, p in wanted.items() if i not in outcomes}, outcomes)
+            fresh = [self._new(wanted[index], slot, workflow_id) for index, slot in slots.items()]
+            if not fresh:
+                return
+            try:
+                await self._store.schedule(fresh)
+            except Conflict:
+                # Somebody else kept one of them meanwhile: look again, and find it.
+                if attempt == MOST_TRIES:
+                    raise
+                continue
+            for index, new in zip(slots, fresh, strict=True):
+                outcomes[index] = Accepted(new.payment.payment_id, PaymentStatus.SCHEDULED, new.scheduled_time)
+            await self._release(fresh)
+            return
+
+    async def _find_existing(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> None:
+        if not wanted:
+            return
+        found = await self._store.find([payment.payment_id for payment in wanted.values()])
+        for index, payment in wanted.items():
+            record = found.get(payment.payment_id)
+            if record is None:
+                continue
+            if record.payment == payment:
+                outcomes[index] = Accepted(payment.payment_id, record.status, record.scheduled_time, existing=True)
+            else:
+                outcomes[index] = PaymentExists(payment.payment_id)
+
+    async def _apply_rules(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> None:
+        now = datetime.now(UTC)
+        for index, payment in wanted.items():
+            try:
+                self._rules.check(payment, now)
+                self._rules.terms(payment)
+            except InvalidInput as error:
+                outcomes[index] = error
+        if self._rules.reject_duplicates:
+            await self._refuse_duplicates({i: p for i, p in wanted.items() if i not in outcomes}, outcomes)
+
+    async def _refuse_duplicates(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> None:
+        """Another payment alike is refused. Of two that arrive at the same moment in different chunks both may pass:
+        this rule finds mistakes in feeds; what must be exact is exact by the payment's id."""
+        asked = {index: Alike(fingerprint(p), p.payment_id, p.execute_at) for index, p in wanted.items()}
+        found = await self._store.alike(list(asked.values()), self._rules.duplicate_window) if asked else {}
+        seen: dict[int, list[Payment]] = defaultdict(list)
+        for index, payment in wanted.items():
+            alike = found.get(payment.payment_id)
+            for other in seen[asked[index].fingerprint]:
+                if abs(other.execute_at - payment.execute_at) <= self._rules.duplicate_window:
+                    alike = alike or other.payment_id
+            if alike is not None:
+                outcomes[index] = InvalidInput("payment", f"duplicates {alike!r}: same accounts, amount and currency")
+            else:
+                seen[asked[index].fingerprint].append(payment)
+
+    async def _book(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> dict[int, AssignedSlot]:
+        by_config: dict[str, dict[int, SlotRequest]] = defaultdict(dict)
+        for index, payment in wanted.items():
+            request = SlotRequest(SLOT_PREFIX + payment.payment_id, to_ms(payment.execute_at))
+            by_config[payment.config_name or self._slot_config][index] = request
+        slots: dict[int, AssignedSlot] = {}
+        for name, requests in by_config.items():
+            bookings = await self._slots.book(list(requests.values()), name)
+            for (index, request), booking in zip(requests.items(), bookings, strict=True):
+                if isinstance(booking, HeadgateError):
+                    outcomes[index] = booking
+                elif booking.existing and (booking.requested_ms, booking.config_name) != (request.requested_ms, name):
+                    # Left by an attempt that was never kept, and asked for another time.
+                    await self._slots.cancel(request.event_id)
+                    slots[index] = (await self._slots.assign_many([request], name))[0]
+                else:
+                    slots[index] = booking
+        return slots
+
+    def _new(self, payment: Payment, slot: AssignedSlot, workflow_id: str | None) -> NewPayment:
+        terms, at = self._rules.terms(payment), slot.scheduled_time
+        item = EnqueueRequest(ITEM_TYPE, payment.payment_id, context_json(payment, terms, at), at, True, workflow_id)
+        return NewPayment(payment, terms, at, fingerprint(payment), item)
+
+
+def _repetition(payment: Payment, earlier: Payment, outcome: Outcome) -> Outcome:
+    """What comes of a payment whose id came before in the same call."""
+    if payment != earlier:
+        return PaymentExists(payment.payment_id)
+    return outcome._replace(existing=True) if isinstance(outcome, Accepted) else outcome

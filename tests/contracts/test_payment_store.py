@@ -1,0 +1,181 @@
+"""The contract of payment stores: every adapter, the same promises."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from itertools import product
+
+import pytest
+
+from headgate.adapters.memory.payments import MemoryPaymentStore
+from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.adapters.memory.slots import MemorySlotStore
+from headgate.adapters.sql.payment_store import SqlPaymentStore
+from headgate.adapters.sql.queue import SqlQueueStore
+from headgate.adapters.sql.slot_store import SqlSlotStore
+from headgate.apps.payments.context import context_json
+from headgate.apps.payments.domain import ITEM_TYPE, TRANSITIONS, Party, Payment, PaymentStatus, Step, Terms
+from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
+from headgate.apps.payments.rules import fingerprint
+from headgate.bootstrap import database
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.queue import Store as QueueStore
+from headgate.dispatch.status import Status
+from headgate.errors import Conflict
+from headgate.slots.model import SlotRequest, WindowPolicy
+from headgate.slots.ports import SlotStore
+from tests.contracts.conftest import SLOT_STORES, slot_store_url
+
+AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
+ALICE = Party("Alice", "DE89370400440532013000")
+BOB = Party("Bob \\ Söhne \\N", "GB29NWBK60161331926819")
+TERMS = Terms("0.01", date(2030, 3, 1))
+
+
+@dataclass
+class Bench:
+    store: PaymentStore
+    queue: QueueStore
+    slots: SlotStore
+
+
+@pytest.fixture(params=SLOT_STORES)
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    if request.param == "memory":
+        queue, slots = MemoryQueueStore(), MemorySlotStore()
+        bench = Bench(MemoryPaymentStore(queue, slots), queue, slots)
+    else:
+        shared = await database(slot_store_url(request.param, request))
+        bench = Bench(SqlPaymentStore(shared), SqlQueueStore(shared), SqlSlotStore(shared, owns_database=False))
+    await bench.queue.configure(DispatchConfig(item_type=ITEM_TYPE))
+    yield bench
+    await bench.slots.close()
+    await bench.queue.close()
+
+
+def payment(payment_id: str, amount: str = "12.30", currency: str = "EUR", config: str | None = None) -> Payment:
+    return Payment(payment_id, amount, currency, ALICE, BOB, AT, config)
+
+
+def new(told: Payment, scheduled: datetime = AT) -> NewPayment:
+    item = EnqueueRequest(ITEM_TYPE, told.payment_id, context_json(told, TERMS, scheduled), scheduled, True)
+    return NewPayment(told, TERMS, scheduled, fingerprint(told), item)
+
+
+async def test_a_payment_comes_back_as_it_was_kept(bench: Bench) -> None:
+    given = payment('p-"1" \\ é', config="c \\N")
+    await bench.store.schedule([new(given, AT + timedelta(seconds=1.234))])
+    found = await bench.store.find([given.payment_id, "other"])
+    assert list(found) == [given.payment_id]
+    record = found[given.payment_id]
+    assert record.payment == given
+    assert record.terms == TERMS
+    assert (record.status, record.reference, record.reason) == (PaymentStatus.SCHEDULED, None, None)
+    assert record.scheduled_time == AT + timedelta(seconds=1.234)
+    (entry,) = await bench.store.history(given.payment_id)
+    assert (entry.status_before, entry.status_after) == (None, "SCHEDULED")
+
+
+@pytest.mark.parametrize(
+    ("amount", "currency"), [("0.01", "EUR"), ("9999999999999.99", "EUR"), ("1", "JPY"), ("0.001", "KWD")]
+)
+async def test_no_digit_of_an_amount_is_lost(bench: Bench, amount: str, currency: str) -> None:
+    given = payment("p", amount, currency)
+    fee = Terms({"EUR": "0.00", "JPY": "0", "KWD": "0.000"}[currency], TERMS.value_date)
+    await bench.store.schedule([new(given)._replace(terms=fee)])
+    record = (await bench.store.find(["p"]))["p"]
+    assert (record.payment.amount, record.terms.fee) == (amount, fee.fee)
+
+
+async def test_a_kept_payment_is_queued_with_its_context_in_the_same_transaction(bench: Bench) -> None:
+    many = [new(payment(f"p{number}")) for number in range(1200)]
+    await bench.store.schedule(many)
+    assert (await bench.queue.stats(ITEM_TYPE)).depth[Status.READY] == 1200
+    assert len(await bench.store.find([each.payment.payment_id for each in many])) == 1200
+    found = await bench.queue.find(ITEM_TYPE, "p77")
+    assert found is not None
+    item, context = found
+    assert (item.slotted, item.execute_at) == (True, AT)
+    assert context == many[77].item.context_json
+    assert await bench.store.count() == {PaymentStatus.SCHEDULED: 1200}
+
+
+async def test_if_one_is_there_already_none_is_kept_and_none_is_queued(bench: Bench) -> None:
+    await bench.store.schedule([new(payment("b"))])
+    with pytest.raises(Conflict):
+        await bench.store.schedule([new(payment("a")), new(payment("b")), new(payment("c"))])
+    assert list(await bench.store.find(["a", "b", "c"])) == ["b"]
+    assert await bench.queue.find(ITEM_TYPE, "a") is None
+    assert len(await bench.store.history("b")) == 1
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(PaymentStatus, PaymentStatus)))
+async def test_no_step_outside_the_table_can_even_be_asked_for(before: PaymentStatus, after: PaymentStatus) -> None:
+    if after in TRANSITIONS[before]:
+        assert Step.of("p", before, after).after is after
+    else:
+        with pytest.raises(Conflict):
+            Step.of("p", before, after)
+
+
+async def test_a_step_counts_once_and_only_from_where_it_begins(bench: Bench) -> None:
+    await bench.store.schedule([new(payment("p")), new(payment("q"))])
+    accept = Step.of("p", PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, "done", "BANK-1")
+    early = Step.of("q", PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING)
+    nobody = Step.of("nobody", PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED)
+    assert await bench.store.advance([early, accept, nobody]) == [False, True, False]
+    assert await bench.store.advance([accept]) == [False]
+    assert await bench.store.advance([Step.of("p", PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING)]) == [True]
+    record = (await bench.store.find(["p"]))["p"]
+    assert (record.status, record.reference, record.reason) == (PaymentStatus.PROCESSING, "BANK-1", None)
+    trail = [(entry.status_before, entry.status_after) for entry in await bench.store.history("p")]
+    assert trail == [(None, "SCHEDULED"), ("SCHEDULED", "ACCEPTED"), ("ACCEPTED", "PROCESSING")]
+    assert len(await bench.store.history("q")) == 1
+
+
+async def test_a_failed_payment_says_why(bench: Bench) -> None:
+    await bench.store.schedule([new(payment("p"))])
+    await bench.store.advance([Step.of("p", PaymentStatus.SCHEDULED, PaymentStatus.FAILED, "account closed")])
+    record = (await bench.store.find(["p"]))["p"]
+    assert (record.status, record.reason) == (PaymentStatus.FAILED, "account closed")
+
+
+async def test_a_cancelled_payment_is_out_of_the_queue(bench: Bench) -> None:
+    await bench.store.schedule([new(payment("p"))])
+    assert await bench.store.cancel("p", "changed my mind") is True
+    assert (await bench.store.find(["p"]))["p"].status is PaymentStatus.CANCELLED
+    found = await bench.queue.find(ITEM_TYPE, "p")
+    assert found is not None
+    assert (found[0].status, found[1]) == (Status.CANCELLED, None)
+    assert await bench.store.cancel("p", "again") is False
+    assert await bench.store.cancel("nobody", "x") is False
+
+
+async def test_what_has_been_claimed_is_not_cancelled(bench: Bench) -> None:
+    await bench.store.schedule([new(payment("p"))])
+    await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=3650))
+    assert await bench.store.cancel("p", "too late") is False
+    assert (await bench.store.find(["p"]))["p"].status is PaymentStatus.SCHEDULED
+
+
+async def test_payments_alike_are_found_within_their_span(bench: Bench) -> None:
+    await bench.store.schedule([new(payment("p")), new(payment("other", "99.00"))])
+    print_ = fingerprint(payment("x"))
+    hour = timedelta(hours=1)
+    near, far = Alike(print_, "near", AT + hour), Alike(print_, "far", AT + 2 * hour)
+    assert await bench.store.alike([near, far, Alike(print_, "p", AT)], hour) == {"near": "p"}
+    await bench.store.cancel("p", "gone")
+    assert await bench.store.alike([near], hour) == {}
+
+
+async def test_slots_without_a_payment_are_found_and_nobody_elses(bench: Bench) -> None:
+    await bench.slots.configure("default", WindowPolicy(100, "PT4S"))
+    names = ["payment:kept", "payment:lost", "somebody-elses", "payment_x"]
+    await bench.slots.book("default", [SlotRequest.of(name, AT) for name in names])
+    await bench.slots.book("default", [SlotRequest.of("payment:now", datetime.now(UTC))])
+    await bench.store.schedule([new(payment("kept")), new(payment("now"))])
+    assert await bench.store.orphaned_slots("payment:", timedelta(hours=1)) == []
+    assert await bench.store.orphaned_slots("payment:", timedelta(0)) == ["payment:lost"]
