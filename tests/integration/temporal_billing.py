@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from datetime import timedelta
 
@@ -44,9 +45,12 @@ class Billing:
         self.charges: Counter[str] = Counter()
         self.attempts: Counter[str] = Counter()
         self.receipts: Counter[str] = Counter()
+        self.times: list[float] = []
+        """When charges were tried."""
 
     @activity.defn
     async def charge(self, item_id: str, declines: int) -> str:
+        self.times.append(time.monotonic())
         self.attempts[item_id] += 1
         if self.attempts[item_id] <= declines:
             raise ApplicationError(f"card of {item_id} declined", type="Declined")

@@ -13,10 +13,12 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow
 
+from headgate import AsyncLimiter, ConfigurationError, Plan, SlidingLog
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.temporal.client import connect, connect_for_dispatch
 from headgate.adapters.temporal.engine import TemporalEngine
 from headgate.adapters.temporal.workers import exec_worker
+from headgate.dispatch.guard import PlanGuard
 from headgate.dispatch.model import Change, EnqueueRequest, Item
 from headgate.dispatch.ports import Start, StartRequest
 from headgate.dispatch.registry import Domain, Registry
@@ -104,7 +106,7 @@ async def benches(address: str) -> AsyncIterator[Callable[..., Awaitable[Bench]]
     running: list[Any] = []
 
     async def make(**settings: Any) -> Bench:
-        guarded = settings.pop("guarded", None)
+        guarded, guard = settings.pop("guarded", None), settings.pop("guard", None)
         name = f"B{uuid.uuid4().hex[:12]}"
         billing = Billing()
         domain = Registry().register(
@@ -121,7 +123,9 @@ async def benches(address: str) -> AsyncIterator[Callable[..., Awaitable[Bench]]
         client = await connect(address)
         bench = Bench(address, client, domain, billing)
         await bench.store.configure(domain.config)
-        worker = exec_worker(client, domain.config.exec_task_queue, [domain], bench.outcomes, guard=bench.guard)
+        worker = exec_worker(
+            client, domain.config.exec_task_queue, [domain], bench.outcomes, guard=guard or bench.guard
+        )
         await worker.__aenter__()
         running.append(worker)
         return bench
@@ -228,6 +232,25 @@ async def test_without_names_every_activity_is_guarded(bench: Make) -> None:
     await desk.start({"invoice-1": {}})
     await desk.until("invoice-1", Status.COMPLETED)
     assert desk.guard.asked == [("downstream", desk.item_type)] * 2
+
+
+async def test_a_guard_for_an_activity_that_does_not_exist_is_refused(bench: Make) -> None:
+    with pytest.raises(ConfigurationError, match="'chargé' is no activity"):
+        await bench(admission_plan="downstream", guarded=("chargé",))
+
+
+async def test_no_sliding_second_sees_more_calls_than_the_plan_admits(bench: Make) -> None:
+    plan = Plan("downstream", SlidingLog(limit=6, window="PT1S"))
+    async with AsyncLimiter(plans=[plan]) as limiter:
+        desk = await bench(admission_plan="downstream", guarded=("charge",), guard=PlanGuard(limiter))
+        names = [f"invoice-{n}" for n in range(15)]
+        await desk.start({name: {} for name in names})
+        for name in names:
+            await desk.until(name, Status.COMPLETED)
+    times = sorted(desk.billing.times)
+    assert len(times) == 15
+    # A call is seen a little after it was admitted; that much is granted.
+    assert all(later - first > 0.9 for first, later in zip(times, times[6:], strict=False)), times
 
 
 async def test_a_long_wait_at_the_guard_is_no_silence(bench: Make) -> None:

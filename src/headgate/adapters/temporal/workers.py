@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -20,6 +21,7 @@ from headgate.adapters.temporal.outcomes import OutcomeActivities
 from headgate.adapters.temporal.schedule import DISPATCH_TASK_QUEUE
 from headgate.dispatch.ports import Guard, Outcomes
 from headgate.dispatch.registry import Domain, Registry
+from headgate.errors import ConfigurationError
 
 # Modules the sandbox need not load anew for every workflow: they keep no state and do no input or output on import.
 PASSED_THROUGH = ("headgate", "pydantic", "pydantic_core", "annotated_types", "typing_extensions")
@@ -71,14 +73,15 @@ def exec_worker(
     options: WorkerOptions | None = None,
 ) -> Worker:
     """Runs the executions of some domains, holds them to their plans and reports how they end."""
-    own = [domain.workflow for domain in domains if domain.workflow is not None]
     activities = [each for domain in domains for each in domain.activities]
     items = ItemActivities(Registry(*domains))
-    guarded = {domain.item_type: domain.guarded for domain in domains if domain.guarded is not None}
+    guarded = {
+        domain.item_type: _guarded(domain) for domain in domains if domain.workflow and domain.guarded is not None
+    }
     return _worker(
         client,
         task_queue,
-        [*_once(own), ItemWorkflow],
+        [*_once([domain.workflow for domain in own]), ItemWorkflow],
         [*_once(activities), items.execute, *OutcomeActivities(outcomes).all],
         concurrency,
         options,
@@ -98,6 +101,15 @@ def init_worker(
     workflows = [each for domain in domains for each in domain.init_workflows]
     activities = [each for domain in domains for each in domain.init_activities]
     return _worker(client, task_queue, _once(workflows), _once(activities), concurrency, options)
+
+
+def _guarded(domain: Domain) -> frozenset[str]:
+    """The names of the domain's guarded activities; a name it does not have would leave the downstream unguarded."""
+    names = {activity._Definition.must_from_callable(each).name for each in domain.activities}
+    unknown = sorted(set(domain.guarded or ()) - names)
+    if unknown:
+        raise ConfigurationError("guarded", f"{unknown[0]!r} is no activity of {domain.item_type}")
+    return frozenset(domain.guarded or ())
 
 
 def _worker(
