@@ -75,9 +75,8 @@ def exec_worker(
     """Runs the executions of some domains, holds them to their plans and reports how they end."""
     activities = [each for domain in domains for each in domain.activities]
     items = ItemActivities(Registry(*domains))
-    guarded = {
-        domain.item_type: _guarded(domain) for domain in domains if domain.workflow and domain.guarded is not None
-    }
+    own = [domain for domain in domains if domain.workflow is not None]
+    guarded = {domain.item_type: _guarded(domain) for domain in own if domain.guarded is not None}
     return _worker(
         client,
         task_queue,
