@@ -28,7 +28,7 @@ from headgate.admission.reservations import (
 from headgate.admission.short_ways import ShortWay, short_ways
 from headgate.admission.waiting import AsyncLines, deadline_of, out_of_time
 from headgate.clock import Clock, SystemClock
-from headgate.errors import HeadgateError, RateLimitExceeded, StoreUnavailable
+from headgate.errors import RateLimitExceeded, StoreUnavailable
 from headgate.wiring import factory
 
 log = logging.getLogger("headgate.admission")
@@ -63,7 +63,7 @@ class AsyncLimiter:
         self._own: list[AsyncLimitStore] = []
         self._deadline = deadline
         self._store: AsyncLimitStore = self._opened(store)
-        self._local = getattr(self._store, "in_process", False)
+        self._local: bool = getattr(self._store, "in_process", False)
         """Whether the store is in this process, where no call can fail to be answered."""
         self._keeps_time = isinstance(store, str)
         """Whether the store was told the deadline when it was opened, and keeps it."""
@@ -211,6 +211,7 @@ class AsyncLimiter:
         """Gives leased tokens back and closes what this limiter opened. Closing twice is fine."""
         if self._refreshing is not None:
             self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
         for purse in self._purses.clear() if self._purses is not None else ():
             async with purse.lock:
                 await self._give_back(purse, everything=True)
@@ -340,8 +341,9 @@ class AsyncLimiter:
         first = self._refresh_at_us == -1
         try:
             await self.refresh()
-        except HeadgateError as error:
+        except Exception as error:
             if first:
                 self._refresh_at_us = -1
                 raise
-            log.warning("plans could not be loaded, those in force stay: %s", error)
+            # Whatever is wrong with a registry, the plans in force are still good.
+            log.warning("plans could not be loaded, those in force stay: %r", error)

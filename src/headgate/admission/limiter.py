@@ -20,7 +20,7 @@ from headgate.admission.reservations import DEFAULT_TTL, Reservation, held_us, r
 from headgate.admission.short_ways import ShortWay, short_ways
 from headgate.admission.waiting import Lines, deadline_of, out_of_time
 from headgate.clock import Clock, SystemClock
-from headgate.errors import HeadgateError, RateLimitExceeded, StoreUnavailable
+from headgate.errors import RateLimitExceeded, StoreUnavailable
 from headgate.wiring import factory
 
 log = logging.getLogger("headgate.admission")
@@ -58,7 +58,7 @@ class Limiter:
         self._own: list[LimitStore] = []
         self._deadline = deadline
         self._store: LimitStore = self._opened(store)
-        self._local = getattr(self._store, "in_process", False)
+        self._local: bool = getattr(self._store, "in_process", False)
         """Whether the store is in this process, where no call can fail to be answered."""
         self._fallback_at = fallback
         self._fallback: LimitStore | None = None
@@ -176,7 +176,7 @@ class Limiter:
     @property
     def in_process(self) -> bool:
         """Whether the store is in this process's memory, so that deciding never waits for anything."""
-        return getattr(self._store, "in_process", False)
+        return self._local
 
     @property
     def shadow_denials(self) -> dict[str, int]:
@@ -317,7 +317,8 @@ class Limiter:
             return
         try:
             self.refresh()
-        except HeadgateError as error:
-            log.warning("plans could not be loaded, those in force stay: %s", error)
+        except Exception as error:
+            # Whatever is wrong with a registry, the plans in force are still good.
+            log.warning("plans could not be loaded, those in force stay: %r", error)
         finally:
             self._refresh_lock.release()

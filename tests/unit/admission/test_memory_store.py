@@ -58,6 +58,14 @@ def test_a_full_shelf_lets_go_of_keys_not_used_lately() -> None:
         assert not store.decide([hot], now_us=number).allowed
 
 
+def test_the_bound_holds_when_generations_turn_early() -> None:
+    store = MemoryLimitStore(max_keys=5)
+    rule = Rule("w", FixedWindow(9, "P1D"))
+    for number in range(500):
+        store.decide([Charge(f"k{number % 17}", rule)], now_us=number)
+        assert len(store) <= 5
+
+
 def test_a_reloaded_plan_finds_the_states_it_had() -> None:
     store = MemoryLimitStore()
     assert store.decide([Charge("k", Rule("p", TokenBucket(5, 1)), 5)], now_us=0).allowed

@@ -30,7 +30,6 @@ NEW = object()
 Ticks: TypeAlias = Callable[[], int]
 """Tells nanoseconds."""
 
-
 OneSpender: TypeAlias = Callable[[str], Decision | None]
 """Spends one unit on a key that is known and young; `None` if a longer way must be taken."""
 
@@ -49,7 +48,7 @@ class Shelf:
     def __init__(self, spec: Spec, max_keys: int) -> None:
         self.spec = spec
         self.alone = True
-        """Whether this plan has had no other spec, so that a key missing here is missing."""
+        """Whether this plan has no other shelf, so that a key missing here is missing."""
         self.users = 0
         """How many rules alive have this shelf."""
         self.young: dict[str, Any] = {}
@@ -162,6 +161,7 @@ def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, cloc
                 state = shelf.revive(key, born)
                 if state is None:
                     return None
+                young = shelf.young
                 if state is NEW:
                     state = (0, now_us)
             debt, last = state
@@ -247,6 +247,7 @@ def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Gate, clock
                 state = shelf.revive(key, born)
                 if state is None:
                     return None
+                young = shelf.young
                 if state is NEW:
                     state = (0, now_us)
             used, start = state
