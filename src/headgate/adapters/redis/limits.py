@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headgate.adapters.redis.blocking import BlockingClient
 from headgate.adapters.redis.calls import Calls, common_slot, decision, settlement
+from headgate.adapters.redis.remedies import Refused
 from headgate.adapters.redis.streaming import StreamingClient
 from headgate.adapters.redis.url import RedisUrl, Shape
 from headgate.admission.model import Charge, Decision
@@ -63,7 +64,11 @@ class AsyncRedisLimitStore:
             command = self._calls.spending(chain[0])
         else:
             command = self._calls.deciding(chain, spend, hold, now_us)
-        return decision(chain, await self._client.execute(command, self._calls.script, slot))
+        answer = self._client.call(command, slot)
+        reply = await (self._client.execute(command, self._calls.script, slot) if answer is None else answer)
+        if isinstance(reply, Refused):
+            reply = await self._client.remedied(reply, command, self._calls.script, slot)
+        return decision(chain, reply)
 
     async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         slot = common_slot(chain) if self._clustered else 0

@@ -32,6 +32,13 @@ _UNAVAILABLE = {
 _CODE = re.compile(rf"(?:^|-)({'|'.join(_UNAVAILABLE)}|NOSCRIPT|MOVED|ASK)\b")
 
 
+class Refused(NamedTuple):
+    """An error as an answer, and who gave it."""
+
+    error: Exception
+    by: Address
+
+
 class Way(Enum):
     """How to go on."""
 

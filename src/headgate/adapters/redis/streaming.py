@@ -9,21 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import hiredis
 
 from headgate.adapters.redis.calls import ASKING, CLUSTER_SLOTS, ROLE, Script, find_master, greeting
-from headgate.adapters.redis.remedies import MOST_REMEDIES, SlotMap, Way, refusal, remedy, unreachable
+from headgate.adapters.redis.remedies import MOST_REMEDIES, Refused, SlotMap, Way, refusal, remedy, unreachable
 from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
 from headgate.errors import StoreUnavailable
 
+PACKET = 32
+"""A packet leaves when it holds this many calls, so that Redis works on it while the next one is being made."""
 _NOTHING = object()
 
 
 class StreamingConnection(asyncio.Protocol):
-    """One connection. Calls leave together at the end of the loop's turn; each gets its answer or `StoreUnavailable`.
+    """One connection. Calls of one turn of the loop leave together; each gets its answer or `StoreUnavailable`.
 
     If the oldest call waits longer than `timeout`, the connection is given up: whatever is stuck in front of it is
     stuck in front of everybody.
@@ -72,15 +75,15 @@ class StreamingConnection(asyncio.Protocol):
             raise unreachable(address, url.timeout, error) from error
         try:
             for reply in await asyncio.gather(*map(connection.call, greeting(login, database))):
-                if isinstance(reply, hiredis.ReplyError):
-                    raise refusal(reply, address)
+                if isinstance(reply, Refused):
+                    raise refusal(*reply)
         except BaseException:
             connection.close()
             raise
         return connection
 
     def call(self, command: bytes) -> asyncio.Future[Any]:
-        """The answer to `command`, to be awaited: a value, or an error as a value."""
+        """The answer to `command`, to be awaited: a value, or `Refused`."""
         future = self.loop.create_future()
         if self.closed:
             future.set_exception(unreachable(self.address, self.timeout, ConnectionResetError("connection closed")))
@@ -90,6 +93,8 @@ class StreamingConnection(asyncio.Protocol):
             self.loop.call_soon(self._flush)
         outgoing.append(command)
         self._waiting.append(future)
+        if len(outgoing) >= PACKET:
+            self._flush()
         return future
 
     def close(self) -> None:
@@ -115,7 +120,7 @@ class StreamingConnection(asyncio.Protocol):
                 future = waiting.popleft()
                 answered += 1
                 if not future.done():
-                    future.set_result(reply)
+                    future.set_result(Refused(reply, self.address) if type(reply) is hiredis.ReplyError else reply)
         except (hiredis.ProtocolError, IndexError) as error:
             self._end(error)
         self._answered += answered
@@ -183,21 +188,65 @@ class StreamingClient:
         self._slots: SlotMap | None = None
         self._nodes: tuple[Address, ...] = url.addresses
 
-    async def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
-        """The answer to `command`, after every remedy; `slot` says where in a cluster."""
+    def call(self, command: bytes, slot: int = 0) -> asyncio.Future[Any] | None:
+        """The answer to come, a value or `Refused`; `None` if the way to the server has to be found first."""
         address = self._master
         if address is None:
-            address = await self._owner(slot)
+            slots = self._slots
+            if slots is None:
+                return None
+            address = slots.owner(slot)
         connection = self._connections.get(address)
         if connection is None or connection.closed or connection.loop is not asyncio.get_running_loop():
-            if connection is not None:
-                self._lose(address)
-                address = await self._owner(slot)
-            connection = await self._connection(address)
-        reply = await connection.call(command)
-        if isinstance(reply, hiredis.ReplyError):
-            return await self._remedied(reply, address, command, script, slot)
-        return reply
+            return None
+        return connection.call(command)
+
+    async def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
+        """The answer to `command`, after every remedy; `slot` says where in a cluster."""
+        answer = self.call(command, slot)
+        reply = await (self._found(command, slot) if answer is None else answer)
+        return await self.remedied(reply, command, script, slot) if isinstance(reply, Refused) else reply
+
+    async def remedied(self, refused: Refused, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
+        """The answer to a command that was refused, which means that it was not run."""
+        async with self._deadline():
+            for _ in range(MOST_REMEDIES):
+                way, address = remedy(*refused)
+                if way is Way.WITH_SCRIPT and script is not None:
+                    command, address = script.whole(command), refused.by
+                elif way is Way.MOVED:
+                    self._slots = None
+                elif way is Way.NEW_MASTER and self.url.shape is Shape.SENTINEL:
+                    if self._master == refused.by:
+                        self._lose(refused.by)
+                    address = await self._owner(slot)
+                if address is None:
+                    self._lose(refused.by)
+                    break
+                connection = await self._connection(address)
+                asked = [ASKING, command] if way is Way.ASK else [command]
+                *_, reply = await asyncio.gather(*map(connection.call, asked))
+                if not isinstance(reply, Refused):
+                    return reply
+                refused = reply
+        raise refusal(*refused)
+
+    async def _found(self, command: bytes, slot: int) -> Any:
+        async with self._deadline():
+            for address, connection in list(self._connections.items()):
+                if connection.closed or connection.loop is not asyncio.get_running_loop():
+                    self._lose(address)
+            connection = await self._connection(await self._owner(slot))
+            return await connection.call(command)
+
+    @asynccontextmanager
+    async def _deadline(self) -> AsyncIterator[None]:
+        """For what takes several steps; an answer on an open connection has its own."""
+        try:
+            async with asyncio.timeout(self.url.timeout):
+                yield
+        except TimeoutError as error:
+            raise StoreUnavailable(f"Redis at {self.url} did not answer within {self.url.timeout:g} s") from error
 
     async def close(self) -> None:
         """Ends every connection; calls underway fail."""
@@ -205,34 +254,6 @@ class StreamingClient:
             task.cancel()
         for address in list(self._connections):
             self._connections.pop(address).close()
-
-    async def _remedied(self, reply: Any, address: Address, command: bytes, script: Script | None, slot: int) -> Any:
-        remedies = 0
-        while isinstance(reply, hiredis.ReplyError):
-            step = remedy(reply, address)
-            remedies += 1
-            if remedies > MOST_REMEDIES:
-                raise refusal(reply, address)
-            asking = False
-            match step.way:
-                case Way.WITH_SCRIPT if script is not None:
-                    command = script.whole(command)
-                case Way.MOVED | Way.ASK if step.address is not None:
-                    address, asking = step.address, step.way is Way.ASK
-                    if not asking:
-                        self._slots = None
-                case Way.NEW_MASTER if self.url.shape is Shape.SENTINEL:
-                    self._lose(address)
-                    address = await self._owner(slot)
-                case _:
-                    self._lose(address)
-                    raise refusal(reply, address)
-            connection = await self._connection(address)
-            if asking:
-                _, reply = await asyncio.gather(connection.call(ASKING), connection.call(command))
-            else:
-                reply = await connection.call(command)
-        return reply
 
     def _lose(self, address: Address) -> None:
         """Drops what is known of a server that failed, so that the next call looks where the data is now."""
@@ -261,13 +282,9 @@ class StreamingClient:
         return connection
 
     async def _owner(self, slot: int) -> Address:
-        if self._master is None and self._slots is None:
-            await self._shared(None, self._find)
-        if self._master is not None:
-            return self._master
-        if self._slots is None:
-            raise StoreUnavailable("the Redis cluster is changing")
-        return self._slots.owner(slot)
+        # What was found is used even if somebody has declared it outdated since.
+        found = self._master or self._slots or await self._shared(None, self._find)
+        return found.owner(slot) if isinstance(found, SlotMap) else found
 
     async def _shared(self, name: Any, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         """The result of `work(name)`, which everybody who asks meanwhile awaits together."""
@@ -278,11 +295,12 @@ class StreamingClient:
             task.add_done_callback(_look_at)
         return await asyncio.shield(task)
 
-    async def _find(self, _: None) -> None:
+    async def _find(self, _: None) -> Address | SlotMap:
         if self.url.shape is Shape.SENTINEL:
             self._master = await self._discover()
-        else:
-            self._slots = await self._map_slots()
+            return self._master
+        self._slots = await self._map_slots()
+        return self._slots
 
     async def _discover(self) -> Address:
         trouble: Exception | None = None
@@ -320,8 +338,8 @@ class StreamingClient:
             reply = await connection.call(command)
         finally:
             connection.close()
-        if isinstance(reply, hiredis.ReplyError):
-            raise refusal(reply, address)
+        if isinstance(reply, Refused):
+            raise refusal(*reply)
         return reply
 
 
