@@ -87,7 +87,7 @@ class SmsSettings(_Section):
     topic: str = Field("sms-outbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
     """Dead letters go to the topic of this name and `-dlt`."""
     events_topic: str = Field("notification-events", pattern=r"^[A-Za-z0-9._-]{1,120}$")
-    kafka_delivery_seconds: float = Field(3.0, ge=0.1, le=300)
+    kafka_delivery_seconds: float = Field(3.0, ge=0.1, le=20)
     """How long Kafka may take to acknowledge a message before the caller is told it is down."""
     redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
     """How long Redis may take before the SQL path decides."""

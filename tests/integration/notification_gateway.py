@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import uuid
 from collections.abc import AsyncIterator
@@ -10,7 +11,10 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
+import hypothesis
 import sqlalchemy as sa
+from hypothesis import HealthCheck
+from hypothesis import strategies as st
 
 from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.notification_tables import notification_quota, outbox
@@ -18,6 +22,10 @@ from headgate.apps.notifications.intake import Intake
 from headgate.entrypoints.http.app import create_app
 from headgate.settings import Settings
 
+examples = hypothesis.settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+messages = st.text(min_size=1, max_size=200).filter(lambda text: text.strip())
 _users = itertools.count(1_000)
 
 
@@ -104,3 +112,15 @@ async def gateways(count: int = 1, **settings: Any) -> AsyncIterator[list[Gatewa
 async def gateway(**settings: Any) -> AsyncIterator[Gateway]:
     async with gateways(1, **settings) as (only,):
         yield only
+
+
+async def in_this_loop(test: Any) -> None:
+    """Runs a Hypothesis test whose body is a coroutine, example by example, in the running loop."""
+    loop = asyncio.get_running_loop()
+    inner = test.hypothesis.inner_test
+
+    def example(*arguments: object, **named: object) -> None:
+        asyncio.run_coroutine_threadsafe(inner(*arguments, **named), loop).result()
+
+    test.hypothesis.inner_test = example
+    await asyncio.to_thread(test)

@@ -11,20 +11,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import Consumer
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
+from tests.integration.notification_gateway import (
+    Gateway,
+    examples,
+    gateway,
+    gateways,
+    in_this_loop,
+    messages,
+    new_user,
+)
 
 from headgate.iso8601 import parse_instant
 from headgate.testing import KafkaServer, eventually
 
-examples = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 LARGEST = 2**31 - 1
 limits = st.integers(1, 50)
 windows = st.integers(1, 10_000)
-messages = st.text(min_size=1, max_size=200).filter(lambda text: text.strip())
 
 
 @pytest.fixture
@@ -157,18 +161,6 @@ async def test_property_5_nothing_is_counted_that_kafka_did_not_confirm(
 
 async def sent(served: Gateway, user: int) -> bool:
     return (await served.send(user)).status_code == 200
-
-
-async def in_this_loop(test: object) -> None:
-    """Runs a Hypothesis test whose body is a coroutine, example by example, in the running loop."""
-    loop = asyncio.get_running_loop()
-    inner = test.hypothesis.inner_test  # type: ignore[attr-defined]
-
-    def example(*arguments: object, **named: object) -> None:
-        asyncio.run_coroutine_threadsafe(inner(*arguments, **named), loop).result()
-
-    test.hypothesis.inner_test = example  # type: ignore[attr-defined]
-    await asyncio.to_thread(test)  # type: ignore[arg-type]
 
 
 async def test_property_6_of_many_at_once_exactly_one_takes_the_last_slot(

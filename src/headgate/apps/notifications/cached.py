@@ -145,13 +145,19 @@ class CachedPath:
 
     async def _learn(self, attempt: Attempt) -> None:
         """Makes the copy valid: the ledger first learns what the cache admitted, then the cache what the ledger has."""
-        epoch = self._epoch
-        await self.sync.flush()
-        found = await self._ledger.find(attempt.user_id, now_ms=attempt.now_ms)
-        if found is None:
-            raise NotFound("user", str(attempt.user_id))
-        quota, now_ms = found
-        await self._asked(self._cache.learn(quota, quota.ends_ms - now_ms, now_ms=attempt.now_ms))
+        for _ in range(MOST_ROUNDS):
+            epoch = self._epoch
+            await self.sync.flush()
+            found = await self._ledger.find(attempt.user_id, now_ms=attempt.now_ms)
+            if found is None:
+                raise NotFound("user", str(attempt.user_id))
+            quota, now_ms = found
+            await self._asked(self._cache.learn(quota, quota.ends_ms - now_ms, now_ms=attempt.now_ms))
+            if epoch == self._epoch:
+                break
+            # This very call opened the connection: whether it, or an earlier one, taught the server is not known.
+        else:
+            raise _CacheFailed
         self._validated[attempt.user_id] = epoch
         self._validated.move_to_end(attempt.user_id)
         if len(self._validated) > MOST_VALIDATED:

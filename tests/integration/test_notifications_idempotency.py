@@ -1,0 +1,158 @@
+"""`Idempotency-Key`: the same key of the same user is sent, counted and answered once, on both paths."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import sqlalchemy as sa
+from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
+
+from headgate.adapters.sql.notification_tables import notification_key
+from headgate.apps.notifications.ports import Record
+from headgate.errors import BrokerUnavailable, HeadgateError
+from headgate.testing import RedisServer, eventually
+
+
+@pytest.fixture(params=["sql", "redis"])
+async def served(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIterator[list[Gateway]]:
+    """Two services that share a database, and perhaps Redis; the outbox is the log, so it can be looked into."""
+    redis_url = request.getfixturevalue("redis_url") if request.param == "redis" else None
+    async with gateways(2, database_url=postgres_url, redis_url=redis_url) as opened:
+        yield opened
+
+
+async def published(served: Gateway) -> Counter[str]:
+    return Counter(json.loads(value)["messageId"] for _, value in await served.outboxed())
+
+
+async def test_the_same_key_gets_the_same_answer_once_sent(served: list[Gateway]) -> None:
+    user = new_user()
+    await served[0].configure(user, 3, 10)
+    first = await served[0].send(user, "one", key="k")
+    for again in (await served[0].send(user, "one", key="k"), await served[1].send(user, "another", key="k")):
+        assert (again.status_code, again.json()) == (200, first.json())
+    assert await published(served[0]) == {first.json()["messageId"]: 1}
+    assert (await served[0].row(user)).current_count == 1
+
+
+async def test_it_is_answered_even_when_the_quota_is_used_up(served: list[Gateway]) -> None:
+    user = new_user()
+    await served[0].configure(user, 1, 10)
+    first = await served[0].send(user, key="k")
+    assert (await served[0].send(user, key="other")).status_code == 429
+    assert (await served[1].send(user, key="k")).json() == first.json()
+
+
+async def test_keys_belong_to_users_and_differ_from_each_other(served: list[Gateway]) -> None:
+    users = [new_user(), new_user()]
+    for user in users:
+        await served[0].configure(user, 5, 10)
+    answers = [await served[0].send(user, key=key) for user in users for key in ("a", "b")]
+    assert len({answer.json()["messageId"] for answer in answers}) == 4
+    assert [(await served[0].row(user)).current_count for user in users] == [2, 2]
+
+
+async def test_a_refused_key_may_be_tried_again(served: list[Gateway]) -> None:
+    user = new_user()
+    await served[0].configure(user, 1, 10)
+    assert (await served[0].send(user)).status_code == 200
+    assert (await served[0].send(user, key="k")).status_code == 429
+    await served[0].configure(user, 1, 10)
+    assert (await served[0].send(user, key="k")).status_code == 200
+
+
+async def test_many_at_once_are_one(served: list[Gateway]) -> None:
+    for _ in range(5):
+        user = new_user()
+        await served[0].configure(user, 10, 10)
+        answers = await asyncio.gather(*(served[n % 2].send(user, key="k") for n in range(20)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert len({answer.json()["messageId"] for answer in answers}) == 1
+        assert (await published(served[0]))[answers[0].json()["messageId"]] == 1
+        assert (await served[0].row(user)).current_count == 1
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "tab\there"])
+async def test_an_unusable_key_is_refused(served: list[Gateway], key: str) -> None:
+    user = new_user()
+    await served[0].configure(user, 1, 10)
+    answer = await served[0].send(user, key=key)
+    assert (answer.status_code, answer.json()["field"]) == (400, "Idempotency-Key")
+    assert (await served[0].row(user)).current_count == 0
+
+
+async def test_a_key_is_forgotten_after_a_day(postgres_url: str) -> None:
+    async with gateway(database_url=postgres_url) as served:
+        user = new_user()
+        await served.configure(user, 5, 10)
+        first = await served.send(user, key="k")
+        aged = notification_key.update().values(created_at=datetime.now(UTC) - timedelta(hours=25))
+        await served.database.write(lambda connection: connection.execute(aged))
+        assert (await served.send(user, key="k")).status_code == 200
+        assert await published(served) == {first.json()["messageId"]: 2}
+        assert (await served.send(user, key="k")).status_code == 200
+        assert await published(served) == {first.json()["messageId"]: 2}
+
+
+async def test_a_key_sent_by_either_path_is_known_to_the_other(postgres_url: str, own_redis: RedisServer) -> None:
+    async with gateway(database_url=postgres_url, redis_url=own_redis.url) as served:
+        user = new_user()
+        await served.configure(user, 5, 10)
+        first = await served.send(user, key="by redis")
+        await served.row(user)
+        await asyncio.to_thread(own_redis.stop)
+        assert (await served.send(user, key="by redis")).json() == first.json()
+        second = await served.send(user, key="by sql")
+        await asyncio.to_thread(own_redis.start)
+
+        async def in_redis() -> bool:
+            await served.send(user, key="by sql")
+            with own_redis.client() as client:
+                return bool(client.exists(f"RateLimiterCache:{user}"))
+
+        await eventually(in_redis)
+        assert (await served.send(user, key="by sql")).json() == second.json()
+        assert sorted((await published(served)).values()) == [1, 1]
+        assert (await served.row(user)).current_count == 2
+
+
+async def test_what_was_counted_and_not_published_is_published_and_not_counted_again(
+    postgres_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway(database_url=postgres_url, redis_url=redis_url) as served:
+        user = new_user()
+        await served.configure(user, 5, 10)
+        assert served.intake.cached is not None
+        log = served.intake.cached._log
+        publish = log.publish
+
+        async def fails(records: list[Record]) -> list[HeadgateError | None]:
+            return [BrokerUnavailable()] * len(records)
+
+        monkeypatch.setattr(log, "publish", fails)
+        answer = await served.send(user, key="k")
+        assert (answer.status_code, answer.json()["title"]) == (503, "Kafka Down : Service Unavailable")
+        assert (await served.row(user)).current_count == 1
+        monkeypatch.setattr(log, "publish", publish)
+        assert (await served.send(user, key="k")).status_code == 200
+        assert (await served.row(user)).current_count == 1
+        assert sum((await published(served)).values()) == 1
+
+
+async def test_expired_keys_are_pruned(postgres_url: str) -> None:
+    from headgate.adapters.sql.notification_store import SqlQuotaLedger
+
+    async with gateway(database_url=postgres_url) as served:
+        user = new_user()
+        await served.configure(user, 5, 10)
+        await served.send(user, key="k")
+        ledger = SqlQuotaLedger(served.database, topic="t")
+        assert await ledger.prune(0) == 0
+        assert await ledger.prune(4_000_000_000_000) == 1
+        count = sa.select(sa.func.count()).select_from(notification_key)
+        assert await served.database.read(lambda connection: connection.execute(count).scalar_one()) == 0

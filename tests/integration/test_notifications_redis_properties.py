@@ -1,0 +1,139 @@
+"""Properties 8 to 11 of the SMS gateway, on PostgreSQL, Redis and Kafka: the sender and the Redis path."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.integration.notification_gateway import (
+    Gateway,
+    examples,
+    gateway,
+    gateways,
+    in_this_loop,
+    messages,
+    new_user,
+)
+
+from headgate.adapters.senders.console import on_one_line
+from headgate.testing import RedisServer, eventually
+
+limits = st.integers(1, 20)
+windows = st.integers(1, 10_000)
+
+
+@pytest.fixture
+async def served(postgres_url: str, redis_url: str, kafka_bootstrap: str) -> AsyncIterator[Gateway]:
+    async with gateway(database_url=postgres_url, redis_url=redis_url, kafka_bootstrap=kafka_bootstrap) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cache(redis_url: str) -> redis.Redis:
+    return redis.Redis.from_url(redis_url, decode_responses=True)
+
+
+def key(user: int) -> str:
+    return f"RateLimiterCache:{user}"
+
+
+async def test_property_8_the_sender_logs_what_it_sent(
+    postgres_url: str, kafka_bootstrap: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headgate")
+    sms = {"sender": "inline"}
+    async with gateway(database_url=postgres_url, kafka_bootstrap=kafka_bootstrap, sms=sms) as served:
+
+        @examples
+        @given(messages)
+        async def logged(message: str) -> None:
+            user = new_user()
+            await served.configure(user, 1, 1)
+            assert (await served.send(user, message)).status_code == 200
+            await eventually(lambda: f"SMS Sent: {user}: {on_one_line(message)}" in caplog.messages, every=0.005)
+
+        await in_this_loop(logged)
+
+
+@examples
+@given(limits, windows, st.integers(1, 5), st.integers(0, 25), st.floats(0, 0.9))
+async def test_property_9_the_cache_decides_and_a_miss_fills_it_from_sql(
+    served: Gateway, cache: redis.Redis, limit: int, window: int, sends: int, count: int, elapsed: float
+) -> None:
+    user = new_user()
+    await served.configure(user, limit, window)
+    await served.set(user, current_count=count)
+    await served.age(user, timedelta(milliseconds=int(window * 60_000 * elapsed)))
+    row = await served.row(user)
+    # A miss: filled from SQL, with the rest of the window to live, and decided by what the row says.
+    assert (await served.send(user)).status_code == (200 if count < limit else 429)
+    found = cache.hgetall(key(user))
+    count = count + 1 if count < limit else count
+    assert (int(found["rateLimit"]), int(found["currentCount"])) == (limit, count)
+    left = window * 60_000 * (1 - elapsed)
+    assert left - 10_000 < cache.pttl(key(user)) <= left + 1
+    assert (await served.row(user)).current_count == count
+    assert (await served.row(user)).last_refresh_time == row.last_refresh_time
+    # Hits: SQL is not asked, whatever it says by now.
+    await served.set(user, rate_limit=1, current_count=0, time_window=1)
+    for _ in range(sends):
+        assert (await served.send(user)).status_code == (200 if count < limit else 429)
+        count = count + 1 if count < limit else count
+    assert cache.hget(key(user), "currentCount") == str(count)
+
+
+@examples
+@given(limits, limits, windows)
+async def test_property_10_a_new_configuration_drops_the_copy(
+    served: Gateway, cache: redis.Redis, limit: int, changed: int, window: int
+) -> None:
+    user = new_user()
+    await served.configure(user, limit, window)
+    for _ in range(limit):
+        assert (await served.send(user)).status_code == 200
+    assert (await served.send(user)).status_code == 429
+    assert cache.exists(key(user))
+    await served.configure(user, changed, window)
+    assert not cache.exists(key(user))
+    answers = [(await served.send(user)).status_code for _ in range(changed + 1)]
+    assert answers == [200] * changed + [429]
+    assert cache.hget(key(user), "rateLimit") == str(changed)
+    assert (await served.row(user)).current_count == changed
+
+
+async def test_property_11_without_redis_the_sql_path_keeps_the_limit(
+    postgres_url: str, own_redis: RedisServer, kafka_bootstrap: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    where = {"database_url": postgres_url, "redis_url": own_redis.url, "kafka_bootstrap": kafka_bootstrap}
+    async with gateways(2, **where) as served:
+        known = []
+        for _ in range(20):  # users the cache has decided on before
+            known.append(new_user())
+            await served[0].configure(known[-1], 10, 10)
+            assert (await served[0].send(known[-1])).status_code == 200
+        await asyncio.to_thread(own_redis.stop)
+
+        @examples
+        @given(limits, st.integers(1, 12), st.booleans())
+        async def limited(limit: int, callers: int, fresh: bool) -> None:
+            if fresh or not known:
+                user, used = new_user(), 0
+                await served[0].configure(user, limit, 10)
+            else:
+                user, used, limit = known.pop(), 1, 10
+            answers = await asyncio.gather(*(served[n % 2].send(user) for n in range(callers)))
+            admitted = min(callers, limit - used)
+            wanted = Counter({200: admitted, 429: callers - admitted})
+            assert Counter(answer.status_code for answer in answers) == +wanted
+            assert (await served[0].row(user)).current_count == used + admitted
+
+        await in_this_loop(limited)
+    assert any(message.startswith("REDIS DOWN — Falling back to Postgres") for message in caplog.messages)
+    assert {record.levelname for record in caplog.records if "REDIS DOWN" in record.message} == {"WARNING"}
