@@ -65,6 +65,19 @@ class HttpSettings(_Section):
     workers: int = Field(1, ge=1, le=256)
 
 
+class LimitSettings(_Section):
+    """Rate limits, for `HEADGATE_LIMITS_…`."""
+
+    store: Literal["auto", "memory", "database"] = "auto"
+    """Where limits are counted: `auto` is Redis if there is one, else the database; `memory` is each process's own."""
+    on_error: Literal["open", "closed", "fallback"] = "open"
+    """What plans that don't say so themselves do while the store can't be asked."""
+    deadline_seconds: float | None = Field(None, gt=0, le=60)
+    """How long the store may take to decide; 0.5 with Redis, 5 with a database."""
+    plans_ttl_seconds: float = Field(1.0, gt=0, le=3600)
+    """After how long a plan changed by another process is in force here."""
+
+
 class PaymentSettings(_Section):
     """The payments application, for `HEADGATE_PAYMENTS_…`."""
 
@@ -124,6 +137,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     slots: SlotSettings = SlotSettings()
     http: HttpSettings = HttpSettings()
+    limits: LimitSettings = LimitSettings()
     payments: PaymentSettings = PaymentSettings()
     sms: SmsSettings = SmsSettings()
 

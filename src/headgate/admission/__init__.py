@@ -5,6 +5,7 @@ algorithms.py     the arithmetic, pure
 chain.py          one decision over many plans, pure
 ports.py          what is needed from a store, a registry, an observer
 plans.py          the plans in force; a caller's words checked and made a chain
+live_plans.py     plans changed while limiters decide by them
 documents.py      plans as documents; toml_plans.py reads them from a file
 limiter.py        Limiter, for threads
 async_limiter.py  AsyncLimiter, for event loops

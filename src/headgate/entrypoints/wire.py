@@ -1,9 +1,11 @@
-"""Slots, configs and forecasts as JSON has them: the same on HTTP and on the command line."""
+"""Slots, configs, forecasts, decisions and plans as JSON has them: the same on HTTP and on the command line."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from headgate.admission.documents import document_of
+from headgate.admission.model import Decision, Plan
 from headgate.iso8601 import format_instant, from_ms
 from headgate.slots import AssignedSlot, Forecast, PolicyVersion
 
@@ -55,3 +57,34 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
             for peaks in forecast.peaks
         ],
     }
+
+
+def decision_json(decision: Decision) -> dict[str, Any]:
+    """A decision as JSON has it; times are seconds."""
+    return {
+        "allowed": decision.allowed,
+        "remaining": decision.remaining,
+        "limit": decision.limit,
+        "retryAfter": decision.retry_after,
+        "resetAfter": decision.reset_after,
+        "plan": decision.plan,
+        "reason": decision.reason.value,
+        "degraded": decision.degraded,
+        "plans": [
+            {
+                "plan": state.plan,
+                "allowed": state.allowed,
+                "remaining": state.remaining,
+                "limit": state.limit,
+                "retryAfter": state.retry_after,
+                "resetAfter": state.reset_after,
+                "shadow": state.shadow,
+            }
+            for state in decision.states
+        ],
+    }
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON has it."""
+    return {"name": plan.name, **document_of(plan)}

@@ -14,11 +14,13 @@ from headgate.entrypoints.http import (
     config,
     forecast,
     health,
+    limits,
     logs,
     metrics,
     notification_analytics,
     notifications,
     openapi,
+    plans,
     problem,
     slots,
 )
@@ -45,10 +47,12 @@ def create_app(settings: Settings) -> FastAPI:
     # Matched in this order: the hot path comes first.
     slots.install(app)
     batch.install(app)
+    limits.install(app)
     notifications.install(app)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)
+    app.include_router(plans.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(console.router)
@@ -74,6 +78,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with AsyncExitStack() as opened:
         told.slots = await opened.enter_async_context(bootstrap.slot_scheduler(told.settings, registry=told.registry))
         told.probes["database"] = lambda: told.slots.history(told.settings.slots.default_config)
+        told.admission = await opened.enter_async_context(bootstrap.admission(told.settings, registry=told.registry))
         told.notifications = await opened.enter_async_context(
             bootstrap.notifications(told.settings, registry=told.registry)
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headgate.bootstrap import Notifications
+from headgate.bootstrap import Admission, Notifications
 from headgate.settings import Settings
 from headgate.slots import SlotScheduler
 
@@ -26,6 +26,7 @@ class Services:
     """Dependencies by name, asked by `/health/ready`."""
     slots: SlotScheduler = field(init=False)
     notifications: Notifications = field(init=False)
+    admission: Admission = field(init=False)
 
 
 def services(scope: Mapping[str, Any]) -> Services:

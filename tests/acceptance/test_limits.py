@@ -1,0 +1,235 @@
+"""Limits and plans over HTTP, as the contract has them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headgate.testing import eventually
+from headgate.testing.servers.redis import RedisServer
+from tests.acceptance.service import Service, run
+
+BUCKET = {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}
+HOUR = {"algorithm": "fixed_window", "limit": 3, "window": "PT1H"}
+
+
+@pytest.fixture(params=["database", "memory", "redis"], scope="module")
+def http(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of a service on each store."""
+    environment = {"HEADGATE_LIMITS_STORE": "auto" if request.param == "redis" else request.param}
+    redis: Any = None
+    if request.param == "redis":
+        redis = RedisServer()
+        environment["HEADGATE_REDIS_URL"] = redis.start().url
+    with Service(tmp_path_factory.mktemp("limits"), **environment) as service, service.client() as client:
+        for name, plan in {"gold": BUCKET, "hour": HOUR}.items():
+            assert client.put(f"/admin/plans/{name}", json=plan).status_code == 200
+        yield client
+    if redis is not None:
+        redis.close()
+
+
+def ask(http: httpx.Client, verb: str, key: str, *plans: str, **more: Any) -> httpx.Response:
+    return http.post(f"/api/v1/limits/{verb}", json={"key": key, "plans": list(plans), **more})
+
+
+def test_acquire_decides_and_tells(http: httpx.Client) -> None:
+    admitted = ask(http, "acquire", "told", "gold", "hour", cost=2)
+    assert admitted.status_code == 200
+    assert admitted.headers["RateLimit-Policy"] == '"gold";q=10;w=10, "hour";q=3;w=3600'
+    assert admitted.headers["RateLimit"] == '"gold";r=8;t=1, "hour";r=1;t=3600'
+    assert "Retry-After" not in admitted.headers
+    body = admitted.json()
+    assert (body["allowed"], body["remaining"], body["limit"], body["plan"]) == (True, 1, 3, "hour")
+    assert (body["reason"], body["degraded"], body["retryAfter"]) == ("OK", False, 0)
+    assert [(each["plan"], each["remaining"]) for each in body["plans"]] == [("gold", 8), ("hour", 1)]
+
+    denied = ask(http, "acquire", "told", "gold", "hour", cost=2)
+    assert denied.status_code == 429
+    assert denied.headers["Content-Type"] == "application/problem+json"
+    assert 3590 < int(denied.headers["Retry-After"]) <= 3600
+    body = denied.json()
+    assert body["type"] == "https://iana.org/assignments/http-problem-types#quota-exceeded"
+    assert (body["title"], body["status"], body["violated-policies"]) == ("Rate Limit Exceeded", 429, ["hour"])
+    assert (body["allowed"], body["plan"], body["reason"]) == (False, "hour", "DENIED")
+    assert 3590 < body["retryAfter"] <= 3600
+    # The denial consumed nothing: gold has what it had, or more by now.
+    assert body["plans"][0]["remaining"] >= 8
+
+
+def test_peek_refund_and_reset(http: httpx.Client) -> None:
+    assert ask(http, "acquire", "back", "hour", cost=3).json()["remaining"] == 0
+    peeked = ask(http, "peek", "back", "hour")
+    assert (peeked.status_code, peeked.json()["allowed"]) == (200, False)
+    assert "Retry-After" not in peeked.headers
+    assert ask(http, "refund", "back", "hour", cost=2).json()["remaining"] == 2
+    assert ask(http, "peek", "back", "hour", cost=2).json()["allowed"] is True
+    assert ask(http, "refund", "back", "hour", cost=3).json()["remaining"] == 3
+    assert ask(http, "acquire", "back", "hour", cost=3).status_code == 200
+    assert ask(http, "reset", "back", "hour").json()["remaining"] == 3
+    assert ask(http, "acquire", "back", "hour", cost=3).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"key": "k", "plans": ["nobody's"]}, 404, None),
+        ({"key": "bad", "plans": ["hour"], "cost": 0}, 400, "cost"),
+        ({"key": "bad", "plans": ["hour"], "cost": -1}, 400, "cost"),
+        ({"key": "bad", "plans": ["hour"], "cost": 4}, 400, "cost"),
+        ({"key": "bad", "plans": ["hour"], "cost": 1.5}, 400, "cost"),
+        ({"key": "bad", "plans": ["hour"], "cost": True}, 400, "cost"),
+        ({"key": "bad", "plans": ["hour"], "cost": 10**30}, 400, "cost"),
+        ({"key": "", "plans": ["hour"]}, 400, "key"),
+        ({"key": "x" * 10_000_000, "plans": ["hour"]}, 400, "key"),
+        ({"key": 7, "plans": ["hour"]}, 400, "key"),
+        ({"plans": ["hour"]}, 400, "key"),
+        ({"key": "bad"}, 400, "plans"),
+        ({"key": "bad", "plans": []}, 400, "plans"),
+        ({"key": "bad", "plans": "hour"}, 400, "plans"),
+        ({"key": "bad", "plans": ["hour", "hour"]}, 400, "plans"),
+        ({"key": "bad", "plans": ["hour", 7]}, 400, "plans[1]"),
+        ({"key": "bad", "plans": ["hour"] * 65}, 400, "plans"),
+        ({"key": "bad", "plans": ["hour"], "price": 1}, 400, "price"),
+        ({"key": "bad", "plans": ["hour", "nobody's"]}, 404, None),
+    ],
+)
+def test_bad_input_is_refused_and_consumes_nothing(
+    http: httpx.Client, body: dict[str, Any], status: int, field: str | None
+) -> None:
+    refused = http.post("/api/v1/limits/acquire", json=body)
+    assert refused.status_code == status, refused.text
+    assert refused.headers["Content-Type"] == "application/problem+json"
+    assert refused.json().get("field") == field
+    assert len(refused.content) < 1000
+    assert ask(http, "peek", "bad", "hour").json()["remaining"] == 3
+
+
+@pytest.mark.parametrize(
+    ("plan", "field"),
+    [
+        ({"algorithm": "token_bucket", "capacity": 10, "perSecond": 0}, "perSecond"),
+        ({"algorithm": "token_bucket", "capacity": 10, "perSecond": -1}, "perSecond"),
+        ({"algorithm": "token_bucket", "capacity": 0, "perSecond": 1}, "capacity"),
+        ({"algorithm": "token_bucket", "perSecond": 1}, "capacity"),
+        ({"algorithm": "token_bucket", "capacity": 10, "perSecond": 1, "limit": 5}, "limit"),
+        ({"algorithm": "fixed_window", "limit": 10, "window": "PT0S"}, "window"),
+        ({"algorithm": "fixed_window", "limit": 10, "window": "an hour"}, "window"),
+        ({"algorithm": "leaky", "limit": 10, "window": "PT1S"}, "algorithm"),
+        ({"limit": 10, "window": "PT1S"}, "algorithm"),
+        (BUCKET | {"onError": "panic"}, "onError"),
+        (BUCKET | {"shadow": "yes"}, "shadow"),
+        (BUCKET | {"overrides": {"vip": {"capacity": 0, "perSecond": 1}}}, "overrides.vip.capacity"),
+        (BUCKET | {"name": "other"}, "name"),
+    ],
+)
+def test_a_plan_that_cant_work_is_refused(http: httpx.Client, plan: dict[str, Any], field: str) -> None:
+    refused = http.put("/admin/plans/wrong", json=plan)
+    assert (refused.status_code, refused.json()["field"]) == (400, field)
+    assert http.get("/admin/plans/wrong").status_code == 404
+
+
+def test_plans_are_changed_at_run_time(http: httpx.Client) -> None:
+    shown = BUCKET | {"onError": "closed", "overrides": {"vip": BUCKET | {"capacity": 100}}}
+    assert http.put("/admin/plans/changing", json=shown).json() == {"name": "changing"} | shown
+    assert http.get("/admin/plans/changing").json() == {"name": "changing"} | shown
+    listed = http.get("/admin/plans").json()["plans"]
+    assert {"name": "hour"} | HOUR in listed
+    assert [each["name"] for each in listed] == sorted(each["name"] for each in listed)
+    assert ask(http, "acquire", "vip", "changing").json()["limit"] == 100
+    assert ask(http, "acquire", "k", "changing", cost=10).json()["remaining"] == 0
+    # A raised limit adds room at once.
+    again = http.get("/admin/plans/changing").json() | {"capacity": 15}
+    assert http.put("/admin/plans/changing", json=again).status_code == 200
+    assert ask(http, "acquire", "k", "changing", cost=5).status_code == 200
+    assert http.delete("/admin/plans/changing").json()["capacity"] == 15
+    assert http.delete("/admin/plans/changing").status_code == 404
+    assert ask(http, "acquire", "k", "changing").status_code == 404
+
+
+def test_a_shadow_plan_never_denies(http: httpx.Client) -> None:
+    assert http.put("/admin/plans/shadow", json=HOUR | {"shadow": True}).status_code == 200
+    answers = [ask(http, "acquire", "s", "shadow", "gold") for _ in range(5)]
+    assert [each.status_code for each in answers] == [200] * 5
+    assert answers[-1].json()["plans"][0]["allowed"] is False
+    assert '"shadow"' not in answers[-1].headers["RateLimit-Policy"]
+
+
+def test_decisions_are_counted(http: httpx.Client) -> None:
+    for _ in range(4):
+        ask(http, "acquire", "counted", "hour")
+    metrics = http.get("/metrics").text
+    assert 'rate_limiter_decisions_total{outcome="DENIED",plan="hour"}' in metrics
+    assert 'rate_limiter_decisions_total{outcome="OK",plan="hour"}' in metrics
+
+
+def test_concurrent_callers_never_get_more_than_there_is(http: httpx.Client) -> None:
+    plan = {"algorithm": "sliding_log", "limit": 50, "window": "PT1H"}
+    assert http.put("/admin/plans/fifty", json=plan).status_code == 200
+    statuses: list[int] = []
+
+    def call() -> None:
+        with httpx.Client(base_url=http.base_url, timeout=30) as client:
+            statuses.extend(ask(client, "acquire", "crowd", "fifty").status_code for _ in range(15))
+
+    callers = [threading.Thread(target=call) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert (statuses.count(200), statuses.count(429)) == (50, 70)
+
+
+async def test_plans_and_counts_survive_a_restart_and_are_shared_by_workers(tmp_path: Path) -> None:
+    with Service(tmp_path) as service, service.client() as client:
+        assert client.put("/admin/plans/hour", json=HOUR).status_code == 200
+        assert ask(client, "acquire", "k", "hour", cost=2).status_code == 200
+    with Service(tmp_path, "--workers", "2") as service:
+
+        def fresh(verb: str, *arguments: Any, **more: Any) -> httpx.Response:
+            # A connection of its own each, so that both workers get some.
+            with service.client() as client:
+                return ask(client, verb, *arguments, **more)
+
+        assert {fresh("peek", "k", "hour").json()["remaining"] for _ in range(12)} == {1}
+        assert sorted(fresh("acquire", "k", "hour").status_code for _ in range(12)) == [200] + [429] * 11
+        with service.client() as client:
+            assert client.put("/admin/plans/new", json=HOUR | {"limit": 7}).status_code == 200
+        assert {fresh("peek", "k", "new").status_code for _ in range(12)} == {200}
+        with service.client() as client:
+            assert client.put("/admin/plans/new", json=HOUR | {"limit": 9}).status_code == 200
+        await eventually(lambda: {fresh("peek", "k", "new").json()["limit"] for _ in range(12)} == {9})
+
+
+async def test_redis_down_is_what_the_plan_says(tmp_path: Path, own_redis: RedisServer) -> None:
+    with Service(tmp_path, HEADGATE_REDIS_URL=own_redis.url) as service, service.client() as client:
+        for policy in ("open", "closed", "fallback"):
+            assert client.put(f"/admin/plans/{policy}", json=HOUR | {"onError": policy}).status_code == 200
+            assert ask(client, "acquire", "k", policy).json()["reason"] == "OK"
+        own_redis.kill()
+        opened = ask(client, "acquire", "k", "open")
+        assert (opened.status_code, opened.json()["reason"], opened.json()["degraded"]) == (200, "FAIL_OPEN", True)
+        closed = ask(client, "acquire", "k", "closed")
+        assert (closed.status_code, closed.json()["reason"]) == (429, "FAIL_CLOSED")
+        assert int(closed.headers["Retry-After"]) >= 1
+        fallen = [ask(client, "acquire", "k", "fallback") for _ in range(4)]
+        assert [each.status_code for each in fallen] == [200, 200, 200, 429]
+        assert ask(client, "refund", "k", "open").status_code == 503
+        assert "rate_limiter_degraded_decisions_total" in client.get("/metrics").text
+        own_redis.start()
+        await eventually(lambda: ask(client, "acquire", "k", "closed").json()["reason"] == "OK")
+
+
+def test_the_command_line_shares_plans_and_counts_with_the_service(tmp_path: Path) -> None:
+    assert run(tmp_path, "plans", "set", "pair", "--capacity", "2", "--per-second", "0.001").returncode == 0
+    first = run(tmp_path, "limits", "acquire", "k", "--plan", "pair")
+    assert (first.returncode, first.stdout) == (0, "allowed: plan pair has 1 of 2 left\n")
+    with Service(tmp_path) as service, service.client() as client:
+        assert ask(client, "acquire", "k", "pair").json()["remaining"] == 0
+        denied = run(tmp_path, "limits", "acquire", "k", "--plan", "pair")
+        assert (denied.returncode, denied.stdout[:37]) == (1, "denied: plan pair has 0 of 2 left; re")
