@@ -15,7 +15,7 @@ from headgate.admission.model import Decision
 from headgate.admission.plans import KEY_LENGTH
 from headgate.bootstrap import Admission
 from headgate.entrypoints.http import schemas
-from headgate.entrypoints.http.body import only, read_object, required, text
+from headgate.entrypoints.http.body import only, read_object, required
 from headgate.entrypoints.http.direct import add_direct
 from headgate.entrypoints.http.problem import documented, invalid
 from headgate.entrypoints.http.services import services
@@ -173,8 +173,9 @@ async def _read(scope: Scope, receive: Receive, schema: dict[str, Any]) -> _Want
     if not isinstance(plans, list) or not 1 <= len(plans) <= MOST_PLANS:
         raise invalid("plans", f"must be a list of 1 to {MOST_PLANS} names of plans")
     for index, plan in enumerate(plans):
-        text(plan, f"plans[{index}]")
-    return _Wanted(text(required(value, "key"), "key"), plans, 1 if cost is None else cost)
+        if not isinstance(plan, str):
+            raise invalid(f"plans[{index}]", "must be a string")
+    return _Wanted(required(value, "key"), plans, 1 if cost is None else cost)
 
 
 async def _answer(send: Send, admission: Admission, wanted: _Wanted, decision: Decision, status: int = 200) -> None:
