@@ -132,6 +132,12 @@ async def test_a_context_too_large_for_temporal_is_poisoned_alone(
     assert "too large" in outcomes[1].detail
 
 
+async def test_an_id_too_long_for_temporal_is_poisoned_too(engine: TemporalEngine, desk: Desk) -> None:
+    """The queue counts characters, Temporal bytes."""
+    (outcome,) = await engine.start([desk.request("💧" * 255)])
+    assert outcome.start is Start.POISONED
+
+
 async def test_a_run_timeout_counts_from_the_end_of_the_start_delay(temporal_address: str, desk: Desk) -> None:
     """Peer bug 25: an execution timeout would have ended it before it began."""
     timeout = timedelta(seconds=1)

@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.worker import Replayer
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow
 
 from headgate import AsyncLimiter, ConfigurationError, Plan, SlidingLog
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.temporal.client import connect, connect_for_dispatch
+from headgate.adapters.temporal.converter import DATA_CONVERTER
 from headgate.adapters.temporal.engine import TemporalEngine
+from headgate.adapters.temporal.interceptor import DispatchInterceptor
 from headgate.adapters.temporal.workers import exec_worker
 from headgate.dispatch.guard import PlanGuard
 from headgate.dispatch.model import Change, EnqueueRequest, Item
@@ -182,6 +185,19 @@ async def test_a_workflow_that_continues_as_new_is_reported_once_at_its_end(benc
     assert desk.billing.charges == {"invoice-1": 1}
     audit = await desk.store.audit(desk.item_type, "invoice-1", 100, None)
     assert [entry.action for entry in audit].count("COMPLETED") == 1
+
+
+@pytest.mark.parametrize("context", [{}, {"declines": 3}, {"bug": "missing"}])
+async def test_histories_replay(bench: Make, context: dict[str, Any]) -> None:
+    """A worker that takes an execution over, or had to forget it, goes through the same steps again."""
+    desk = await bench(max_dispatch_retries=1)
+    (request,) = await desk.start({"invoice-1": context})
+    handle = desk.client.get_workflow_handle(request.execution_id)
+    await eventually(lambda: closed(desk.client, request.execution_id))
+    replayer = Replayer(
+        workflows=[BillingExecWorkflow], interceptors=[DispatchInterceptor()], data_converter=DATA_CONVERTER
+    )
+    await replayer.replay_workflow(await handle.fetch_history())
 
 
 async def test_an_outcome_is_told_until_it_is_told(bench: Make) -> None:

@@ -37,7 +37,9 @@ def _too_large(error: RPCError) -> bool:
     if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
         # gRPC itself answers a message above its limit so; Temporal's own refusals carry a detail.
         return not _carries(error, ResourceExhaustedFailure()) and "larger than max" in error.message
-    return error.status is RPCStatusCode.INVALID_ARGUMENT and "size exceeds limit" in error.message
+    if error.status is not RPCStatusCode.INVALID_ARGUMENT:
+        return False
+    return "size exceeds limit" in error.message or "WorkflowId exceeds" in error.message
 
 
 def is_no_workflow(error: RPCError) -> bool:
