@@ -11,13 +11,18 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
 
+from headgate.access.gate import Gate
+from headgate.access.model import Scope, Token, digest
+from headgate.access.ports import TokenStore
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.adapters.senders.console import ConsoleSender
 from headgate.adapters.sql import migrate
 from headgate.adapters.sql import tables as sql_tables
+from headgate.adapters.sql.access import SqlAccessStore
 from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.limits import AsyncSqlLimitStore, SqlLimitStore
 from headgate.adapters.sql.notification_store import SqlAnalyticsStore, SqlDeliveryLedger, SqlQuotaLedger
@@ -49,15 +54,64 @@ if TYPE_CHECKING:
     from headgate.adapters.temporal.crew import TemporalCrew
 
 
+class _Databases:
+    """The databases open on one event loop."""
+
+    def __init__(self) -> None:
+        self.opening = asyncio.Lock()
+        self.by_url: dict[str, Database] = {}
+
+
+_databases: WeakKeyDictionary[asyncio.AbstractEventLoop, _Databases] = WeakKeyDictionary()
+
+
 async def database(url: str, *, pool_size: int = 10) -> Database:
-    """The database at a URL, migrated to this version's schema."""
-    opened = Database(url, pool_size=pool_size)
+    """The database at a URL, migrated to this version's schema.
+
+    Whoever asks for the same URL on the same event loop gets the same pool: on SQLite, two pools in one process would
+    wait for each other's locks by sleeping.
+    """
+    here = _databases.setdefault(asyncio.get_running_loop(), _Databases())
+    # One after the other, so that nobody is handed a database that is still being migrated.
+    async with here.opening:
+        known = here.by_url.get(url)
+        if known is not None and not known.closed:
+            return known.share()
+        opened = Database(url, pool_size=pool_size)
+        try:
+            await migrate.upgrade(opened)
+        except BaseException:
+            await opened.close()
+            raise
+        here.by_url[url] = opened
+        return opened
+
+
+@asynccontextmanager
+async def access_store(settings: Settings) -> AsyncIterator[SqlAccessStore]:
+    """Tokens and the audit of administration, in the settings' database."""
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
     try:
-        await migrate.upgrade(opened)
-    except BaseException:
-        await opened.close()
-        raise
-    return opened
+        yield SqlAccessStore(shared)
+    finally:
+        await shared.close()
+
+
+def gate(settings: Settings, store: TokenStore) -> Gate:
+    """Who may call: the tokens of the settings, and those of the store."""
+    fixed = {
+        "HEADGATE_API_TOKEN": (settings.api_token, frozenset({Scope.READ, Scope.ASSIGN, Scope.SEND})),
+        "HEADGATE_ADMIN_TOKEN": (settings.admin_token, frozenset({Scope.ADMIN})),
+    }
+    return Gate(
+        store,
+        [Token(name, scopes, digest(secret.get_secret_value())) for name, (secret, scopes) in fixed.items() if secret],
+    )
+
+
+def embedded_url(settings: Settings) -> str:
+    """The database of a settings tree; for `memory://`, one that lives in this process."""
+    return "sqlite://" if settings.database_url.startswith("memory:") else settings.database_url
 
 
 async def slot_store(url: str, *, pool_size: int = 10) -> SlotStore:
@@ -218,8 +272,7 @@ async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: Colle
 
 @asynccontextmanager
 async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, MessageLog]]:
-    url = "sqlite://" if settings.database_url.startswith("memory:") else settings.database_url
-    shared = await database(url, pool_size=settings.database_pool_size)
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
     log: MessageLog = SqlOutbox(shared)
     if settings.kafka_bootstrap is not None:
         # Imported here: the driver is an extra.

@@ -160,13 +160,18 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=_file_values())
 
-    def refuse_exposure(self) -> None:
+    @property
+    def has_tokens(self) -> bool:
+        """Whether a token is set here; the database may hold more (`headgate tokens`)."""
+        return self.api_token is not None or self.admin_token is not None
+
+    def refuse_exposure(self, *, other_tokens: bool = False) -> None:
         """Raises unless it is safe to listen on `host`: on the loopback, or with a token to ask for."""
-        if not is_loopback(self.host) and self.api_token is None and self.admin_token is None:
+        if not is_loopback(self.host) and not self.has_tokens and not other_tokens:
             raise ConfigurationError(
                 "host",
-                f"{self.host} can be reached from other machines, and no token is set; "
-                "set HEADGATE_API_TOKEN and HEADGATE_ADMIN_TOKEN, or listen on 127.0.0.1",
+                f"{self.host} can be reached from other machines, and there is no token; set HEADGATE_API_TOKEN and "
+                "HEADGATE_ADMIN_TOKEN, create one with `headgate tokens create`, or listen on 127.0.0.1",
             )
 
 

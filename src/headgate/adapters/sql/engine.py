@@ -52,12 +52,13 @@ def database_url(text: str) -> URL:
 
 
 class Database:
-    """A pool of connections to one database. Open it, share it between stores, close it once."""
+    """A pool of connections to one database, shared between stores: `share` it, and close it as often."""
 
     def __init__(self, url: str, *, pool_size: int = 10, deadline: float = 30.0) -> None:
         self.url = database_url(url)
         self.dialect = self.url.get_backend_name()
         self._deadline = deadline
+        self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
         self._engine: Engine | None = None
         self.async_engine: AsyncEngine | None = None
@@ -98,8 +99,21 @@ class Database:
             async with asyncio.timeout(self._deadline), engine.connect() as connection:
                 return await connection.run_sync(work, *args, **kwargs)
 
+    @property
+    def closed(self) -> bool:
+        """Whether everybody who held it has closed it."""
+        return self._holders == 0
+
+    def share(self) -> Database:
+        """The same pool for one more holder."""
+        self._holders += 1
+        return self
+
     async def close(self) -> None:
-        """Ends every connection. Transactions in flight on worker threads finish first."""
+        """The last holder's ends every connection. Transactions in flight on worker threads finish first."""
+        self._holders -= 1
+        if self._holders:
+            return
         if self.async_engine is not None:
             await self.async_engine.dispose()
         if self._threads is not None and self._engine is not None:

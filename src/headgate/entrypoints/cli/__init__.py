@@ -7,7 +7,7 @@ import sys
 import typer
 
 from headgate import __version__
-from headgate.entrypoints.cli import config, doctor, forecast, limits, migrate, plans, prune, serve, slots
+from headgate.entrypoints.cli import config, doctor, forecast, limits, migrate, plans, prune, serve, slots, tokens
 from headgate.errors import HeadgateError, InvalidInput
 
 app = typer.Typer(name="headgate", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
@@ -18,6 +18,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(slots.app, name="slots")
 app.add_typer(plans.app, name="plans")
 app.add_typer(limits.app, name="limits")
+app.add_typer(tokens.app, name="tokens")
 app.command("forecast")(forecast.forecast)
 app.command("doctor")(doctor.doctor)
 app.command("prune")(prune.prune)

@@ -31,7 +31,6 @@ def serve(
 ) -> None:
     """Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first."""
     settings = Settings.load(host=host, port=port)
-    settings.refuse_exposure()
     workers = settings.http.workers if workers is None else workers
     if not 1 <= workers <= 256:
         raise ConfigurationError("--workers", "must be from 1 to 256")
@@ -53,6 +52,8 @@ def serve(
 
 async def _prepare(settings: Settings) -> None:
     """Migrates and makes the default config once, before any worker starts; what is wrong shows here, in one line."""
+    async with bootstrap.access_store(settings) as access:
+        settings.refuse_exposure(other_tokens=bool(await bootstrap.gate(settings, access).keyring()))
     async with bootstrap.slot_scheduler(settings):
         pass
 

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from headgate import __version__, bootstrap
 from headgate.entrypoints import console
 from headgate.entrypoints.http import (
+    audit,
     batch,
     config,
     forecast,
@@ -24,7 +25,7 @@ from headgate.entrypoints.http import (
     problem,
     slots,
 )
-from headgate.entrypoints.http.auth import TokenGuard
+from headgate.entrypoints.http.auth import AccessGuard, HeaderLimit
 from headgate.entrypoints.http.body import BodyLimit
 from headgate.entrypoints.http.services import Services
 from headgate.settings import Settings
@@ -32,7 +33,6 @@ from headgate.settings import Settings
 
 def create_app(settings: Settings) -> FastAPI:
     """The service with these settings. Everything it needs is opened when it starts and closed when it ends."""
-    settings.refuse_exposure()
     services = Services(settings, metrics.registry())
     app = FastAPI(
         title="headgate",
@@ -53,13 +53,15 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(forecast.router)
     app.include_router(config.router)
     app.include_router(plans.router)
+    app.include_router(audit.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(console.router)
     openapi.install(app, settings)
     # The one added last is outermost.
     app.add_middleware(BodyLimit, limit=settings.http.max_body_bytes)
-    app.add_middleware(TokenGuard, settings=settings)
+    app.add_middleware(AccessGuard)
+    app.add_middleware(HeaderLimit)
     app.add_middleware(logs.RequestLog)
     return app
 
@@ -76,6 +78,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Opens each feature, one line or two each. Closing lets accepted work finish before its store goes away."""
     told: Services = app.state.services
     async with AsyncExitStack() as opened:
+        access = await opened.enter_async_context(bootstrap.access_store(told.settings))
+        told.gate, told.audit = bootstrap.gate(told.settings, access), access
+        told.settings.refuse_exposure(other_tokens=bool(await told.gate.keyring()))
         told.slots = await opened.enter_async_context(bootstrap.slot_scheduler(told.settings, registry=told.registry))
         told.probes["database"] = lambda: told.slots.history(told.settings.slots.default_config)
         told.admission = await opened.enter_async_context(bootstrap.admission(told.settings, registry=told.registry))

@@ -1,61 +1,113 @@
-"""Who may call: bearer tokens, one for `/api` and one for `/admin`."""
+"""Who may call, and a record of what they change under `/admin`."""
 
 from __future__ import annotations
 
-import hmac
+from collections.abc import Awaitable, Callable
 
-from pydantic import SecretStr
-from starlette.types import ASGIApp, Receive, Scope, Send
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headgate.access.model import Caller, needed_scope
+from headgate.entrypoints.http import problem
 from headgate.entrypoints.http.problem import Problem
-from headgate.settings import Settings
+from headgate.entrypoints.http.services import Services, services
+from headgate.errors import HeadgateError
 
 GUARDED = ("/api", "/admin")
+READING = ("GET", "HEAD", "OPTIONS")
+MOST_HEADER_BYTES = 32 * 1024
 
 
-def is_guarded(settings: Settings) -> bool:
-    """Whether any token is asked for. One token set closes both areas: what is not allowed is then refused."""
-    return settings.api_token is not None or settings.admin_token is not None
+class AccessGuard:
+    """Lets a request pass if its bearer token has the scope it needs, or if there are no tokens at all.
 
+    A change under `/admin` is recorded with the token's name before it is made, and with its status after: one that
+    can't be recorded is not made.
+    """
 
-class TokenGuard:
-    """Lets `/api` pass with the API or the admin token, `/admin` with the admin token; open if neither is set."""
-
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._open = not is_guarded(settings)
-        self._api = _bytes(settings.api_token)
-        self._admin = _bytes(settings.admin_token)
+        self._log = structlog.get_logger()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._open or scope["type"] not in ("http", "websocket") or not scope["path"].startswith(GUARDED):
+        if scope["type"] not in ("http", "websocket") or not scope["path"].startswith(GUARDED):
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
-        if refusal is None:
-            await self._app(scope, receive, send)
-        else:
+        told = services(scope)
+        try:
+            caller = await self._admitted(told, scope)
+        except Problem as refusal:
             await refusal.response()(scope, receive, send)
+            return
+        except HeadgateError as error:
+            await problem.of(error).response()(scope, receive, send)
+            return
+        if scope["path"].startswith("/admin") and scope["method"] not in READING:
+            await self._audited(told, caller, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
-    def _refusal(self, scope: Scope) -> Problem | None:
-        token = _presented(scope)
-        is_api = self._api is not None and hmac.compare_digest(token, self._api)
-        is_admin = self._admin is not None and hmac.compare_digest(token, self._admin)
-        if is_admin or (is_api and not scope["path"].startswith("/admin")):
-            return None
-        if is_api:
-            return Problem(403, "forbidden", "Forbidden", "this path needs the admin token")
-        detail = "send Authorization: Bearer and a valid token"
-        return Problem(401, "unauthorized", "Unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
+    async def _admitted(self, told: Services, scope: Scope) -> Caller:
+        secret = _presented(scope)
+        caller = await told.gate.caller(secret)
+        if caller is None:
+            detail = "send Authorization: Bearer and a valid token"
+            raise Problem(401, "unauthorized", "Unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
+        needed = needed_scope(scope.get("method", "GET"), scope["path"])
+        if needed is not None and not caller.may(needed):
+            raise Problem(403, "forbidden", "Forbidden", f"this needs a token with the scope {needed.value}")
+        return caller
+
+    async def _audited(self, told: Services, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        status = 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        request_id = scope.get("state", {}).get("request_id", "")
+        number = await _recorded(
+            lambda: told.audit.begin(caller.name, scope["method"], scope["path"], request_id), scope, receive, send
+        )
+        if number is None:
+            return
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            try:
+                await told.audit.end(number, status)
+            except HeadgateError:
+                self._log.warning("an audit entry was left open", audit=number, status=status, request_id=request_id)
 
 
-def _presented(scope: Scope) -> bytes:
+async def _recorded(begin: Callable[[], Awaitable[int]], scope: Scope, receive: Receive, send: Send) -> int | None:
+    try:
+        return await begin()
+    except HeadgateError as error:
+        await problem.of(error).response()(scope, receive, send)
+        return None
+
+
+def _presented(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = bytes(value).partition(b" ")
-            return token.strip() if scheme.lower() == b"bearer" else b""
-    return b""
+            return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+    return ""
 
 
-def _bytes(token: SecretStr | None) -> bytes | None:
-    return None if token is None else token.get_secret_value().encode()
+class HeaderLimit:
+    """Refuses requests whose header fields are larger, together, than anybody needs."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and sum(len(n) + len(v) for n, v in scope["headers"]) > MOST_HEADER_BYTES:
+            detail = f"the header fields are larger than {MOST_HEADER_BYTES} bytes"
+            refusal = Problem(431, "headers-too-large", "Request Header Fields Too Large", detail)
+            await refusal.response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)

@@ -65,6 +65,7 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         request_id = _given_id(scope) or os.urandom(12).hex().encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
         started = time.perf_counter()
         status = 0
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from headgate.entrypoints.http import problem
-from headgate.entrypoints.http.auth import GUARDED, is_guarded
+from headgate.entrypoints.http.auth import GUARDED
 from headgate.settings import Settings
 
 
@@ -30,17 +30,17 @@ def _completed(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     # Invalid input is 400 here, never 422.
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
-    if is_guarded(settings):
+    if settings.has_tokens:
         components["securitySchemes"] = {
-            "apiToken": {"type": "http", "scheme": "bearer", "description": "HEADGATE_API_TOKEN, or the admin token"},
-            "adminToken": {"type": "http", "scheme": "bearer", "description": "HEADGATE_ADMIN_TOKEN"},
+            "apiToken": {"type": "http", "scheme": "bearer", "description": "A token with the scope the call needs"},
+            "adminToken": {"type": "http", "scheme": "bearer", "description": "A token with the scope admin"},
         }
     for path, operations in document["paths"].items():
         for operation in operations.values():
             responses = operation["responses"]
             responses.pop("422", None)
             guarded = path.startswith(GUARDED)
-            if guarded and is_guarded(settings):
+            if guarded and settings.has_tokens:
                 operation["security"] = [{"adminToken" if path.startswith("/admin") else "apiToken": []}]
             for status, response in problem.documented(*((401, 403) if guarded else ()), 500, 503).items():
                 responses.setdefault(str(status), response)

@@ -8,6 +8,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+from headgate.access.gate import Gate
+from headgate.access.ports import AdminAudit
 from headgate.bootstrap import Admission, Notifications
 from headgate.settings import Settings
 from headgate.slots import SlotScheduler
@@ -24,6 +26,8 @@ class Services:
     registry: CollectorRegistry
     probes: dict[str, Probe] = field(default_factory=dict)
     """Dependencies by name, asked by `/health/ready`."""
+    gate: Gate = field(init=False)
+    audit: AdminAudit = field(init=False)
     slots: SlotScheduler = field(init=False)
     notifications: Notifications = field(init=False)
     admission: Admission = field(init=False)

@@ -1,0 +1,114 @@
+"""Tokens and what they allow. Pure: secrets are compared by digest, in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from headgate.errors import InvalidInput
+
+PREFIX = "hg_"
+"""Marks a secret as headgate's, so that scanners find one that leaked."""
+
+
+class Scope(StrEnum):
+    """What a token is good for."""
+
+    READ = "read"
+    """Look: GET under `/api`."""
+    ASSIGN = "assign"
+    """Book slots, decide limits, submit payments."""
+    SEND = "send"
+    """Configure users of the notification gateway and send to them."""
+    ADMIN = "admin"
+    """Everything, `/admin` included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A named token as it is kept: its digest, never its secret."""
+
+    name: str
+    scopes: frozenset[Scope]
+    digest: str
+    created_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+class Caller(NamedTuple):
+    """Who a request comes from."""
+
+    name: str
+    scopes: frozenset[Scope]
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+ANYONE = Caller("anyone", frozenset(Scope))
+"""Everybody, where no token is asked for."""
+
+
+class Keyring:
+    """The tokens that are good now."""
+
+    def __init__(self, tokens: Iterable[Token]) -> None:
+        self._tokens = [token for token in tokens if token.revoked_at is None]
+
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
+    def caller(self, secret: str) -> Caller | None:
+        """Whose secret this is. Every token is compared, whatever the others said, so that time tells nothing."""
+        presented = digest(secret)
+        found: Caller | None = None
+        for token in self._tokens:
+            if hmac.compare_digest(presented, token.digest):
+                found = Caller(token.name, token.scopes)
+        return found
+
+
+def needed_scope(method: str, path: str) -> Scope | None:
+    """What a request needs; None if anybody may make it."""
+    if path.startswith("/admin"):
+        return Scope.ADMIN
+    if not path.startswith("/api"):
+        return None
+    if method in ("GET", "HEAD", "OPTIONS"):
+        return Scope.READ
+    return Scope.SEND if path in ("/api/send", "/api/config") else Scope.ASSIGN
+
+
+def new_secret() -> str:
+    """A secret of 256 random bits: too many to guess, so a plain digest is enough to keep it by."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def digest(secret: str) -> str:
+    """The form a secret is kept in."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def checked_token_name(name: str) -> str:
+    """A token's name: it stands in audit rows and logs, so it is short and plain."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise InvalidInput("name", "must be 1 to 64 letters, digits, dots, dashes or underscores")
+    return name
+
+
+def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
+    """The scopes of these names; at least one."""
+    try:
+        found = frozenset(Scope(scope.lower()) for scope in scopes)
+    except ValueError as error:
+        raise InvalidInput("scope", f"{error}; known are {', '.join(Scope)}") from None
+    if not found:
+        raise InvalidInput("scope", f"is required; known are {', '.join(Scope)}")
+    return found

@@ -1,0 +1,51 @@
+"""What access needs from the outside: where tokens and the audit are kept."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+from headgate.access.model import Token
+
+
+class AuditEntry(NamedTuple):
+    """One change an administrator asked for. `status` is None while it is under way, or if its process died."""
+
+    at: datetime
+    caller: str
+    method: str
+    path: str
+    request_id: str
+    status: int | None
+
+
+class TokenStore(Protocol):
+    """Keeps tokens by name."""
+
+    async def add(self, token: Token) -> Token:
+        """Keeps a new token; `Conflict` if the name was ever used."""
+        ...
+
+    async def revoke(self, name: str) -> Token:
+        """Makes a token worthless from now on; `NotFound` if there is none of that name that is good."""
+        ...
+
+    async def tokens(self) -> list[Token]:
+        """Every token, revoked ones too, by name."""
+        ...
+
+
+class AdminAudit(Protocol):
+    """Keeps who changed what. Written before the change is made: one that can't be recorded is not made."""
+
+    async def begin(self, caller: str, method: str, path: str, request_id: str) -> int:
+        """Records that a change is asked for; returns the entry's number."""
+        ...
+
+    async def end(self, number: int, status: int) -> None:
+        """Records what came of it."""
+        ...
+
+    async def recent(self, limit: int, before: int | None = None) -> list[tuple[int, AuditEntry]]:
+        """The last entries with their numbers, newest first; `before` goes on from an earlier page."""
+        ...

@@ -1,0 +1,31 @@
+"""The tables of access: tokens, and the audit of administration."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from headgate.adapters.sql.tables import Instant, metadata
+
+token = sa.Table(
+    "headgate_token",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("scopes", sa.String(64), nullable=False),
+    sa.Column("digest", sa.String(64), nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("revoked_at", Instant),
+    info={"about": "Tokens by name. digest is the SHA-256 of the secret; the secret is kept nowhere."},
+)
+
+admin_audit = sa.Table(
+    "headgate_admin_audit",
+    metadata,
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), sa.Identity(), primary_key=True),
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("caller", sa.String(64), nullable=False),
+    sa.Column("method", sa.String(8), nullable=False),
+    sa.Column("path", sa.String(512), nullable=False),
+    sa.Column("request_id", sa.String(64), nullable=False),
+    sa.Column("status", sa.Integer),
+    info={"about": "Every change asked for under /admin, by whom, and the status it was answered with."},
+)

@@ -1,0 +1,73 @@
+"""`/admin/audit`: who changed what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from headgate.entrypoints.http import schemas
+from headgate.entrypoints.http.problem import documented, invalid
+from headgate.entrypoints.http.services import services
+from headgate.iso8601 import format_instant
+
+MOST = 1000
+
+router = APIRouter(prefix="/admin", tags=["access"])
+
+ENTRIES: dict[str, Any] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["id", "at", "caller", "method", "path", "requestId", "status"],
+        "properties": {
+            "id": {"type": "integer"},
+            "at": schemas.INSTANT,
+            "caller": {"type": "string", "description": "The token's name, or `anyone` where no token is asked for."},
+            "method": {"type": "string"},
+            "path": {"type": "string"},
+            "requestId": {"type": "string"},
+            "status": {"type": ["integer", "null"], "description": "null: under way, or its process died."},
+        },
+    },
+}
+
+
+def _whole(name: str, most: int) -> dict[str, Any]:
+    schema = {"type": "integer", "minimum": 1, "maximum": most}
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+@router.get(
+    "/audit",
+    summary="Who changed what",
+    responses={200: {"content": {"application/json": {"schema": ENTRIES}}}, **documented(400)},
+    openapi_extra={"parameters": [_whole("limit", MOST), _whole("before", 2**53)]},
+)
+async def audit(request: Request) -> Response:
+    """The last changes asked for under `/admin`, newest first; `before` (an id) goes on from an earlier page."""
+    limit = _number(request, "limit", MOST) or 100
+    entries = await services(request).audit.recent(limit, _number(request, "before", 2**53))
+    shown = [
+        {
+            "id": number,
+            "at": format_instant(entry.at),
+            "caller": entry.caller,
+            "method": entry.method,
+            "path": entry.path,
+            "requestId": entry.request_id,
+            "status": entry.status,
+        }
+        for number, entry in entries
+    ]
+    return Response(orjson.dumps(shown), media_type="application/json")
+
+
+def _number(request: Request, name: str, most: int) -> int | None:
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and 1 <= int(text) <= most):
+        raise invalid(name, f"must be a whole number from 1 to {most}")
+    return int(text)

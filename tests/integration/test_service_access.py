@@ -1,0 +1,146 @@
+"""The service's doors: every admin route, with every kind of token; what is recorded; what is never shown."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from headgate import bootstrap
+from headgate.access.gate import create_token
+from headgate.entrypoints.http.app import create_app
+from headgate.settings import Settings
+
+API, ADMIN = "api-token-of-the-test", "admin-token-of-the-test"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(database_url=f"sqlite:///{tmp_path / 'access.db'}", api_token=API, admin_token=ADMIN)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as opened,
+    ):
+        yield opened
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def made(settings: Settings, name: str, scope: str) -> str:
+    async with bootstrap.access_store(settings) as store:
+        secret, _ = await create_token(store, name, [scope])
+    return secret
+
+
+def guarded_routes(app: FastAPI) -> list[tuple[str, str]]:
+    found = []
+    for path, operations in app.openapi()["paths"].items():
+        if path.startswith(("/admin", "/api")):
+            found += [(method.upper(), re.sub(r"{[^}]*}", "x", path)) for method in operations]
+    assert len(found) >= 15
+    return found
+
+
+async def test_no_door_opens_without_the_right_token(settings: Settings) -> None:
+    reader = await made(settings, "reader", "read")
+    app = create_app(settings)
+    async with client(app) as http:
+        for method, path in guarded_routes(app):
+            for headers in ({}, bearer("wrong"), {"Authorization": "Basic YTpi"}, {"Authorization": ADMIN}):
+                refused = await http.request(method, path, headers=headers)
+                assert refused.status_code == 401, (method, path, headers)
+                assert refused.headers["www-authenticate"] == "Bearer"
+                assert refused.headers["content-type"] == "application/problem+json"
+            if path.startswith("/admin"):
+                for secret in (reader, API):
+                    assert (await http.request(method, path, headers=bearer(secret))).status_code == 403, (method, path)
+            elif method != "GET":
+                assert (await http.request(method, path, headers=bearer(reader))).status_code == 403, (method, path)
+            else:
+                assert (await http.request(method, path, headers=bearer(reader))).status_code not in (401, 403)
+        for path in ("/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json", "/"):
+            assert (await http.get(path)).status_code == 200, path
+
+
+async def test_scopes_are_kept_apart(settings: Settings) -> None:
+    assigner, sender = await made(settings, "assigner", "assign"), await made(settings, "sender", "send")
+    app = create_app(settings)
+    async with client(app) as http:
+        slot = {"eventId": "e", "requestedTime": "2027-03-01T16:00:00Z"}
+        assert (await http.post("/api/v1/slots", json=slot, headers=bearer(assigner))).status_code == 200
+        assert (await http.post("/api/v1/slots", json=slot, headers=bearer(sender))).status_code == 403
+        assert (await http.get("/api/v1/slots/e", headers=bearer(assigner))).status_code == 403
+        assert (await http.post("/api/send", json={}, headers=bearer(assigner))).status_code == 403
+        assert (await http.post("/api/send", json={}, headers=bearer(sender))).status_code == 400
+
+
+async def test_every_change_is_recorded_with_the_tokens_name(settings: Settings) -> None:
+    operator = await made(settings, "operator", "admin")
+    app = create_app(settings)
+    async with client(app) as http:
+        body = {"configName": "audited", "maxPerWindow": 5, "windowSize": "PT1S"}
+        headers = {**bearer(operator), "X-Request-ID": "change-1"}
+        assert (await http.post("/admin/rate-limit/config", json=body, headers=headers)).status_code == 200
+        assert (await http.post("/admin/rate-limit/config", json={}, headers=bearer(ADMIN))).status_code == 400
+        await http.post("/admin/rate-limit/config", json=body, headers=bearer("wrong"))
+        await http.get("/admin/rate-limit/config?name=audited", headers=bearer(operator))
+        entries = (await http.get("/admin/audit", headers=bearer(operator))).json()
+        assert [(entry["caller"], entry["method"], entry["path"], entry["status"]) for entry in entries] == [
+            ("HEADGATE_ADMIN_TOKEN", "POST", "/admin/rate-limit/config", 400),
+            ("operator", "POST", "/admin/rate-limit/config", 200),
+        ]
+        assert entries[1]["requestId"] == "change-1"
+        page = await http.get(f"/admin/audit?limit=1&before={entries[0]['id']}", headers=bearer(operator))
+        assert page.json() == entries[1:]
+        for query in ("limit=0", "limit=1001", "limit=x", "before=-1"):
+            assert (await http.get(f"/admin/audit?{query}", headers=bearer(operator))).status_code == 400
+
+
+async def test_huge_headers_are_refused(settings: Settings) -> None:
+    app = create_app(settings)
+    async with client(app) as http:
+        refused = await http.get("/health/live", headers={"X-Padding": "x" * 40_000})
+        assert refused.status_code == 431
+
+
+def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headgate", *arguments],
+        env={"PATH": "/usr/bin:/bin", "HEADGATE_DATABASE_URL": settings.database_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_tokens_are_made_and_unmade_on_the_command_line(settings: Settings) -> None:
+    made = run(settings, "tokens", "create", "ci", "--scope", "read", "--scope", "assign", "--json")
+    assert made.returncode == 0, made.stderr
+    secret = json.loads(made.stdout)["token"]
+    again = run(settings, "tokens", "create", "ci", "--scope", "read")
+    assert again.returncode == 1
+    assert "ci" in again.stderr
+    assert run(settings, "tokens", "create", "bad", "--scope", "root").returncode == 2
+    listed = run(settings, "tokens", "list", "--json")
+    assert [(token["name"], token["scopes"]) for token in json.loads(listed.stdout)] == [("ci", ["assign", "read"])]
+    assert secret not in listed.stdout
+    assert run(settings, "tokens", "revoke", "ci").returncode == 0
+    assert run(settings, "tokens", "revoke", "ci").returncode == 1
+    # A token in the database is token enough to listen beyond loopback; a revoked one is not.
+    refused = run(settings, "serve", "--host", "0.0.0.0", "--port", "0")
+    assert refused.returncode == 2
+    assert "tokens create" in refused.stderr
