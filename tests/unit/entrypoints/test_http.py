@@ -95,9 +95,11 @@ async def test_a_sane_request_id_is_kept_and_any_other_replaced() -> None:
             assert answer.headers["X-Request-ID"] not in ("", bad)
 
 
-async def test_a_listener_on_the_world_without_tokens_is_no_app() -> None:
-    with pytest.raises(ConfigurationError):
-        create_app(Settings.load(host="0.0.0.0"))
+async def test_a_listener_on_the_world_without_tokens_does_not_start() -> None:
+    app = create_app(Settings.load(host="0.0.0.0", database_url="memory://"))
+    with pytest.raises(ConfigurationError, match="token"):
+        async with app.router.lifespan_context(app):
+            pass
 
 
 async def test_readiness_names_the_dependency_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
