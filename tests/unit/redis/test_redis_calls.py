@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate import FixedWindow
+from headgate import FixedWindow, TokenBucket
 from headgate.adapters.redis.calls import Calls, common_slot, hold_name, names
 from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
 from headgate.adapters.redis.remedies import Remedy, SlotMap, Way, refusal, remedy
@@ -46,9 +46,10 @@ def test_plans_of_one_key_share_a_slot(key: str, plans: list[str]) -> None:
 
 def test_the_short_way_says_what_the_long_way_says() -> None:
     calls = Calls()
-    for key, cost in product(["k", "}odd", "%", "ünicode"], [1, 5]):
-        charge = Charge(key, RULE, cost)
-        assert calls.spending(charge) == calls.deciding([charge], True, None, None)
+    other = Rule("other", TokenBucket(3, 1), shadow=True)
+    for key, cost in product(["k", "}odd", "%", "ünicode"], [1, 3]):
+        for chain in ([Charge(key, RULE, cost)], [Charge(key, RULE, cost), Charge("two", other, cost)]):
+            assert calls.spending(chain) == calls.deciding(chain, True, None, None)
 
 
 async def test_a_chain_over_slots_is_refused_before_anything_is_sent() -> None:

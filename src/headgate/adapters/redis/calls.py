@@ -11,12 +11,13 @@ from typing import Any
 
 from headgate.adapters.redis.remedies import slot_of
 from headgate.adapters.redis.url import Login
-from headgate.admission.chain import Verdict, conclude
+from headgate.admission.chain import conclude
 from headgate.admission.model import Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
 from headgate.admission.ports import Hold, Settlement
 from headgate.errors import ConfigurationError
 
 _CHARGE = struct.Struct("<BBdddddd")
+_VERDICT = struct.Struct("<qqqq")
 _MOST_REMEMBERED = 10_000
 _SETTLEMENTS = {1: Settlement.APPLIED, 0: Settlement.REPEATED, -1: Settlement.UNKNOWN}
 
@@ -78,17 +79,24 @@ class Calls:
 
     def __init__(self) -> None:
         self.script = _admission()
-        self._one = self.script.head(1, 2)
+        self._heads: dict[int, bytes] = {}
         self._ends: dict[tuple[Rule, int], tuple[bytes, bytes]] = {}
+        """What follows the key in a state's name, and the packed charge, by rule and cost."""
 
-    def spending(self, charge: Charge) -> bytes:
-        """The call that decides one charge and spends: the one that has to be quick."""
-        key, rule, cost = charge
-        suffix, arguments = self._ends.get((rule, cost)) or self._end(rule, cost)
-        if key[0] in "%}":
-            key = _escaped(key)
-        name = b"rate_limiter:{" + key.encode() + suffix
-        return b"%b$%d\r\n%b%b" % (self._one, len(name), name, arguments)
+    def spending(self, chain: Sequence[Charge]) -> bytes:
+        """The call that decides and spends: the one that has to be quick."""
+        count = len(chain)
+        ends = self._ends
+        words = [self._heads.get(count) or self._head(count)]
+        charges = [b"$1\r\ns\r\n"]
+        for key, rule, cost in chain:
+            suffix, charge = ends.get((rule, cost)) or self._end(rule, cost)
+            if key[0] in "%}":
+                key = _escaped(key)
+            name = b"rate_limiter:{" + key.encode() + suffix
+            words.append(b"$%d\r\n%b\r\n" % (len(name), name))
+            charges.append(charge)
+        return b"".join(words + charges)
 
     def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
         keys, arguments = names(chain), [_charge(*charge[1:]) for charge in chain]
@@ -110,27 +118,27 @@ class Calls:
     def resetting(self, chain: Sequence[Charge]) -> bytes:
         return packed(b"DEL", *names(chain))
 
+    def _head(self, count: int) -> bytes:
+        head = self._heads[count] = self.script.head(count, count + 1)
+        return head
+
     def _end(self, rule: Rule, cost: int) -> tuple[bytes, bytes]:
         if len(self._ends) >= _MOST_REMEMBERED:
             # Rules are made anew when plans are reloaded, and costs may be anything.
             self._ends.clear()
-        argument = _charge(rule, cost)
-        end = (_suffix(rule.plan), b"\r\n$1\r\ns\r\n$%d\r\n%b\r\n" % (len(argument), argument))
-        self._ends[rule, cost] = end
+        charge = _charge(rule, cost)
+        end = self._ends[rule, cost] = (_suffix(rule.plan), b"$%d\r\n%b\r\n" % (len(charge), charge))
         return end
 
 
-def decision(chain: Sequence[Charge], reply: list[int]) -> Decision:
+def decision(chain: Sequence[Charge], reply: bytes) -> Decision:
     """The decision in a reply to `spending` or `deciding`."""
-    if len(reply) == 4 and not chain[0].rule.shadow:
-        rule = chain[0].rule
-        fits, remaining, retry, reset = reply
-        return Decision(
-            fits == 1, remaining, rule.spec.size, retry, reset, rule.plan, Reason.OK if fits else Reason.DENIED
-        )
-    verdicts = [Verdict(reply[at] == 1, *reply[at + 1 : at + 4]) for at in range(0, 4 * len(chain), 4)]
+    verdicts = []
+    for at in range(0, len(chain) * _VERDICT.size, _VERDICT.size):
+        fits, left, retry, reset = _VERDICT.unpack_from(reply, at)
+        verdicts.append((fits == 1, left, retry, reset))
     ruling = conclude(chain, verdicts)
-    if len(reply) % 4:  # the hold is remembered already
+    if len(reply) % _VERDICT.size:  # the hold is remembered already
         return ruling._replace(allowed=True, retry_after_us=0, reason=Reason.OK)
     return ruling
 

@@ -25,8 +25,8 @@ class RedisLimitStore:
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
         slot = common_slot(chain) if self._clustered else 0
-        if len(chain) == 1 and spend and hold is None and now_us is None:
-            command = self._calls.spending(chain[0])
+        if spend and hold is None and now_us is None:
+            command = self._calls.spending(chain)
         else:
             command = self._calls.deciding(chain, spend, hold, now_us)
         return decision(chain, self._client.execute(command, self._calls.script, slot))
@@ -60,8 +60,8 @@ class AsyncRedisLimitStore:
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
         slot = common_slot(chain) if self._clustered else 0
-        if len(chain) == 1 and spend and hold is None and now_us is None:
-            command = self._calls.spending(chain[0])
+        if spend and hold is None and now_us is None:
+            command = self._calls.spending(chain)
         else:
             command = self._calls.deciding(chain, spend, hold, now_us)
         answer = self._client.call(command, slot)
