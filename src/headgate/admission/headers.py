@@ -31,6 +31,7 @@ LARGEST = 10**15 - 1
 """The largest integer a structured field can carry."""
 
 ASCII = "".join(map(chr, range(0x20, 0x7F)))
+OK = Reason.OK  # looked up once: in an enumeration that is slow
 UNKNOWN = (Reason.FAIL_OPEN, Reason.FAIL_CLOSED)
 """Decisions made without asking anybody: nothing is known of what is left."""
 
@@ -45,7 +46,7 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
         # The common case, on the way of every request.
         policy, start, unit, gain = _prepared(rules[0])
         spent = decision.limit - decision.remaining
-        if decision.reason is Reason.OK and spent > 0 and gain:
+        if decision.reason is OK and spent > 0 and gain:
             more_us = max(decision.reset_after_us - (spent - 1) * unit // gain, 0)
             return [policy, (LIMIT, f"{start}{decision.remaining};t={-(-more_us // 1_000_000)}")]
         found = [policy]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import isawaitable, iscoroutinefunction
+from operator import attrgetter, methodcaller
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
@@ -119,11 +120,10 @@ KeyFunction: TypeAlias = Callable[[Any], Found | Awaitable[Found]]
 
 def header(name: str, *, prefix: str = "", default: str | None = None, skip: bool = False) -> Key:
     """The value of a header."""
-    lowered = name.lower()
     return Key(
         name,
         f"send the header {name}; requests are limited by it",
-        lambda request: request.header(lowered),
+        methodcaller("header", name.lower()),
         prefix=prefix,
         default=default,
         skip=skip,
@@ -135,7 +135,7 @@ def principal(*, prefix: str = "", default: str | None = None, skip: bool = Fals
     return Key(
         "principal",
         "authenticate; requests are limited by user",
-        lambda request: request.principal(),
+        methodcaller("principal"),
         prefix=prefix,
         default=default,
         skip=skip,
@@ -180,7 +180,7 @@ def client_address(
 
 def path(*, prefix: str = "") -> Key:
     """The path of the request."""
-    return Key("path", "the request has no path", lambda request: request.path, prefix=prefix)
+    return Key("path", "the request has no path", attrgetter("path"), prefix=prefix)
 
 
 def everyone(name: str) -> Key:

@@ -11,12 +11,12 @@ All rules that match a request are one atomic decision. A WebSocket counts when 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.keys import Found, client_address, composite, everyone, header, path, principal
 from headgate.admission.limiter import Limiter
-from headgate.integrations.gate import Gate, PathRule, Refusal
+from headgate.integrations.gate import Fields, Gate, PathRule, Refusal
 
 __all__ = [
     "PathRule",
@@ -105,12 +105,11 @@ class AsgiRequest:
         return client[0] if client else None
 
     def header(self, name: str) -> str | None:
-        wanted = name.encode("latin-1")
-        found = [value for field, value in self._scope["headers"] if field == wanted]
-        if not found:
-            return None
-        value: bytes = found[0] if len(found) == 1 else b",".join(found)
-        return value.decode("latin-1")
+        wanted, found = name.encode("latin-1"), None
+        for field, value in self._scope["headers"]:
+            if field == wanted:
+                found = value if found is None else found + b"," + value
+        return None if found is None else found.decode("latin-1")
 
     def principal(self) -> Found | Awaitable[Found]:
         return self._principal(self.native)
@@ -127,19 +126,12 @@ def user_of(scope: Scope) -> Found:
         return str(user.display_name)
 
 
-class HasFields(Protocol):
-    """Knows, when the response starts, which fields it is to carry."""
-
-    @property
-    def fields(self) -> list[tuple[str, str]]: ...
-
-
-def with_fields(send: Send, source: HasFields) -> Send:
-    """`send`, with the fields of `source` added to the start of the response."""
+def with_fields(send: Send, fields: Fields) -> Send:
+    """`send`, with the fields that are there when the response starts."""
 
     async def send_with_fields(message: Message) -> None:
-        if source.fields and message["type"] in ("http.response.start", "websocket.accept"):
-            message["headers"] = [*message.get("headers", ()), *encoded(source.fields)]
+        if fields and message["type"] in ("http.response.start", "websocket.accept"):
+            message["headers"] = [*message.get("headers", ()), *encoded(fields)]
         await send(message)
 
     return send_with_fields

@@ -37,7 +37,7 @@ from headgate.admission.keys import (
     path,
     principal,
 )
-from headgate.integrations.gate import Cost, Gate, Limit, Pass, PathRule, Refusal
+from headgate.integrations.gate import Cost, Fields, Gate, Limit, PathRule, Refusal
 
 __all__ = [
     "PathRule",
@@ -177,8 +177,8 @@ def _rules() -> tuple[PathRule, ...]:
     return tuple(import_string(rules) if isinstance(rules, str) else rules)
 
 
-def _told(answer: Pass, response: HttpResponse) -> HttpResponse:
-    for name, value in answer.fields:
+def _told(fields: Fields, response: HttpResponse) -> HttpResponse:
+    for name, value in fields:
         # One line a name is all Django's responses hold; a list may be continued in it.
         response[name] = f"{response[name]}, {value}" if response.has_header(name) else value
     return response

@@ -42,7 +42,7 @@ from headgate.admission.keys import (
 from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.integrations.asgi import TRY_LATER, App, AsgiRequest, Receive, Scope, Send, user_of, with_fields
-from headgate.integrations.gate import Cost, Gate, Limit, Refusal, denial
+from headgate.integrations.gate import Cost, Fields, Gate, Limit, Refusal, denial
 
 __all__ = [
     "client_address",
@@ -144,7 +144,7 @@ class _Exchange(AsgiRequest):
         self._principal = principal
         self._gate = gate
         self._receive = receive
-        self.fields: list[tuple[str, str]] = []
+        self.fields: Fields = []
 
     @property
     def native(self) -> HTTPConnection:
@@ -155,7 +155,7 @@ class _Exchange(AsgiRequest):
         answer = await self._gate.admit_async(limits, self)
         if isinstance(answer, Refusal):
             return answer
-        self.fields += answer.fields
+        self.fields += answer
         return None
 
 
@@ -186,7 +186,7 @@ class _Limits:
         exchange = _Exchange(self._gate, self._principal, scope, receive)
         token = _current.set(exchange)
         try:
-            await self._app(scope, receive, with_fields(send, exchange))
+            await self._app(scope, receive, with_fields(send, exchange.fields))
         finally:
             _current.reset(token)
 

@@ -121,7 +121,7 @@ class _Extension:
         answer = self._gate.admit(tuple(limits), _FlaskRequest(request, self._principal))
         if isinstance(answer, Refusal):
             return _response(answer)
-        g.setdefault("headgate_fields", []).extend(answer.fields)
+        g.setdefault("headgate_fields", []).extend(answer)
         return None
 
 

@@ -1,7 +1,7 @@
 """What every web integration shares: which limits hold for a request, asking the limiter, answering as HTTP.
 
 An integration turns its framework's request into a `RequestSource`, asks `admit` (or `admit_async`), sends a
-`Refusal` if it gets one, and else adds the `Pass`'s fields to the response.
+`Refusal` if it gets one, and else adds the fields it gets to the response.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fnmatch import translate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,7 +28,7 @@ Charges: TypeAlias = dict[tuple[str, str], int]
 class Limit:
     """Plans that hold for a key, and what a request costs: a number, or a function of the framework's request."""
 
-    __slots__ = ("cost", "key", "plans")
+    __slots__ = ("cost", "is_plain", "key", "plans")
 
     def __init__(self, plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> None:
         self.plans = (plans,) if isinstance(plans, str) else tuple(plans)
@@ -38,6 +38,8 @@ class Limit:
         if not callable(cost) and (not isinstance(cost, int) or isinstance(cost, bool) or cost < 1):
             raise ConfigurationError("cost", f"{cost!r} is not a whole number of at least 1, nor a function")
         self.cost = cost
+        self.is_plain = len(self.plans) == 1 and not callable(cost)
+        """Whether it is one plan at one cost."""
 
     def charge(self, charges: Charges, key: str, request: RequestSource) -> None:
         """Adds what `key` is charged. A plan that several limits hold on one key is charged once, the highest cost."""
@@ -76,21 +78,16 @@ class PathRule:
         )
 
 
+Fields: TypeAlias = list[tuple[str, str]]
+"""Response fields, by name."""
+
+
 class Refusal(NamedTuple):
     """A response instead of the application's."""
 
     status: int
-    fields: list[tuple[str, str]]
+    fields: Fields
     body: bytes
-
-
-class Pass(NamedTuple):
-    """Go on; add these fields to the response."""
-
-    fields: list[tuple[str, str]]
-
-
-FREE = Pass([])
 
 
 class Gate:
@@ -105,13 +102,14 @@ class Gate:
         if not isinstance(limiter, Limiter | AsyncLimiter):
             raise ConfigurationError("limiter", f"{limiter!r} is neither a Limiter nor an AsyncLimiter")
         self._limiter = limiter
-        self._awaited = isinstance(limiter, AsyncLimiter)
+        self._is_async = isinstance(limiter, AsyncLimiter)
         self._waits = not isinstance(limiter, Limiter) or not limiter.in_process
         self._partition_keys = partition_keys
 
-    def admit(self, limits: Sequence[Limit], request: RequestSource) -> Pass | Refusal:
+    def admit(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
         """Decides a request where blocking is fine."""
-        if self._awaited:
+        limiter = self._limiter
+        if not isinstance(limiter, Limiter):
             raise ConfigurationError("limiter", "an AsyncLimiter can't be asked outside an event loop; use a Limiter")
         try:
             charges: Charges = {}
@@ -121,13 +119,27 @@ class Gate:
                     raise ConfigurationError("key", f"{limit.key.source} is async, which works in async apps only")
                 if key is not None:
                     limit.charge(charges, key, request)
-            return self._answer(self._ask(charges), charges) if charges else FREE
+            return self._answer(limiter.acquire_chain(chain(charges)), charges) if charges else []
         except InvalidInput as error:
             return refused(error)
 
-    async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Pass | Refusal:
+    async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
         """Decides a request in an event loop."""
+        limiter = self._limiter
         try:
+            if len(limits) == 1 and limits[0].is_plain:
+                # The common case, on the way of every request.
+                limit = limits[0]
+                key = limit.key(request)
+                if key is not None and not isinstance(key, str):
+                    key = await key
+                if key is None:
+                    return []
+                if self._waits:
+                    decision = await self._awaited(limiter.acquire, key, limit.plans, limit.cost)
+                else:
+                    decision = limiter.acquire(key, limit.plans, limit.cost)  # type: ignore[arg-type]
+                return self._answer(decision, [(key, limit.plans[0])])
             charges: Charges = {}
             for limit in limits:
                 key = limit.key(request)
@@ -136,32 +148,29 @@ class Gate:
                 if key is not None:
                     limit.charge(charges, key, request)
             if not charges:
-                return FREE
-            if not self._waits:
-                decision = self._ask(charges)
-            elif self._awaited:
-                decision = await self._ask(charges)
-            else:
-                decision = await asyncio.to_thread(self._ask, charges)
-            return self._answer(decision, charges)
+                return []
+            return self._answer(await self._awaited(limiter.acquire_chain, chain(charges)), charges)
         except InvalidInput as error:
             return refused(error)
 
-    def _ask(self, charges: Charges) -> Any:
-        """The decision on all charges, or an awaitable of it. A single one goes the limiter's shorter way."""
-        if len(charges) == 1:
-            for (key, plan), cost in charges.items():
-                return self._limiter.acquire(key, (plan,), cost)
-        return self._limiter.acquire_chain([(key, plan, cost) for (key, plan), cost in charges.items()])
+    async def _awaited(self, question: Callable[..., Any], *words: Any) -> Any:
+        if self._is_async:
+            return await question(*words)
+        return await asyncio.to_thread(question, *words) if self._waits else question(*words)
 
-    def _answer(self, decision: Decision, charges: Charges) -> Pass | Refusal:
+    def _answer(self, decision: Decision, links: Collection[tuple[str, str]]) -> Fields | Refusal:
         try:
-            rules = [self._limiter.rule(plan, key) for key, plan in charges]
+            rules = [self._limiter.rule(plan, key) for key, plan in links]
         except NotFound:
             rules = []  # the plan was deleted since it decided
-        keys = [key for key, _ in charges] if self._partition_keys and rules else None
+        keys = [key for key, _ in links] if self._partition_keys and rules else None
         fields = headers.fields(decision, rules, keys)
-        return Pass(fields) if decision.allowed else denial(decision, fields)
+        return fields if decision.allowed else denial(decision, fields)
+
+
+def chain(charges: Charges) -> list[tuple[str, str, int]]:
+    """Charges as a limiter takes them."""
+    return [(key, plan, cost) for (key, plan), cost in charges.items()]
 
 
 def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) -> Refusal:
