@@ -13,7 +13,7 @@ from typing import Any
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.reporting import OutcomeReporter
-from headgate.entrypoints.worker import run_temporal_workers
+from headgate.entrypoints.worker import end_process, run_temporal_workers
 from headgate.settings import Settings
 
 
@@ -51,3 +51,4 @@ async def main(database: str, address: str, namespace: str, item_type: str, dire
 
 if __name__ == "__main__":
     asyncio.run(main(**json.loads(sys.argv[1])))
+    end_process()

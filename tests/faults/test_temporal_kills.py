@@ -64,8 +64,10 @@ async def test_sigkill_at_every_point(postgres_url: str, tmp_path: Path) -> None
                 ]
                 await eventually(lambda: all(each.poll() == -signal.SIGKILL for each in doomed), within=60, every=0.1)
             with ExitStack() as stack:
-                for point in POINTS:
+                heirs = [
                     stack.enter_context(worker_process(postgres_url, server, point.upper(), tmp_path))
+                    for point in POINTS
+                ]
 
                 async def all_completed() -> bool:
                     shown = [await queue.show(point.upper(), point) for point in POINTS]
@@ -73,6 +75,7 @@ async def test_sigkill_at_every_point(postgres_url: str, tmp_path: Path) -> None
 
                 await eventually(all_completed, within=90, every=0.2)
                 await asyncio.gather(*(settled(server, point) for point in POINTS))
+            assert [heir.returncode for heir in heirs] == [0] * len(heirs), "SIGTERM ends them gracefully"
             for point, executions in POINTS.items():
                 assert (tmp_path / f"{point}.effect").exists()
                 assert len((tmp_path / f"{point}.attempts").read_text()) == executions, point

@@ -38,6 +38,16 @@ class BillingExecWorkflow:
         return charged
 
 
+@workflow.defn
+class BillingInitWorkflow:
+    """Prepares an invoice."""
+
+    @workflow.run
+    async def run(self, item_id: str) -> str:
+        prepared: str = await workflow.execute_activity("prepare", item_id, start_to_close_timeout=TIMEOUT)
+        return prepared
+
+
 class Billing:
     """What was done, in memory."""
 
@@ -47,6 +57,10 @@ class Billing:
         self.receipts: Counter[str] = Counter()
         self.times: list[float] = []
         """When charges were tried."""
+
+    @activity.defn
+    async def prepare(self, item_id: str) -> str:
+        return f"prepared {item_id}"
 
     @activity.defn
     async def charge(self, item_id: str, declines: int) -> str:

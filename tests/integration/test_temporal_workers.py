@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,18 +14,23 @@ from temporalio import activity
 from temporalio.api.workflowservice.v1 import DescribeWorkerDeploymentRequest, SetWorkerDeploymentCurrentVersionRequest
 from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
-from tests.integration.temporal_billing import Billing, BillingExecWorkflow
+from tests.integration.temporal_billing import Billing, BillingExecWorkflow, BillingInitWorkflow
 
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.temporal.client import connect
 from headgate.adapters.temporal.crew import TemporalCrew
 from headgate.adapters.temporal.mark import KEY, Mark
+from headgate.adapters.temporal.schedule import DISPATCH_TASK_QUEUE
 from headgate.adapters.temporal.versioning import make_current_if_first, versioned
 from headgate.adapters.temporal.workers import WorkerOptions, exec_worker
+from headgate.bootstrap import temporal_crew
 from headgate.dispatch.model import Claim
 from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.reporting import OutcomeReporter
+from headgate.errors import ConfigurationError
+from headgate.settings import Settings
 from headgate.testing import eventually
 
 
@@ -87,6 +93,39 @@ async def test_a_crew_that_is_stopped_lets_activities_in_flight_finish(temporal_
     assert billing.charges == {"one": 1}
 
 
+async def test_a_crew_for_every_role_and_task_queue(temporal_address: str) -> None:
+    settings = Settings.load(database_url="memory://", temporal_address=temporal_address)
+    billing = Billing()
+    work, other = domain(billing), domain(billing)
+    work = replace(work, init_workflows=(BillingInitWorkflow,), init_activities=(billing.prepare,))
+    store = MemoryQueueStore()
+    await store.configure(other.config.changed({"execTaskQueue": work.config.exec_task_queue}))
+    exec_queue, init_queue = work.config.exec_task_queue, work.init_task_queue
+
+    async def crew(*roles: str) -> TemporalCrew:
+        return await temporal_crew(settings, [work, other], store, roles)
+
+    assert (await crew("dispatch", "init", "exec")).task_queues == [DISPATCH_TASK_QUEUE, init_queue, exec_queue], (
+        "the config in the database says where the other runs"
+    )
+    assert (await crew("dispatch")).task_queues == [DISPATCH_TASK_QUEUE]
+    preparing = await crew("init")
+    assert preparing.task_queues == [init_queue]
+    client, stop = await connect(temporal_address), asyncio.Event()
+    running = asyncio.create_task(preparing.run(stop))
+    prepared = await client.execute_workflow(
+        BillingInitWorkflow.run, "one", id=f"init-{work.item_type}", task_queue=init_queue
+    )
+    assert prepared == "prepared one"
+    stop.set()
+    await asyncio.wait_for(running, 20)
+
+
+async def test_temporal_needs_an_address() -> None:
+    with pytest.raises(ConfigurationError, match="HEADGATE_TEMPORAL_ADDRESS"):
+        await temporal_crew(Settings.load(database_url="memory://"), [], MemoryQueueStore(), ["exec"])
+
+
 async def test_a_crew_tells_when_it_can_not_work(temporal_address: str) -> None:
     client = await connect(temporal_address, "nowhere")
     with pytest.raises(Exception, match="nowhere"):
@@ -108,18 +147,25 @@ async def test_executions_stay_with_the_version_they_began_on(temporal_address: 
         async with worker(client, renewed, WorkerOptions(deployment=build_2)):
             await eventually(lambda: known(client, build_2.version))
             assert not await make_current_if_first(client, build_2.version), "an operator promotes the next one"
-            await promote(client, build_2.version)
+            await eventually(lambda: promote(client, build_2.version), every=0.1)
             await (await run_one(client, work, "next")).result()
             await begun.result()
     assert (old.receipts, new.receipts) == ({"long": 1}, {"next": 1})
 
 
-async def promote(client: Client, version: WorkerDeploymentVersion) -> None:
-    await client.workflow_service.set_worker_deployment_current_version(
-        SetWorkerDeploymentCurrentVersionRequest(
-            namespace=client.namespace, deployment_name=version.deployment_name, build_id=version.build_id
+async def promote(client: Client, version: WorkerDeploymentVersion) -> bool:
+    """False while some of its task queues are not registered yet."""
+    try:
+        await client.workflow_service.set_worker_deployment_current_version(
+            SetWorkerDeploymentCurrentVersionRequest(
+                namespace=client.namespace, deployment_name=version.deployment_name, build_id=version.build_id
+            )
         )
-    )
+    except RPCError as error:
+        if error.status is not RPCStatusCode.FAILED_PRECONDITION:
+            raise
+        return False
+    return True
 
 
 async def known(client: Client, version: WorkerDeploymentVersion) -> bool:
