@@ -51,6 +51,8 @@ class KafkaSource:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "partition.assignment.strategy": "cooperative-sticky",
+                # A member that dies keeps its partitions for so long.
+                "session.timeout.ms": 10_000,
                 "reconnect.backoff.ms": 50,
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 0,

@@ -34,6 +34,7 @@ class KafkaLog:
         self._bootstrap = bootstrap
         self._settings = dict(settings or {})
         self._topics = set(topics)
+        self._seconds = delivery_seconds
         self._ready = asyncio.Lock()
         self._producer = KafkaProducer(bootstrap, delivery_seconds=delivery_seconds, settings=self._settings)
         self._breaker = Breaker(_BREAKER)
@@ -70,5 +71,5 @@ class KafkaLog:
         async with self._ready:
             missing = set(self._topics)
             if missing:
-                await ensure_topics(self._bootstrap, missing, self._settings)
+                await ensure_topics(self._bootstrap, missing, self._settings, seconds=self._seconds)
                 self._topics -= missing

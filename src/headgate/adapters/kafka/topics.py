@@ -13,24 +13,26 @@ from confluent_kafka.cimpl import NewTopic
 from headgate.errors import BrokerUnavailable
 
 PARTITIONS = 4
-PATIENCE_SECONDS = 3.0
 BROKERS_DEFAULT = -1
 
 
-async def ensure_topics(bootstrap: str, topics: Collection[str], settings: Mapping[str, Any]) -> None:
-    """Creates what is missing; a topic that exists keeps its partitions."""
-    await asyncio.to_thread(_ensure, bootstrap, topics, settings)
+async def ensure_topics(
+    bootstrap: str, topics: Collection[str], settings: Mapping[str, Any], *, seconds: float
+) -> None:
+    """Creates what is missing; a topic that exists keeps its partitions. `BrokerUnavailable` if a step takes longer
+    than `seconds`."""
+    await asyncio.to_thread(_ensure, bootstrap, topics, settings, seconds)
 
 
-def _ensure(bootstrap: str, topics: Collection[str], settings: Mapping[str, Any]) -> None:
+def _ensure(bootstrap: str, topics: Collection[str], settings: Mapping[str, Any], seconds: float) -> None:
     client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
-    missing = [topic for topic in topics if topic not in _list(client)]
+    missing = set(topics) - _list(client, seconds)
     if not missing:
         return
     wanted = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=BROKERS_DEFAULT) for topic in missing]
-    for created in client.create_topics(wanted, request_timeout=PATIENCE_SECONDS).values():
+    for created in client.create_topics(wanted, request_timeout=seconds).values():
         try:
-            created.result(PATIENCE_SECONDS * 2)
+            created.result(seconds * 2)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
@@ -38,9 +40,9 @@ def _ensure(bootstrap: str, topics: Collection[str], settings: Mapping[str, Any]
             raise BrokerUnavailable("Kafka did not create its topics in time") from error
 
 
-def _list(client: AdminClient) -> Collection[str]:
+def _list(client: AdminClient, seconds: float) -> set[str]:
     try:
-        topics: Collection[str] = client.list_topics(timeout=PATIENCE_SECONDS).topics
+        topics = client.list_topics(timeout=seconds).topics
     except KafkaException as error:
         raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
-    return topics
+    return set(topics)

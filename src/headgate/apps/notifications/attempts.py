@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from headgate.apps.notifications.model import AttemptEvent, Outcome
 from headgate.apps.notifications.ports import AnalyticsStore, MessageLog, MessageSource, NotificationObserver, Record
-from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, reading
+from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading
 from headgate.errors import HeadgateError, InvalidInput
 
 ANALYTICS_GROUP = "notification-analytics"
@@ -33,6 +33,8 @@ class AttemptLog:
         self._observer = observer
         self._queue: asyncio.Queue[AttemptEvent] = asyncio.Queue(capacity)
         self._task: asyncio.Task[None] | None = None
+        self._refused = False
+        """The log did not take what was published last."""
 
     def record(self, user_id: int, outcome: Outcome, at_ms: int) -> None:
         """Takes note; returns at once."""
@@ -44,11 +46,11 @@ class AttemptLog:
             self._observer.events_dropped(1)
 
     async def close(self) -> None:
-        """Publishes what is queued, as far as that takes no longer than a few seconds."""
+        """Publishes what is queued, if the log takes it and that takes no longer than a few seconds."""
         if self._task is None:
             return
         try:
-            await asyncio.wait_for(self._queue.join(), CLOSE_PATIENCE)
+            await asyncio.wait_for(self._queue.join(), 0 if self._refused else CLOSE_PATIENCE)
         except TimeoutError:
             self._observer.events_dropped(self._queue.qsize())
             _log.warning("about %d attempt events were not published", self._queue.qsize())
@@ -73,6 +75,7 @@ class AttemptLog:
             except HeadgateError as error:
                 outcomes = [error] * len(records)
             failed = [record for record, outcome in zip(records, outcomes, strict=True) if outcome is not None]
+            self._refused = bool(failed)
             if failed:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -91,7 +94,7 @@ class AttemptReader:
         await reading(self._join, self._step, stop)
 
     async def _step(self, source: MessageSource) -> None:
-        delivered = await source.receive(BATCH, 1.0)
+        delivered = await source.receive(BATCH, RECEIVE_SECONDS)
         if not delivered:
             return
         events = []

@@ -30,7 +30,7 @@ from headgate.apps.notifications.ports import (
     SendFailed,
     Unwatched,
 )
-from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, reading, stopped_within
+from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading, stopped_within
 from headgate.errors import InvalidInput, StoreError
 from headgate.gather import Gatherer
 
@@ -81,7 +81,7 @@ class Delivery:
         await self._memory.close()
 
     async def _step(self, source: MessageSource) -> None:
-        delivered = await source.receive(BATCH, 1.0)
+        delivered = await source.receive(BATCH, RECEIVE_SECONDS)
         if not delivered:
             return
         by_user: dict[str, list[Delivered]] = defaultdict(list)

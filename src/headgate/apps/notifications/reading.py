@@ -11,6 +11,8 @@ from headgate.errors import StoreError
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
+RECEIVE_SECONDS = 0.5
+"""The longest a reader waits for records before it looks whether it shall stop."""
 
 _log = logging.getLogger(__name__)
 

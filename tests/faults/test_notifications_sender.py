@@ -1,0 +1,183 @@
+"""The sender is killed in the middle of its work: no message is lost, none that is known to be sent goes out again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from headgate.testing import eventually
+from tests.integration.notification_gateway import Gateway, gateway
+
+SENDER = """
+import asyncio
+from headgate import bootstrap
+from headgate.settings import Settings
+asyncio.run(bootstrap.run_sender(Settings.load(), asyncio.Event()))
+"""
+DIES_BEFORE_COMMIT = """
+import os, signal
+from headgate.adapters.kafka.consumer import KafkaSource
+KafkaSource.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
+MESSAGES = 40
+
+
+class Provider:
+    """An SMS provider: remembers every call, and does something at one of them."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.fails: set[str] = set()
+        self.at_call: tuple[int, Callable[[], None]] | None = None
+        self._lock = threading.Lock()
+
+    def called(self, message_id: str) -> int:
+        with self._lock:
+            self.calls.append(message_id)
+            if self.at_call is not None and len(self.calls) == self.at_call[0]:
+                self.at_call[1]()
+        return 500 if message_id in self.fails else 200
+
+
+@contextmanager
+def provider() -> Iterator[tuple[Provider, str]]:
+    found = Provider()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            assert self.headers["Idempotency-Key"] == body["messageId"]
+            self.send_response(found.called(body["messageId"]))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield found, f"http://127.0.0.1:{server.server_address[1]}/sms"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@asynccontextmanager
+async def sender(
+    served: Gateway, url: str, directory: Path, code: str = SENDER
+) -> AsyncIterator[subprocess.Popen[bytes]]:
+    environment = {
+        "HEADGATE_DATABASE_URL": served.settings.database_url,
+        "HEADGATE_KAFKA_BOOTSTRAP": served.settings.kafka_bootstrap or "",
+        "HEADGATE_SMS_TOPIC": served.settings.sms.topic,
+        "HEADGATE_SMS_EVENTS_TOPIC": served.settings.sms.events_topic,
+        "HEADGATE_SMS_WEBHOOK_URL": url,
+    }
+    with (directory / "sender.log").open("ab") as log:
+        process = subprocess.Popen(  # noqa: ASYNC220 - starting takes no time
+            [sys.executable, "-c", code], env={**os.environ, **environment}, stdout=log, stderr=log
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+
+
+@pytest.fixture
+async def served(postgres_url: str, kafka_bootstrap: str) -> AsyncIterator[Gateway]:
+    async with gateway(
+        database_url=postgres_url, kafka_bootstrap=kafka_bootstrap, sms={"kafka_delivery_seconds": 20}
+    ) as opened:
+        yield opened
+
+
+async def send_messages(served: Gateway) -> set[str]:
+    """The ids of messages that are on the topic."""
+    ids = set()
+    for number in range(MESSAGES):
+        user = number % 8
+        if number < 8:
+            await served.configure(user, 1_000, 60)
+        answer = await served.send(user, f"message {number}")
+        assert answer.status_code == 200
+        ids.add(answer.json()["messageId"])
+    return ids
+
+
+async def test_killed_between_send_and_commit_nothing_is_lost_or_sent_twice(served: Gateway, tmp_path: Path) -> None:
+    wanted = await send_messages(served)
+    with provider() as (found, url):
+        # It sends a batch, remembers what it sent, and dies before Kafka hears of it.
+        async with sender(served, url, tmp_path, DIES_BEFORE_COMMIT + SENDER) as dying:
+            assert await asyncio.to_thread(dying.wait, 60) == -signal.SIGKILL
+        sent_before = list(found.calls)
+        assert sent_before
+        async with sender(served, url, tmp_path):
+            await eventually(lambda: set(found.calls) == wanted, within=60)
+            # One more, which comes after all that might come again.
+            last = (await served.send(0, "last")).json()["messageId"]
+            await eventually(lambda: last in found.calls)
+        assert Counter(found.calls) == Counter(wanted | {last})
+
+
+async def test_killed_while_sending_nothing_is_lost_and_what_comes_again_has_the_same_id(
+    served: Gateway, tmp_path: Path
+) -> None:
+    wanted = await send_messages(served)
+    with provider() as (found, url):
+        async with sender(served, url, tmp_path) as dying:
+            found.at_call = (MESSAGES // 2, lambda: os.kill(dying.pid, signal.SIGKILL))
+            assert await asyncio.to_thread(dying.wait, 60) == -signal.SIGKILL
+            await asyncio.sleep(0)
+        under_way = 8  # one a user: what the provider was told and the database was not
+        async with sender(served, url, tmp_path):
+            await eventually(lambda: set(found.calls) == wanted, within=60)
+        assert len(found.calls) - len(wanted) <= under_way
+
+
+async def test_what_a_provider_keeps_refusing_goes_to_the_dead_letters(served: Gateway, tmp_path: Path) -> None:
+    from headgate.adapters.kafka.log import KafkaLog
+    from headgate.apps.notifications.ports import Record
+
+    wanted = await send_messages(served)
+    topic = served.settings.sms.topic
+    log = KafkaLog(served.settings.kafka_bootstrap or "", topics=(), delivery_seconds=20)
+    assert await log.publish([Record(topic, "0", "not a message")]) == [None]
+    with provider() as (found, url):
+        found.fails = set(sorted(wanted)[:2])
+        async with sender(served, url, tmp_path):
+            source = await log.read(f"{topic}-dlt", uuid.uuid4().hex)
+            dead = []
+            async with asyncio.timeout(60):
+                while len(dead) < 3:
+                    dead += await source.receive(3 - len(dead), 1.0)
+            await source.close()
+            await eventually(lambda: set(found.calls) == wanted)
+    await log.close()
+    letters = [json.loads(each.record.value) for each in dead]
+    unreadable = [letter for letter in letters if letter["value"] == "not a message"]
+    assert [letter["attempts"] for letter in unreadable] == [0]
+    refused = [letter for letter in letters if letter not in unreadable]
+    assert {json.loads(letter["value"])["messageId"] for letter in refused} == found.fails
+    assert {(letter["attempts"], letter["reason"]) for letter in refused} == {(5, "the provider answered 500")}
+    tried = Counter(found.calls)
+    assert all(tried[message_id] == (5 if message_id in found.fails else 1) for message_id in wanted)

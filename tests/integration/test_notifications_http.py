@@ -1,0 +1,218 @@
+"""The gateway as its users meet it: statuses and titles, the embedded sender, analytics, outages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from tests.integration.notification_gateway import Gateway, gateway, new_user
+
+from headgate.testing import PostgresServer, eventually
+
+JSON = {"Content-Type": "application/json"}
+NOBODY = "127.0.0.1:1"
+"""Where no broker listens."""
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[Gateway]:
+    """No server but SQLite; the service sends by itself."""
+    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms={"sender": "auto"}) as opened:
+        yield opened
+
+
+async def test_from_configuration_to_the_phone_without_any_server(
+    embedded: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headgate")
+    configured = await embedded.configure(101, 2, 5)
+    assert configured.status_code == 200
+    assert configured.headers["content-type"] == "application/json"
+    for number in (1, 2):
+        answer = await embedded.send(101, f"Hello {number}")
+        assert answer.status_code == 200
+        assert set(answer.json()) == {"status", "messageId"}
+        assert answer.json()["status"] == "Message Sent Successfully"
+    refused = await embedded.send(101, "Hello 3")
+    assert refused.status_code == 429
+    assert refused.json()["title"] == "Rate Limit Exceeded"
+    assert 295 <= int(refused.headers["Retry-After"]) <= 300
+    await eventually(lambda: [m for m in caplog.messages if m.startswith("SMS Sent: ")][1:])
+    assert [m for m in caplog.messages if "SMS Sent" in m] == ["SMS Sent: 101: Hello 1", "SMS Sent: 101: Hello 2"]
+    await eventually(lambda: _is_empty(embedded))
+
+
+async def _is_empty(served: Gateway) -> bool:
+    return await served.outboxed() == []
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"userId": 1}, "message"),
+        ({"message": "m"}, "userId"),
+        ({"userId": 1, "message": ""}, "message"),
+        ({"userId": 1, "message": "   \n"}, "message"),
+        ({"userId": 1, "message": None}, "message"),
+        ({"userId": 1, "message": 5}, "message"),
+        ({"userId": 1, "message": "x" * 10_001}, "message"),
+        ({"userId": 1, "message": "\ud800"}, "message"),
+        ({"userId": -1, "message": "m"}, "userId"),
+        ({"userId": "1", "message": "m"}, "userId"),
+        ({"userId": True, "message": "m"}, "userId"),
+        ({"userId": 1.0, "message": "m"}, "userId"),
+        ({"userId": 2**31, "message": "m"}, "userId"),
+        ({"userId": 1, "message": "m", "priority": 1}, "priority"),
+        ([], "body"),
+        ("hello", "body"),
+    ],
+)
+async def test_what_is_not_a_request_is_refused_and_counts_nothing(embedded: Gateway, body: Any, field: str) -> None:
+    await embedded.configure(1, 5, 5)
+    answer = await embedded.client.post("/api/send", content=json.dumps(body), headers=JSON)
+    assert answer.status_code == 400
+    assert answer.json()["title"] == "Missing/Invalid Arguments"
+    assert answer.json()["field"] == field
+    assert (await embedded.row(1)).current_count == 0
+
+
+async def test_an_unknown_user_is_not_found(embedded: Gateway) -> None:
+    answer = await embedded.send(404_404)
+    assert (answer.status_code, answer.json()["title"]) == (404, "User Not Found")
+
+
+async def test_any_character_reaches_the_sender(embedded: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "headgate")
+    await embedded.configure(1, 5, 5)
+    assert (await embedded.send(1, "nul \x00, newline \n, émoji 🎉")).status_code == 200
+    await eventually(lambda: r"SMS Sent: 1: nul \x00, newline \n, émoji 🎉" in caplog.messages)
+
+
+async def test_attempts_are_counted_for_analytics(embedded: Gateway) -> None:
+    await embedded.configure(1, 2, 5)
+    await embedded.configure(2, 9, 5)
+    for user in (1, 1, 1, 1, 2):
+        await embedded.send(user)
+    await embedded.send(1, key="k")  # refused
+    client = embedded.client
+
+    async def counted() -> Any:
+        found = (await client.get("/admin/notifications/analytics", params={"minutes": 5})).json()
+        return found if found["attempts"] == 6 else None
+
+    overview = await eventually(counted)
+    assert {name: overview[name] for name in ("sent", "rateLimited", "failed", "users")} == {
+        "sent": 3,
+        "rateLimited": 3,
+        "failed": 0,
+        "users": 2,
+    }
+    assert overview["rateLimitedShare"] == 0.5
+    assert overview["perMinute"] == 1.2
+    assert sum(minute["sent"] for minute in overview["minutes"]) == 3
+    assert overview["peak"]["attempts"] >= 3
+    assert overview["anomalies"] == []
+    users = (await client.get("/admin/notifications/analytics/users", params={"limit": 1})).json()["users"]
+    assert [(each["userId"], each["attempts"]) for each in users] == [(1, 5)]
+    one = (await client.get("/admin/notifications/analytics/users/2")).json()
+    assert (one["userId"], one["attempts"], one["rateLimitedShare"], one["anomaly"]) == (2, 1, 0.0, None)
+
+
+@pytest.mark.parametrize("query", ["minutes=0", "minutes=x", "minutes=99999", "minutes=-1", "limit=0", "limit="])
+async def test_analytics_refuses_what_it_can_not_show(embedded: Gateway, query: str) -> None:
+    answer = await embedded.client.get(f"/admin/notifications/analytics/users?{query}")
+    assert (answer.status_code, answer.json()["field"]) == (400, query.partition("=")[0])
+    assert (await embedded.client.get("/admin/notifications/analytics/users/abc")).status_code == 400
+
+
+@pytest.mark.parametrize("with_redis", [False, True])
+async def test_without_kafka_the_answer_is_503_and_the_paths_count_as_they_promise(
+    postgres_url: str, redis_url: str, with_redis: bool
+) -> None:
+    where = {"database_url": postgres_url, "kafka_bootstrap": NOBODY, "sms": {"kafka_delivery_seconds": 0.3}}
+    async with gateway(**where, redis_url=redis_url if with_redis else None) as served:
+        user = new_user()
+        await served.configure(user, 3, 5)
+        for _ in range(2):
+            answer = await served.send(user)
+            assert (answer.status_code, answer.json()["title"]) == (503, "Kafka Down : Service Unavailable")
+            assert answer.headers["Retry-After"] == "1"
+        # The SQL path counts after the broker's word, the Redis path before it.
+        assert (await served.row(user)).current_count == (2 if with_redis else 0)
+        if with_redis:
+            with redis.Redis.from_url(redis_url) as client:
+                assert client.hget(f"RateLimiterCache:{user}", "currentCount") == b"2"
+        ready = await served.client.get("/health/ready")
+        assert ready.status_code == 503
+        assert {check["name"]: check["status"] for check in ready.json()["checks"]}["kafka"] == "DOWN"
+
+
+async def test_without_the_database_the_answer_is_503(own_postgres: PostgresServer, redis_url: str) -> None:
+    async with gateway(database_url=own_postgres.url, redis_url=redis_url, kafka_bootstrap=NOBODY) as served:
+        user = new_user()
+        await served.configure(user, 3, 5)
+        await asyncio.to_thread(own_postgres.stop)
+        for answer in (await served.configure(user, 3, 5), await served.send(user)):
+            assert (answer.status_code, answer.json()["title"]) == (503, "Postgres Down : Service Unavailable")
+        await asyncio.to_thread(own_postgres.start)
+        await eventually(lambda: _configured(served, user))
+
+
+async def _configured(served: Gateway, user: int) -> bool:
+    return (await served.configure(user, 3, 5)).status_code == 200
+
+
+async def test_a_known_user_is_served_from_redis_while_the_database_is_away(
+    own_postgres: PostgresServer, redis_url: str, kafka_bootstrap: str
+) -> None:
+    async with gateway(database_url=own_postgres.url, redis_url=redis_url, kafka_bootstrap=kafka_bootstrap) as served:
+        user = new_user()
+        await served.configure(user, 5, 5)
+        assert (await served.send(user)).status_code == 200
+        await served.row(user)
+        await asyncio.to_thread(own_postgres.stop)
+        assert [(await served.send(user)).status_code for _ in range(5)] == [200] * 4 + [429]
+        await asyncio.to_thread(own_postgres.start)
+
+        async def in_step() -> bool:
+            try:
+                return bool((await served.row(user)).current_count == 5)
+            except Exception:
+                return False
+
+        await eventually(in_step)
+
+
+async def test_readers_of_one_group_share_the_topic_and_a_rebalance_loses_nothing(
+    postgres_url: str, kafka_bootstrap: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "headgate")
+    topics = {"topic": f"sms-rebalance-{new_user()}-{id(caplog)}", "kafka_delivery_seconds": 20}
+    where = {"database_url": postgres_url, "kafka_bootstrap": kafka_bootstrap}
+    async with gateway(**where, sms=topics | {"sender": "inline"}) as first:
+        users = [new_user() for _ in range(12)]
+        for user in users:
+            await first.configure(user, 100, 5)
+
+        async def send(count: int) -> None:
+            for number in range(count):
+                assert (await first.send(users[number % 12], "m")).status_code == 200
+
+        await send(24)
+        async with gateway(**where, sms=topics | {"sender": "inline"}):
+            await send(24)  # while the second one joins
+            await eventually(lambda: _sent(caplog) >= 48)
+            await send(24)
+        await send(24)  # while it leaves
+        await eventually(lambda: _sent(caplog) >= 96)
+    assert _sent(caplog) == 96
+
+
+def _sent(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(message.startswith("SMS Sent: ") for message in caplog.messages)
