@@ -30,7 +30,12 @@ asyncio.run(bootstrap.run_sender(Settings.load(), asyncio.Event()))
 DIES_BEFORE_COMMIT = """
 import os, signal
 from headgate.adapters.kafka.consumer import KafkaSource
-KafkaSource.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+commit = KafkaSource.commit
+async def dies(source, done):
+    if source._topic == os.environ["HEADGATE_SMS_TOPIC"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    await commit(source, done)
+KafkaSource.commit = dies
 """
 MESSAGES = 40
 
