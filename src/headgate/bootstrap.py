@@ -16,7 +16,9 @@ from weakref import WeakKeyDictionary
 from headgate.access.gate import Gate
 from headgate.access.model import Scope, Token, digest
 from headgate.access.ports import TokenStore
+from headgate.adapters.local.engine import LocalEngine
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
+from headgate.adapters.memory.payments import MemoryPaymentStore
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.adapters.senders.console import ConsoleSender
@@ -27,6 +29,7 @@ from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.limits import AsyncSqlLimitStore, SqlLimitStore
 from headgate.adapters.sql.notification_store import SqlAnalyticsStore, SqlDeliveryLedger, SqlQuotaLedger
 from headgate.adapters.sql.outbox import SqlOutbox
+from headgate.adapters.sql.payment_store import SqlPaymentStore
 from headgate.adapters.sql.plans import AsyncSqlPlans, SqlPlans
 from headgate.adapters.sql.queue import SqlQueueStore
 from headgate.adapters.sql.slot_store import SqlSlotStore
@@ -37,11 +40,15 @@ from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader
 from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic
 from headgate.apps.notifications.intake import Intake
 from headgate.apps.notifications.ports import MessageLog, NotificationObserver, Sender
+from headgate.apps.payments.domain import ITEM_TYPE as PAYMENT
+from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.ports import DispatchObserver, Guard, Outcomes, WorkflowEngine
+from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.queue import Store as QueueStore
-from headgate.dispatch.registry import Domain
+from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.reporting import OutcomeReporter
+from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import ConfigurationError, NotFound
 from headgate.settings import Settings
 from headgate.slots.model import WindowPolicy
@@ -52,6 +59,11 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from headgate.adapters.temporal.crew import TemporalCrew
+    from headgate.apps.payments.downstream.simulator import Simulator
+    from headgate.apps.payments.intake import PaymentIntake
+    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore
+    from headgate.apps.payments.steps import PaymentSteps
+    from headgate.apps.payments.workflow_intake import WorkflowIntake
 
 
 class _Databases:
@@ -213,6 +225,136 @@ def _temporal_address(settings: Settings) -> str:
     if find_spec("temporalio") is None:
         raise ConfigurationError("temporal_address", "Temporal needs temporalio: pip install 'headgate[temporal]'")
     return settings.temporal_address
+
+
+@asynccontextmanager
+async def dispatch_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
+    """The queue of a settings tree."""
+    store = await queue_store(settings.database_url, pool_size=settings.database_pool_size)
+    async with DispatchQueue(store) as queue:
+        yield queue
+
+
+@asynccontextmanager
+async def local_dispatch(
+    queue: DispatchQueue, domains: Iterable[Domain], *, guard: Guard | None = None
+) -> AsyncIterator[WorkflowEngine]:
+    """Inside, this process claims, starts and executes the items of some domains. Leaving gives back what has not
+    begun and lets the rest finish."""
+    registry = Registry(*domains)
+    outcomes = OutcomeReporter(queue.store)
+    engine = LocalEngine(registry, outcomes, guard=guard)
+    worker = DispatchWorker(queue.store, engine, [domain.item_type for domain in registry])
+    running = asyncio.create_task(worker.run())
+    try:
+        yield engine
+    finally:
+        worker.stop()
+        await running
+        await outcomes.close()
+
+
+class Payments(NamedTuple):
+    """The payments application of a settings tree."""
+
+    intake: PaymentIntake | WorkflowIntake
+    """Where payments are accepted: here, or by the init worker where there is Temporal."""
+    desk: PaymentIntake
+    """Shows and cancels."""
+    store: PaymentStore
+    domain: Domain
+    """For whoever executes."""
+    simulator: Simulator | None
+    """The downstream, if no other is configured."""
+
+
+@asynccontextmanager
+async def payments(
+    settings: Settings,
+    slots: SlotScheduler,
+    queue: DispatchQueue,
+    *,
+    execute: bool = False,
+    notifications: Notifications | None = None,
+    simulator: Simulator | None = None,
+) -> AsyncIterator[Payments]:
+    """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
+    wherever they are."""
+    # Imported here: the bank's client and the check of accounts are extras.
+    from headgate.apps.payments.intake import PaymentIntake, leave_to_dispatcher
+    from headgate.apps.payments.notices import GatewayNotices, LoggedNotices
+    from headgate.apps.payments.release import DirectRelease
+    from headgate.apps.payments.rules import RuleBook, load_rules
+    from headgate.apps.payments.steps import PaymentSteps
+
+    wanted = settings.payments
+    rules = RuleBook() if wanted.rules is None else load_rules(wanted.rules)
+    async with AsyncExitStack() as opened:
+        store = await _payment_store(settings, queue, opened)
+        bank, simulator = _downstream(settings, simulator, opened)
+        notifier: Notifier = LoggedNotices()
+        if notifications is not None and rules.subscribers:
+            notifier = GatewayNotices(notifications.intake.send, rules.subscribers)
+        steps = PaymentSteps(store, bank, notifier)
+        opened.push_async_callback(steps.close)
+        domain = payment_domain(steps)
+        await queue.define(domain.config)
+        engine: WorkflowEngine | None = None
+        if settings.temporal_address is not None:
+            engine = await temporal_engine(settings, OutcomeReporter(queue.store))
+        elif execute:
+            engine = await opened.enter_async_context(local_dispatch(queue, [domain]))
+        direct = wanted.mode == "direct" and engine is not None
+        release = DirectRelease(queue.store, engine) if direct and engine is not None else leave_to_dispatcher
+        desk = PaymentIntake(store, slots, rules=rules, slot_config=wanted.config, release=release)
+        opened.push_async_callback(desk.close)
+        if settings.temporal_address is None:
+            yield Payments(desk, desk, store, domain, simulator)
+            return
+        from headgate.adapters.temporal.client import connect
+        from headgate.apps.payments.workflow_domain import on_temporal
+        from headgate.apps.payments.workflow_intake import WorkflowIntake
+
+        domain = on_temporal(domain, steps, desk)
+        client = await connect(_temporal_address(settings), settings.temporal_namespace, lazy=True)
+        yield Payments(WorkflowIntake(client, domain.init_task_queue), desk, store, domain, simulator)
+
+
+def payment_domain(steps: PaymentSteps) -> Domain:
+    """Payments as dispatch knows them. Their own gate stands at the call, so no plan is named here."""
+    return Domain(DispatchConfig(item_type=PAYMENT, dispatch_interval_secs=2), steps.execute, guarded=())
+
+
+async def _payment_store(settings: Settings, queue: DispatchQueue, opened: AsyncExitStack) -> PaymentStore:
+    if isinstance(queue.store, MemoryQueueStore):
+        return MemoryPaymentStore(queue.store)
+    shared = await database(settings.database_url, pool_size=settings.database_pool_size)
+    opened.push_async_callback(shared.close)
+    return SqlPaymentStore(shared)
+
+
+def _downstream(
+    settings: Settings, simulator: Simulator | None, opened: AsyncExitStack
+) -> tuple[Downstream, Simulator | None]:
+    """The bank behind its gate: the configured one, or a simulator in this process."""
+    from headgate.admission.async_limiter import AsyncLimiter
+    from headgate.apps.payments.downstream.client import HttpDownstream
+    from headgate.apps.payments.downstream.gate import SharedGate, downstream_plan
+    from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
+
+    wanted = settings.payments
+    # Processes on one PostgreSQL share the limit through it, if not through Redis. On SQLite one process executes.
+    shared = settings.database_url if settings.database_url.startswith("postgres") else "memory://"
+    limiter = AsyncLimiter(settings.redis_url or shared, plans=[downstream_plan(wanted.tps)], deadline=2.0)
+    opened.push_async_callback(limiter.close)
+    gate = SharedGate(limiter, wanted.tps)
+    if wanted.downstream_url is not None:
+        bank = HttpDownstream(wanted.downstream_url, gate)
+    else:
+        simulator = simulator or Simulator(Behaviour(tps=wanted.tps))
+        bank = HttpDownstream("http://simulator", gate, transport=SimulatorTransport(simulator))
+    opened.push_async_callback(bank.close)
+    return bank, simulator
 
 
 class Notifications(NamedTuple):

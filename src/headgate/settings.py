@@ -85,8 +85,16 @@ class PaymentSettings(_Section):
     mode: Literal["queue", "direct"] = "queue"
     downstream_url: str | None = Field(None, repr=False)
     """Unset: a simulator inside the process."""
-    tps: int = Field(50, ge=1)
+    tps: int = Field(50, ge=1, le=100_000)
     """The downstream's hard limit in any sliding second."""
+    rules: str | None = None
+    """A TOML file with limits, blocked parties, fees and clearing calendars; unset, nothing is refused."""
+    worker: Literal["auto", "inline", "worker"] = "auto"
+    """Who executes: the service itself (`inline`), or `headgate worker`. `auto`: the service, unless there is
+    Temporal."""
+    topic: str = Field("payments-inbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
+    """With Kafka, payments are also taken from this topic; what is refused goes to the topic of this name and
+    `-rejected`."""
 
 
 class SmsSettings(_Section):

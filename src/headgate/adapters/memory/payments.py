@@ -11,7 +11,6 @@ from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.apps.payments.domain import ITEM_TYPE, PaymentAudit, PaymentRecord, PaymentStatus, Step
 from headgate.apps.payments.ports import Alike, NewPayment
-from headgate.apps.payments.rules import fingerprint
 from headgate.clock import Clock, SystemClock
 from headgate.dispatch.status import Status
 from headgate.errors import Conflict, NotFound
@@ -23,9 +22,11 @@ PAGE = 1000
 
 class MemoryPaymentStore:
     """A `PaymentStore` that lives and dies with the process. It does not know when a slot was booked, so none of them
-    counts as orphaned before its second look."""
+    counts as orphaned before its second look; without `slots` it does not look at all."""
 
-    def __init__(self, queue: MemoryQueueStore, slots: MemorySlotStore, clock: Clock | None = None) -> None:
+    def __init__(
+        self, queue: MemoryQueueStore, slots: MemorySlotStore | None = None, clock: Clock | None = None
+    ) -> None:
         self._queue = queue
         self._slots = slots
         self._clock = clock or SystemClock()
@@ -56,11 +57,11 @@ class MemoryPaymentStore:
                 raise Conflict(f"payment {new.payment.payment_id!r} exists")
         await self._queue.enqueue([new.item for new in payments])
         now = self._now()
-        for payment, terms, scheduled_time, _, _ in payments:
+        for payment, terms, scheduled_time, fingerprint, _ in payments:
             self._records[payment.payment_id] = PaymentRecord(
                 payment, terms, PaymentStatus.SCHEDULED, scheduled_time, None, None, now, now
             )
-            self._alike[fingerprint(payment)].append(payment.payment_id)
+            self._alike[fingerprint].append(payment.payment_id)
             entry = PaymentAudit(None, PaymentStatus.SCHEDULED.value, ACCEPTED_DETAIL, now)
             self._audit[payment.payment_id].append(entry)
 
@@ -95,7 +96,7 @@ class MemoryPaymentStore:
 
     async def orphaned_slots(self, prefix: str, older_than: timedelta) -> list[str]:
         now, cursor, orphans = self._now(), None, []
-        while page := await self._slots.booked(to_ms(LATEST), cursor, PAGE):
+        while self._slots is not None and (page := await self._slots.booked(to_ms(LATEST), cursor, PAGE)):
             for slot in page:
                 kept = slot.event_id.removeprefix(prefix) in self._records
                 if slot.event_id.startswith(prefix) and not kept and slot.scheduled_time > now:

@@ -102,8 +102,8 @@ def checked_amount(value: object, currency: str) -> str:
 
 def checked_party_name(value: object, field: str) -> str:
     """A name of 1 to 140 printable characters, without space around it."""
-    name = value.strip() if isinstance(value, str) else ""
-    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+    name = value.strip() if isinstance(value, str) and len(value) <= LONGEST_NAME else ""
+    if not name or not name.isprintable():
         raise InvalidInput(field, f"must be a text of 1 to {LONGEST_NAME} printable characters")
     return name
 

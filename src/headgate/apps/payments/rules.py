@@ -22,6 +22,9 @@ A rule book is a TOML file (`HEADGATE_PAYMENTS_RULES`):
     zone = "Europe/Brussels"
     holidays = "ECB"
     open = [{ days = ["MON", "TUE", "WED", "THU", "FRI"], from = "00:00", to = "16:00" }]
+
+    [subscribers]                    # who is told by SMS: account -> user of the notification gateway
+    DE89370400440532013000 = 12345
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from headgate.iso8601 import from_ms, parse_duration, to_ms
 from headgate.slots.calendars import Calendar
 
 MINUTE_MS = 60_000
+KNOWN = {"duplicates", "duplicate_window", "horizon", "limits", "blocked", "fees", "clearing", "subscribers"}
 WEEKDAYS_UNTIL_SIX = Calendar.from_json(
     {"zone": "UTC", "open": [{"days": ["MON", "TUE", "WED", "THU", "FRI"], "from": "00:00", "to": "18:00"}]}
 )
@@ -82,6 +86,7 @@ class RuleBook:
     reject_duplicates: bool = False
     duplicate_window: timedelta = timedelta(days=1)
     horizon: timedelta | None = None
+    subscribers: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A feed asks for the same currency and time again and again.
@@ -145,7 +150,7 @@ def load_rules(path: Path | str) -> RuleBook:
 
 def rules_of(document: Mapping[str, Any]) -> RuleBook:
     """The rule book of a parsed document."""
-    _only(document, {"duplicates", "duplicate_window", "horizon", "limits", "blocked", "fees", "clearing"}, "rules")
+    _only(document, KNOWN, "rules")
     duplicates = document.get("duplicates", "allow")
     if duplicates not in ("allow", "reject"):
         raise ConfigurationError("duplicates", "must be allow or reject")
@@ -170,7 +175,17 @@ def rules_of(document: Mapping[str, Any]) -> RuleBook:
         reject_duplicates=duplicates == "reject",
         duplicate_window=_span(document, "duplicate_window") or book.duplicate_window,
         horizon=_span(document, "horizon"),
+        subscribers={
+            _checked(f"subscribers.{iban}", checked_iban, iban, "iban"): _user(iban, user)
+            for iban, user in _table(document, "subscribers").items()
+        },
     )
+
+
+def _user(iban: str, user: Any) -> int:
+    if not isinstance(user, int) or isinstance(user, bool) or user < 1:
+        raise ConfigurationError(f"subscribers.{iban}", "must be the number of a user of the notification gateway")
+    return user
 
 
 def _tariff(code: str, table: Any) -> Tariff:

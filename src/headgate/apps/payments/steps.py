@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from headgate.apps.payments.context import read_context
-from headgate.apps.payments.domain import Payment, PaymentRecord, PaymentStatus, Step, Terms
+from headgate.apps.payments.domain import Payment, PaymentRecord, PaymentStatus, Step
+from headgate.apps.payments.notices import notices_of
 from headgate.apps.payments.ports import Downstream, Notice, Notifier, PaymentRefused, PaymentStore
 from headgate.errors import NotFound
 from headgate.gather import Gatherer
@@ -35,7 +36,7 @@ class PaymentSteps:
         """All of phase B, for an engine that runs plain functions."""
         payment, terms = read_context(context)
         if await self.execute_payment(payment):
-            await self.notify(self.post_process(payment, terms))
+            await self.notify(notices_of(payment, terms))
 
     async def execute_payment(self, payment: Payment) -> bool:
         """SCHEDULED → ACCEPTED, by way of the downstream; or → FAILED, if that refuses. True if there is more to do.
@@ -53,16 +54,6 @@ class PaymentSteps:
         detail = f"executed downstream as {receipt.reference}" if receipt.reference else "executed downstream"
         await self._step(payment.payment_id, PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, detail, receipt.reference)
         return True
-
-    def post_process(self, payment: Payment, terms: Terms) -> list[Notice]:
-        """What the parties are to be told."""
-        money, day = f"{payment.amount} {payment.currency}", terms.value_date.isoformat()
-        paid = f"You paid {money} to {payment.payee.name}, value date {day}, fee {terms.fee} {payment.currency}."
-        got = f"{payment.payer.name} paid you {money}, value date {day}."
-        return [
-            Notice(payment.payment_id, "payer", payment.payer.iban, paid),
-            Notice(payment.payment_id, "payee", payment.payee.iban, got),
-        ]
 
     async def notify(self, notices: Sequence[Notice]) -> None:
         """ACCEPTED → PROCESSING, once the parties are told."""
@@ -98,11 +89,3 @@ class PaymentSteps:
             made = await self._store.advance([steps[at] for at in chosen.values()])
             done |= zip(chosen.values(), made, strict=True)
         return [done[at] for at in range(len(steps))]
-
-
-class LoggedNotices:
-    """A `Notifier` that writes to the log: for when no messages are sent."""
-
-    async def tell(self, notices: Sequence[Notice]) -> None:
-        for notice in notices:
-            log.info("to %s of %s: %s", notice.role, notice.payment_id, notice.text)

@@ -21,6 +21,7 @@ from headgate.entrypoints.http import (
     notification_analytics,
     notifications,
     openapi,
+    payments,
     plans,
     problem,
     slots,
@@ -49,6 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
     batch.install(app)
     limits.install(app)
     notifications.install(app)
+    payments.install(app)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)
@@ -88,4 +90,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             bootstrap.notifications(told.settings, registry=told.registry)
         )
         told.probes |= told.notifications.probes
+        told.queue = await opened.enter_async_context(bootstrap.dispatch_queue(told.settings))
+        told.payments = await opened.enter_async_context(
+            bootstrap.payments(
+                told.settings, told.slots, told.queue, execute=_executes(told), notifications=told.notifications
+            )
+        )
         yield
+
+
+def _executes(told: Services) -> bool:
+    wanted = told.settings.payments.worker
+    return wanted == "inline" or (wanted == "auto" and told.settings.temporal_address is None)

@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from headgate.access.gate import Gate
 from headgate.access.ports import AdminAudit
-from headgate.bootstrap import Admission, Notifications
+from headgate.bootstrap import Admission, Notifications, Payments
+from headgate.dispatch.queue import DispatchQueue
 from headgate.settings import Settings
 from headgate.slots import SlotScheduler
 
@@ -31,6 +32,8 @@ class Services:
     slots: SlotScheduler = field(init=False)
     notifications: Notifications = field(init=False)
     admission: Admission = field(init=False)
+    queue: DispatchQueue = field(init=False)
+    payments: Payments = field(init=False)
 
 
 def services(scope: Mapping[str, Any]) -> Services:
