@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -218,6 +219,23 @@ def test_a_login_is_used_and_never_shown(own_redis: RedisServer) -> None:
             RedisLimitStore(f"redis://{login}{own_redis.address}/0", deadline=30).decide([Charge("k", MINUTE)])
         assert not isinstance(refused.value, StoreUnavailable)
         assert "hunter" not in str(refused.value)
+
+
+def test_the_documented_permissions_are_enough(own_redis: RedisServer) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "howto" / "redis.md"
+    line = next(line for line in guide.read_text().splitlines() if "ACL SETUSER" in line)
+    with own_redis.client() as client:
+        client.execute_command(*line.split())
+    store = RedisLimitStore(f"redis://headgate:secret@{own_redis.address}/1", deadline=30)
+    chain = [Charge("k", rule, 2) for rule in RULES]
+    for _ in range(3):
+        assert store.decide(chain)
+    assert store.decide(chain, hold=Hold("h", 5_000_000))
+    assert store.settle("h", chain, 1) == "APPLIED"
+    store.refund(chain)
+    store.reset(chain)
+    assert store.decide(chain, spend=False).remaining == 10
+    store.close()
 
 
 async def test_a_call_that_was_not_answered_is_never_repeated(own_redis: RedisServer) -> None:

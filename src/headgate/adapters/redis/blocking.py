@@ -1,6 +1,7 @@
 """Redis for threads: each call has a connection to itself while it lasts; idle ones are kept for the next.
 
-Nothing is ever sent twice, except after an answer that says it was not run (`remedies.py`).
+Nothing is ever sent twice, except after an answer that says it was not run (`remedies.py`). Finding the server,
+connecting to it and hearing its answer may take the deadline each.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import select
 import socket
 import threading
+import time
 from typing import Any
 
 import hiredis
@@ -24,16 +26,17 @@ _MOST_IDLE = 128
 
 
 class BlockingConnection:
-    """One socket to one server. Any trouble closes it and is `StoreUnavailable`."""
+    """One socket to one server, ready by `due` (by the monotonic clock). Any trouble closes it and is
+    `StoreUnavailable`."""
 
     __slots__ = ("_peers", "_reader", "_socket", "address", "timeout")
 
-    def __init__(self, address: Address, url: RedisUrl, login: Login, database: int = 0) -> None:
+    def __init__(self, address: Address, url: RedisUrl, login: Login, due: float, database: int = 0) -> None:
         self.address = address
         self.timeout = url.timeout
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         try:
-            plain = socket.create_connection(address, url.timeout)
+            plain = socket.create_connection(address, _left(due))
         except OSError as error:
             raise unreachable(address, url.timeout, error) from error
         self._socket = plain
@@ -43,6 +46,7 @@ class BlockingConnection:
             if url.tls is not None:
                 self._socket = url.tls.wrap_socket(plain, server_hostname=address.host)
             for command in greeting(login, database):
+                self._socket.settimeout(_left(due))
                 reply = self.exchange(command)
                 if isinstance(reply, hiredis.ReplyError):
                     raise refusal(reply, address)
@@ -52,6 +56,7 @@ class BlockingConnection:
         except BaseException:
             self.close()
             raise
+        self._socket.settimeout(url.timeout)
         self._peers = select.poll()
         self._peers.register(self._socket, select.POLLIN)
 
@@ -89,41 +94,43 @@ class BlockingClient:
 
     def __init__(self, url: RedisUrl) -> None:
         self.url = url
-        self._idle: dict[Address, list[BlockingConnection]] = {}
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
         self._process = os.getpid()
-        self._master = url.addresses[0] if url.shape is Shape.SINGLE else None
+        self._idle: dict[Address, list[BlockingConnection]] = {}
+        self._master = self.url.addresses[0] if self.url.shape is Shape.SINGLE else None
         self._slots: SlotMap | None = None
-        self._nodes: tuple[Address, ...] = url.addresses
+        self._nodes: tuple[Address, ...] = self.url.addresses
         self._finding = threading.Lock()
 
     def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
         """The answer to `command`, after every remedy; `slot` says where in a cluster."""
-        address = self._master
-        if address is None:
-            address = self._owner(slot)
+        if self._process != os.getpid():
+            # A forked child shares its parent's sockets; using them would mix up answers.
+            self._start_afresh()
+        address = self._master or self._owner(slot)
         reply = self._exchange(address, command)
-        remedies = 0
-        while isinstance(reply, hiredis.ReplyError):
-            step = remedy(reply, address)
-            remedies += 1
-            if remedies > MOST_REMEDIES:
-                raise refusal(reply, address)
-            asking = False
-            match step.way:
-                case Way.WITH_SCRIPT if script is not None:
-                    command = script.whole(command)
-                case Way.MOVED | Way.ASK if step.address is not None:
-                    address, asking = step.address, step.way is Way.ASK
-                    if not asking:
-                        self._slots = None
-                case Way.NEW_MASTER if self.url.shape is Shape.SENTINEL:
-                    self._forget(address)
-                    address = self._owner(slot)
-                case _:
-                    self._forget(address)
-                    raise refusal(reply, address)
-            reply = self._exchange(address, command, asking)
-        return reply
+        return self._remedied(reply, address, command, script, slot) if type(reply) is hiredis.ReplyError else reply
+
+    def _remedied(self, reply: Any, asked: Address, command: bytes, script: Script | None, slot: int) -> Any:
+        for _ in range(MOST_REMEDIES):
+            way, address = remedy(reply, asked)
+            if way is Way.WITH_SCRIPT and script is not None:
+                command, address = script.whole(command), asked
+            elif way is Way.MOVED:
+                self._slots = None
+            elif way is Way.NEW_MASTER and self.url.shape is Shape.SENTINEL:
+                self._forget(asked)
+                address = self._owner(slot)
+            if address is None:
+                self._forget(asked)
+                break
+            asked = address
+            reply = self._exchange(address, command, asking=way is Way.ASK)
+            if type(reply) is not hiredis.ReplyError:
+                return reply
+        raise refusal(reply, asked)
 
     def close(self) -> None:
         """Closes idle connections; those in use are closed by their users."""
@@ -131,9 +138,6 @@ class BlockingClient:
             self._forget(address)
 
     def _exchange(self, address: Address, command: bytes, asking: bool = False) -> Any:
-        if self._process != os.getpid():
-            # A forked child shares its parent's sockets; using them would mix up answers.
-            self._idle, self._process = {}, os.getpid()
         idle = self._idle.get(address)
         if idle is None:
             idle = self._idle.setdefault(address, [])
@@ -159,7 +163,7 @@ class BlockingClient:
 
     def _connect(self, address: Address) -> BlockingConnection:
         try:
-            return BlockingConnection(address, self.url, self.url.login, self.url.database)
+            return BlockingConnection(address, self.url, self.url.login, self._due(), self.url.database)
         except StoreUnavailable:
             self._forget(address)
             raise
@@ -169,8 +173,11 @@ class BlockingClient:
         for connection in self._idle.pop(address, ()):
             connection.close()
         self._slots = None
-        if self.url.shape is Shape.SENTINEL:
+        if self.url.shape is Shape.SENTINEL and self._master == address:
             self._master = None
+
+    def _due(self) -> float:
+        return time.monotonic() + self.url.timeout
 
     def _owner(self, slot: int) -> Address:
         if self.url.shape is Shape.SENTINEL:
@@ -188,14 +195,15 @@ class BlockingClient:
 
     def _discover(self) -> Address:
         trouble: Exception | None = None
+        due = self._due()
         for sentinel in self.url.addresses:
             try:
-                answer = self._ask(sentinel, self.url.sentinel_login, find_master(self.url.service))
+                answer = self._ask(sentinel, self.url.sentinel_login, find_master(self.url.service), due)
                 if answer is None:
                     trouble = StoreUnavailable(f"sentinel {sentinel} knows no service {self.url.service!r}")
                     continue
                 master = Address(answer[0].decode(), int(answer[1]))
-                role = self._ask(master, self.url.login, ROLE)
+                role = self._ask(master, self.url.login, ROLE, due)
             except StoreUnavailable as error:
                 trouble = error
                 continue
@@ -206,9 +214,10 @@ class BlockingClient:
 
     def _map_slots(self) -> SlotMap:
         trouble: Exception | None = None
+        due = self._due()
         for node in dict.fromkeys((*self._nodes, *self.url.addresses)):
             try:
-                slots = SlotMap(self._ask(node, self.url.login, CLUSTER_SLOTS), node)
+                slots = SlotMap(self._ask(node, self.url.login, CLUSTER_SLOTS, due), node)
             except StoreUnavailable as error:
                 trouble = error
                 continue
@@ -216,8 +225,8 @@ class BlockingClient:
             return slots
         raise StoreUnavailable("no node of the Redis cluster answers") from trouble
 
-    def _ask(self, address: Address, login: Login, command: bytes) -> Any:
-        connection = BlockingConnection(address, self.url, login)
+    def _ask(self, address: Address, login: Login, command: bytes, due: float) -> Any:
+        connection = BlockingConnection(address, self.url, login, due)
         try:
             reply = connection.exchange(command)
         finally:
@@ -225,3 +234,10 @@ class BlockingClient:
         if isinstance(reply, hiredis.ReplyError):
             raise refusal(reply, address)
         return reply
+
+
+def _left(due: float) -> float:
+    left = due - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
