@@ -206,6 +206,21 @@ async def test_plans_and_counts_survive_a_restart_and_are_shared_by_workers(tmp_
         await eventually(lambda: {fresh("peek", "k", "new").json()["limit"] for _ in range(12)} == {9})
 
 
+def test_odd_names_and_keys_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    with Service(tmp_path, HEADGATE_DATABASE_URL=postgres_url) as service, service.client() as client:
+        named = {"größe/a b": "gr%C3%B6%C3%9Fe/a%20b", "x" * 128: "x" * 128}
+        for name, path in named.items():
+            assert client.put(f"/admin/plans/{path}", json=HOUR).json() == {"name": name} | HOUR
+            for key in ("k" * 1024, "é" * 1024, "💥", " ", "a|b%c:d{e}"):
+                assert ask(client, "acquire", key, name).json()["remaining"] == 2
+        for path in ("a%00b", "x" * 129, ""):
+            refused = client.put(f"/admin/plans/{path}", json=HOUR)
+            assert (refused.status_code, refused.json()["field"]) == (400, "name")
+        assert client.delete("/admin/plans/a%00b").status_code == 404
+        for key in ("\x00", "k" * 1025):
+            assert ask(client, "acquire", key, "größe/a b").status_code == 400
+
+
 async def test_redis_down_is_what_the_plan_says(tmp_path: Path, own_redis: RedisServer) -> None:
     with Service(tmp_path, HEADGATE_REDIS_URL=own_redis.url) as service, service.client() as client:
         for policy in ("open", "closed", "fallback"):
