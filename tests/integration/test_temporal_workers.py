@@ -126,6 +126,12 @@ async def test_temporal_needs_an_address() -> None:
         await temporal_crew(Settings.load(database_url="memory://"), [], MemoryQueueStore(), ["exec"])
 
 
+async def test_a_crew_stopped_before_it_began_ends_at_once(temporal_address: str) -> None:
+    client, stop = await connect(temporal_address), asyncio.Event()
+    stop.set()
+    await asyncio.wait_for(TemporalCrew(client, [worker(client, domain(Billing()))]).run(stop), 20)
+
+
 async def test_a_crew_tells_when_it_can_not_work(temporal_address: str) -> None:
     client = await connect(temporal_address, "nowhere")
     with pytest.raises(Exception, match="nowhere"):

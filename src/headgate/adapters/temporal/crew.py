@@ -91,7 +91,7 @@ class TemporalCrew:
             for task in (settled, stopped):
                 task.cancel()
             await asyncio.gather(settled, stopped, return_exceptions=True)
-            await asyncio.gather(*(worker.shutdown() for worker in self._workers if worker.is_running))
+            await asyncio.gather(*(worker.shutdown() for worker in self._workers))
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _settle_in(self) -> None:
