@@ -41,5 +41,9 @@ bench: .venv/peers
 bench-quick: .venv/peers
 	$(BIN)/python -m benchmarks --quick
 
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "read site/index.html, or with search: $(BIN)/python -m http.server -d site 8000"
+
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

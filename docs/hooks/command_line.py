@@ -1,0 +1,30 @@
+"""The command line's reference: what each command says when asked for help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from typer.testing import CliRunner
+
+from headgate.entrypoints.cli import app
+
+
+def page() -> str:
+    """Every command with its arguments and options."""
+    lines: list[str] = []
+    for names in _commands(typer.main.get_command(app)):
+        told = CliRunner().invoke(app, [*names, "--help"], prog_name="headgate", terminal_width=100)
+        if told.exit_code != 0:
+            raise RuntimeError(f"headgate {' '.join(names)} --help failed: {told.output}")
+        lines += [f"### `headgate {' '.join(names)}`", "", "```text", told.output.rstrip(), "```", ""]
+    return "\n".join(lines)
+
+
+def _commands(command: Any, *names: str) -> Iterator[tuple[str, ...]]:
+    children: dict[str, Any] = getattr(command, "commands", {})
+    if not children or getattr(command, "invoke_without_command", False):
+        yield names
+    for name, child in children.items():
+        yield from _commands(child, *names, name)

@@ -1,0 +1,43 @@
+"""The metrics' reference, from the observers that count."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from headgate.adapters import prometheus
+
+
+def page() -> str:
+    """One table for each observer."""
+    lines: list[str] = []
+    for found in sorted(pkgutil.iter_modules(prometheus.__path__), key=lambda module: module.name):
+        module = importlib.import_module(f"{prometheus.__name__}.{found.name}")
+        metrics = list(_metrics(module))
+        if metrics:
+            about = (inspect.getdoc(module) or "").partition("\n\n")[0]
+            lines += [f"## {found.name.replace('_', ' ').capitalize()}", "", " ".join(about.split()), ""]
+            lines += ["| metric | type | labels | |", "|---|---|---|---|", *metrics, ""]
+    return "\n".join(lines)
+
+
+def collectors(observer: type) -> list[Any]:
+    """What an observer registers."""
+    registry = CollectorRegistry()
+    observer(registry)
+    return sorted(registry._collector_to_names, key=lambda each: each._name)
+
+
+def _metrics(module: Any) -> Iterator[str]:
+    for name, observer in inspect.getmembers(module, inspect.isclass):
+        if observer.__module__ == module.__name__ and name.endswith("Metrics"):
+            for each in collectors(observer):
+                kind = each._type
+                shown = each._name + ("_total" if kind == "counter" else "")
+                labels = ", ".join(f"`{label}`" for label in each._labelnames)
+                yield f"| `{shown}` | {kind} | {labels} | {each._documentation} |"

@@ -1,0 +1,173 @@
+"""The Python reference, from the docstrings of the public names."""
+
+from __future__ import annotations
+
+import ast
+import enum
+import importlib
+import inspect
+import textwrap
+from types import ModuleType
+from typing import Any, ForwardRef
+
+MODULES = (
+    "headgate",
+    "headgate.dispatch.registry",
+    "headgate.dispatch.config",
+    "headgate.integrations.fastapi",
+    "headgate.integrations.asgi",
+    "headgate.integrations.flask",
+    "headgate.integrations.django",
+    "headgate.integrations.functions",
+    "headgate.integrations.httpx",
+    "headgate.integrations.requests",
+    "headgate.testing",
+)
+LONGEST_LINE = 100
+
+
+def page() -> str:
+    """Every public name of each public module."""
+    lines: list[str] = []
+    for name in MODULES:
+        module = importlib.import_module(name)
+        lines += [f"## {name}", "", _doc(module), ""]
+        for public in sorted(_public(module)):
+            lines += _entry(public, getattr(module, public))
+    return "\n".join(lines)
+
+
+def _public(module: ModuleType) -> list[str]:
+    named = getattr(module, "__all__", None)
+    if named is not None:
+        return list(named)
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
+        and (inspect.isclass(value) or inspect.isfunction(value))
+    ]
+
+
+def _entry(name: str, value: Any) -> list[str]:
+    if inspect.isclass(value):
+        return _class(name, value)
+    if callable(value):
+        return [f"### `{name}`", "", *_code(_signature(name, value)), _doc(value), ""]
+    return [f"### `{name}`", "", f"`{value!r}`", ""]
+
+
+def _class(name: str, value: type) -> list[str]:
+    base = value.__mro__[1].__name__ if issubclass(value, Exception) else ""
+    lines = [f"### `{name}`", ""]
+    if issubclass(value, enum.Enum):
+        lines += [_doc(value), "", ", ".join(f"`{each.value}`" for each in value), ""]
+        return lines
+    lines += _code(_signature(name, value))
+    if base:
+        lines += [f"Is a `{base}`.", ""]
+    lines += [_doc(value), ""]
+    fields = _fields(value)
+    if fields:
+        lines += ["| | |", "|---|---|", *(f"| `{field}` | {about} |" for field, about in fields), ""]
+    for member, inner in vars(value).items():
+        if member.startswith("_"):
+            continue
+        function = inner.__func__ if isinstance(inner, classmethod | staticmethod) else inner
+        if isinstance(function, property) and inspect.getdoc(function):
+            lines += [f"**`{member}`**: {_doc(function)}", ""]
+        elif inspect.isfunction(function) and inspect.getdoc(function):
+            bound = not isinstance(inner, staticmethod)
+            lines += [*_code(_signature(member, function, without_first=bound)), _doc(function), ""]
+    return lines
+
+
+def _fields(value: type) -> list[tuple[str, str]]:
+    """Annotated attributes, with the text that stands below each in the source."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return []
+    found: list[tuple[str, str]] = []
+    body = tree.body if isinstance(tree, ast.ClassDef) else []
+    for statement, after in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        name = statement.target.id
+        if name.startswith("_") or "ClassVar" in ast.unparse(statement.annotation):
+            continue
+        told = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+        shown = f"{name}: {ast.unparse(statement.annotation)}".replace("|", "\\|")
+        found.append((shown, " ".join(str(told).split()).replace("|", "\\|")))
+    return found
+
+
+def _signature(name: str, value: Any, *, without_first: bool = False) -> str:
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return name
+    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    if without_first and parameters and parameters[0].name == "cls":
+        parameters = parameters[1:]
+    prefix = "async " if inspect.iscoroutinefunction(inspect.unwrap(value)) else ""
+    returns = signature.return_annotation
+    after = "" if inspect.isclass(value) or returns is inspect.Signature.empty else f" -> {_annotation(returns)}"
+    shown = _parameters(parameters)
+    line = f"{prefix}{name}({', '.join(shown)}){after}"
+    if len(line) <= LONGEST_LINE:
+        return line
+    inner = "".join(f"    {each},\n" for each in shown)
+    return f"{prefix}{name}(\n{inner}){after}"
+
+
+def _parameters(parameters: list[inspect.Parameter]) -> list[str]:
+    shown: list[str] = []
+    starred = False
+    for each in parameters:
+        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(each.kind, "")
+        if each.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
+            shown.append("*")
+        starred = starred or each.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+        text = stars + each.name
+        if each.annotation is not inspect.Parameter.empty:
+            text += f": {_annotation(each.annotation)}"
+        if each.default is not inspect.Parameter.empty:
+            text += f" = {_default(each.default)}"
+        shown.append(text)
+    return shown
+
+
+def _annotation(annotation: Any) -> str:
+    if isinstance(annotation, ForwardRef):
+        return annotation.__forward_arg__
+    if isinstance(annotation, str):
+        return annotation
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, enum.Enum):
+        return repr(value.value)
+    if callable(value):
+        return getattr(value, "__name__", "…")
+    shown = repr(value)
+    return "…" if shown.startswith("<") else shown
+
+
+def _code(text: str) -> list[str]:
+    return ["```python", text, "```", ""]
+
+
+def _doc(value: Any) -> str:
+    """The docstring, with its examples still indented, also where nothing else follows the first line."""
+    text = getattr(value, "__doc__", None) or ""
+    if inspect.ismodule(value):
+        return inspect.cleandoc(text)
+    try:
+        first = inspect.getsourcelines(inspect.unwrap(getattr(value, "fget", value)))[0][0]
+    except (OSError, TypeError):
+        return inspect.cleandoc(text)
+    indent = " " * (len(first) - len(first.lstrip()) + 4)
+    return "\n".join(line.removeprefix(indent) for line in text.strip().splitlines())

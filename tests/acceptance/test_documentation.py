@@ -1,0 +1,92 @@
+"""What the documents say is what happens: every block of the README and the tutorial is typed and run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.documents import Reader, assert_alike, assert_matches, blocks
+
+ROOT = Path(__file__).parents[2]
+FOREIGN = re.compile(r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
+def test_every_block_runs_as_it_is_written(page: str, tmp_path: Path, postgres_url: str) -> None:
+    replaced = {"postgresql://user:password@host/name": postgres_url}
+    with Reader(tmp_path, replaced=replaced) as reader:
+        for block in blocks(ROOT / page):
+            try:
+                reader.follow(block)
+            except (AssertionError, ValueError, RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
+                pytest.fail(f"{page}, line {block.line}: {error}\n{block.text}", pytrace=False)
+        assert not reader.unused, "saved, and never run"
+
+
+def test_make_run_is_headgate_serve() -> None:
+    """The README's `make run` is replaced by what it does; this is what it does."""
+    recipe = re.search(r"^run:.*\n\t@?(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    assert recipe[1] == "$(BIN)/headgate serve"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_site() -> None:
+    listed = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    for page in PAGES:
+        assert str(page.relative_to(ROOT / "docs")) in listed, "add it to mkdocs.yml"
+
+
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    ended = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > len(PAGES)
+    for page in pages:
+        text = page.read_text("utf-8")
+        assert not re.findall(r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>", text), (
+            page.name
+        )
+        assert "<!-- generated:" not in text
+    reference = tmp_path / "reference"
+    for page, mentioned in {
+        "http.html": "/api/v1/slots/{eventId}",
+        "cli.html": "headgate config history",
+        "metrics.html": "rate_limiter_window_lookahead_depth",
+        "python.html": "The event's slot: the one it has, or else the earliest free one",
+    }.items():
+        assert mentioned in unescape((reference / page).read_text("utf-8")), page
+
+
+def test_the_checks_can_fail() -> None:
+    assert_matches("a …\n…\nz\n", "a b\nc\nd\nz\n")
+    with pytest.raises(AssertionError):
+        assert_matches("a …\nz\n", "a b\nc\nz\n")
+    shown = {"at": "2030-03-01T16:00:02.371Z", "start": "2030-03-01T16:00:00.000Z", "delayMs": 1}
+    assert_alike(shown, shown | {"at": "2030-03-01T16:00:03.000Z", "delayMs": 2})
+    for wrong in ({"at": "2030-03-01T16:09:03.000Z"}, {"start": "2030-03-01T16:00:04.000Z"}, {"more": 1}):
+        with pytest.raises(AssertionError):
+            assert_alike(shown, shown | wrong)
