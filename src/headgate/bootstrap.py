@@ -160,12 +160,12 @@ async def slot_scheduler(
         cache_ttl=wanted.cache_ttl_seconds,
     ) as scheduler:
         try:
-            versions = await scheduler.history(wanted.default_config)
+            active = await scheduler.policy(wanted.default_config)
         except NotFound:
             policy = WindowPolicy(wanted.default_max_per_window, wanted.default_window)
-            versions = [await scheduler.configure(wanted.default_config, policy)]
+            active = await scheduler.ensure(wanted.default_config, policy)
         if observer is not None:
-            observer.remember(versions)
+            observer.remember([active])
             observer.learn_sizes_from(scheduler.history)
         yield scheduler
 

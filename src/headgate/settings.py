@@ -149,6 +149,11 @@ class Settings(BaseSettings):
     payments: PaymentSettings = PaymentSettings()
     sms: SmsSettings = SmsSettings()
 
+    @field_validator("log_format", "log_level", mode="before")
+    @classmethod
+    def _in_lower_case(cls, value: object) -> object:
+        return value.lower() if isinstance(value, str) else value
+
     @classmethod
     def load(cls, **overrides: Any) -> Settings:
         """The settings of this process; what is given by name here (unless None) wins over everything."""

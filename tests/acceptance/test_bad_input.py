@@ -30,6 +30,8 @@ def problem(answer: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"eventId": ""}, "eventId"),
         ({"eventId": "x" * 256}, "eventId"),
         ({"eventId": "a\nb"}, "eventId"),
+        ({"eventId": "a\x85b"}, "eventId"),
+        ({"eventId": "a\u2028b"}, "eventId"),
         ({"eventId": "\ud800"}, "eventId"),
         ({"eventId": ["x"]}, "eventId"),
         ({"requestedTime": "2027-01-01T00:00:00"}, "requestedTime"),
@@ -112,6 +114,10 @@ def test_an_unknown_config_is_404(http: httpx.Client) -> None:
         ({"calendar": {}}, "calendar.zone"),
         ({"calendar": {"zone": "Mars/Olympus"}}, "calendar.zone"),
         ({"calendar": {"zone": "UTC", "holidays": "XX"}}, "calendar.holidays"),
+        ({"calendar": {"zone": "UTC", "holidays": "US-"}}, "calendar.holidays"),
+        # Names the package of holidays has, but for no country.
+        ({"calendar": {"zone": "UTC", "holidays": "utils"}}, "calendar.holidays"),
+        ({"calendar": {"zone": "UTC", "holidays": "HolidayBase"}}, "calendar.holidays"),
         ({"calendar": {"zone": "UTC", "open": []}}, "calendar.open"),
         ({"calendar": {"zone": "UTC", "open": [{"days": ["FUNDAY"]}]}}, "calendar.open[0].days"),
         ({"calendar": {"zone": "UTC", "open": [{"from": "25:00"}]}}, "calendar.open[0].from"),
@@ -125,6 +131,19 @@ def test_a_bad_config_names_its_field(http: httpx.Client, change: dict[str, Any]
     body = problem(http.post("/admin/rate-limit/config", json=GOOD_CONFIG | change))
     assert body["field"] == field
     problem(http.get("/admin/rate-limit/config?name=bad-config"), 404)
+
+
+@pytest.mark.parametrize("seconds", ["1" + "0" * 400, "1e400", "-0.0", "0.0001", "true", '"4"'])
+def test_absurd_seconds_are_refused(http: httpx.Client, seconds: str) -> None:
+    raw = f'{{"configName": "bad-config", "maxPerWindow": 5, "windowSizeSecs": {seconds}}}'
+    answer = http.post("/admin/rate-limit/config", content=raw, headers={"Content-Type": "application/json"})
+    assert problem(answer)["field"] == "windowSizeSecs"
+
+
+def test_the_last_instant_of_all_is_refused_not_a_failure(http: httpx.Client) -> None:
+    """Rounded up to the millisecond it lies beyond the last window."""
+    slot = GOOD_SLOT | {"requestedTime": "2199-12-31T23:59:59.999999Z"}
+    assert problem(http.post("/api/v1/slots", json=slot), 503)["earliest"] is None
 
 
 @pytest.mark.parametrize(
@@ -167,4 +186,13 @@ def test_a_body_beyond_the_limit_is_413(http: httpx.Client, framing: bytes) -> N
             piece = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
             for _ in range(17):
                 connection.sendall(piece)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413")
+
+
+def test_a_second_content_type_does_not_lift_the_limit(http: httpx.Client) -> None:
+    with socket.create_connection((http.base_url.host, http.base_url.port or 80), timeout=30) as connection:
+        connection.sendall(
+            b"POST /api/v1/slots HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Type: text/csv\r\n"
+            b"Content-Length: 999999999\r\n\r\n"
+        )
         assert connection.recv(65536).startswith(b"HTTP/1.1 413")

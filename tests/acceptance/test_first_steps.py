@@ -62,8 +62,9 @@ def test_seconds_are_taken_for_the_window_too(http: httpx.Client) -> None:
     assert http.post("/admin/rate-limit/config", json=body).json()["windowSize"] == "PT0.5S"
 
 
-def test_ids_may_hold_anything_printable(http: httpx.Client) -> None:
-    event_id = "a/b c?d=e&f#ü/€/batch"
+def test_ids_may_hold_anything_but_control_characters(http: httpx.Client) -> None:
+    # Also other spaces, a joiner, a private and an unassigned code point.
+    event_id = "a/b c?d=e&f#ü/€\u00a0\u3000\u200d\ue000\u0378/batch"
     slot = http.post("/api/v1/slots", json={"eventId": event_id, "requestedTime": "2027-01-01T00:00:00Z"}).json()
     path = f"/api/v1/slots/{quote(event_id)}"
     assert http.get(path).json() == slot | {"existing": True}

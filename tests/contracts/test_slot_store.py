@@ -13,6 +13,7 @@ from headgate.iso8601 import from_ms, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler
+from headgate.slots.windows import LATEST_MS
 from tests.contracts.slot_ledger import check_ledger, windows_and_runs
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -211,6 +212,24 @@ async def test_history_keeps_every_version(slots: SlotStore) -> None:
     assert {version.created_at for version in history} == {from_ms(NOW)}
 
 
+async def test_of_those_who_create_a_config_at_once_one_does(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    policies = [WindowPolicy(limit, "PT4S") for limit in range(1, 9)]
+    versions = await asyncio.gather(*(scheduler.ensure("c", policy) for policy in policies))
+    (only,) = await slots.history("c")
+    assert versions == [only] * 8
+    assert await scheduler.ensure("c", WindowPolicy(99, "PT1S")) == only
+
+
+async def test_far_ahead_windows_end_with_the_time_that_is_taken(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(2, "P366D"), now_ms=NOW)
+    booked = await slots.book("c", wants(4, LATEST_MS - 2) + wants(1, LATEST_MS, "late"), now_ms=NOW)
+    assert all(isinstance(booking, SlotsExhausted) for booking in booked[-3:])
+    held = [booking for booking in booked if isinstance(booking, AssignedSlot)]
+    assert all(LATEST_MS - 2 <= slot.scheduled_ms < LATEST_MS for slot in held)
+    await check_ledger(slots, "c", NOW)
+
+
 async def test_concurrent_writers_lose_and_double_nothing(slots: SlotStore) -> None:
     await slots.configure("c", WindowPolicy(7, "PT4S"), now_ms=NOW)
     batches = [wants(13, prefix=f"w{n % 10}-") for n in range(20)]  # every batch comes twice
@@ -271,6 +290,7 @@ async def test_pruning_forgets_the_past_only(slots: SlotStore) -> None:
 async def test_odd_ids_survive(slots: SlotStore) -> None:
     await slots.configure("c", WindowPolicy(10_000, "PT4S"), now_ms=NOW)
     odd = ["'", '"', "a\\tb", "\\", "\\N", "ü√", "a b", "%s", "{}", "/../", "x" * 255, "🙂" * 60]
+    odd += ["\u00a0", "\u3000x", "a\u200db", "\ue000", "\u0378", "\uffff"]
     requests = [SlotRequest(event_id, T_MS) for event_id in odd] + wants(1000)
     booked = await book(slots, requests)
     assert [slot.event_id for slot in booked[: len(odd)]] == odd

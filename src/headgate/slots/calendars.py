@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from headgate.errors import ConfigurationError, InvalidInput
@@ -22,6 +22,8 @@ DAY_MS = 86_400_000
 DAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")
 _LATEST_MS = to_ms(LATEST)
 _MOST_RULES = 1000
+_PATIENCE_MS = 3660 * DAY_MS
+"""How far past its last blackout a calendar is searched: hours that open no window in ten years never will."""
 
 Interval = tuple[int, int]
 """Half open, in milliseconds: of an epoch, or of a local day."""
@@ -97,15 +99,22 @@ class Calendar:
     def next_open_window(self, earliest_ms: int, size_ms: int) -> int | None:
         """The start of the first epoch-aligned window at or after `earliest_ms` that is wholly open; None: never."""
         start = -(-earliest_ms // size_ms) * size_ms
-        while start + size_ms <= _LATEST_MS:
+        blackouts = self._closures
+        searched = max(start, blackouts[-1][1] if blackouts else 0) + _PATIENCE_MS
+        while start + size_ms <= _LATEST_MS and start <= searched:
             closed = self._first_closed(start, start + size_ms)
             if closed is None:
                 return start
-            reopened = self._first_open(closed)
-            if reopened is None:
+            candidate = self._next_candidate(closed, size_ms, searched)
+            if candidate is None:
                 return None
-            start = -(-reopened // size_ms) * size_ms
+            start = candidate
         return None
+
+    @cached_property
+    def _closures(self) -> tuple[Interval, ...]:
+        """The blackouts, ordered and disjoint."""
+        return tuple(_merged(self.blackouts))
 
     def _first_closed(self, start: int, end: int) -> int | None:
         """The first closed instant of [start, end), if there is one."""
@@ -117,14 +126,21 @@ class Calendar:
             at = interval[1]
         return None
 
-    def _first_open(self, at: int) -> int | None:
-        day = at // DAY_MS
-        while day * DAY_MS < _LATEST_MS:
-            for start, end in self._open_on(day):
-                if end > at:
-                    return max(start, at)
-            day += 1
+    def _next_candidate(self, at: int, size: int, searched: int) -> int | None:
+        """The first window after `at` that the hours of a single day leave open, or that may reach into the next."""
+        while at < _LATEST_MS and at <= searched:
+            at = self._after_blackout(at)
+            day_end = (at // DAY_MS + 1) * DAY_MS
+            for start, end in self._open_on(at // DAY_MS):
+                window = -(-max(start, at) // size) * size
+                if window < end and (window + size <= end or end == day_end):
+                    return window
+            at = day_end
         return None
+
+    def _after_blackout(self, at: int) -> int:
+        index = bisect_right(self._closures, (at, _LATEST_MS)) - 1
+        return max(at, self._closures[index][1]) if index >= 0 else at
 
     def _interval_at(self, at: int) -> Interval | None:
         intervals = self._open_on(at // DAY_MS)
@@ -137,7 +153,7 @@ class Calendar:
         if found is None:
             if len(self._days) >= 4096:
                 self._days.clear()
-            found = self._days[day] = tuple(_without(_merged(self._opened(day)), self.blackouts))
+            found = self._days[day] = tuple(_without(_merged(self._opened(day)), self._closures))
         return found
 
     def _opened(self, day: int) -> Iterator[Interval]:
@@ -192,9 +208,17 @@ def _offset_ms(zone: str, at_ms: int) -> int:
 def _holidays_of(code: str, year: int) -> frozenset[date]:
     # Imported when a calendar first needs it: the package is large.
     import holidays
+    from holidays.registry import COUNTRIES, FINANCIAL
 
-    country, _, part = code.partition("-")
-    return frozenset(holidays.country_holidays(country, subdiv=part or None, years=year))
+    country, dash, part = code.partition("-")
+    if dash and not part:
+        raise NotImplementedError
+    # Looked up first: the package would take any name it has for a country, its own functions too.
+    if any(country in codes for _, *codes in COUNTRIES.values()):
+        return frozenset(holidays.country_holidays(country, subdiv=part or None, years=year))
+    if any(country in codes for _, *codes in FINANCIAL.values()):
+        return frozenset(holidays.financial_holidays(country, subdiv=part or None, years=year))
+    raise NotImplementedError
 
 
 def _is_holiday(code: str, local_day: int) -> bool:
@@ -252,7 +276,7 @@ def _zone_name(value: object) -> str:
         zoneinfo.ZoneInfo(value)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
         raise ConfigurationError(
-            "calendar.zone", f"{value!r} is not a time zone; write an IANA name such as Europe/Berlin"
+            "calendar.zone", f"{value!r:.80} is not a time zone; write an IANA name such as Europe/Berlin"
         ) from None
     return value
 
@@ -298,7 +322,7 @@ def _holiday_code(value: object) -> str | None:
         _holidays_of(value, datetime.now(UTC).year)
     except NotImplementedError:
         raise ConfigurationError(
-            "calendar.holidays", f"{value!r} is not a known country; write for example US, DE or US-NY"
+            "calendar.holidays", f"{value!r:.80} is not a known country; write for example US, DE or US-NY"
         ) from None
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -12,6 +13,9 @@ from headgate.iso8601 import duration_ms, format_duration, from_ms, parse_durati
 from headgate.slots.calendars import Calendar
 
 LONGEST_ID = 255
+LONGEST_NAME = 128
+_FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, line separators, and surrogates that have lost their other half. `schemas.py` says the same."""
 MOST_PER_WINDOW = 2**31 - 1
 SHORTEST_WINDOW = timedelta(milliseconds=10)
 LONGEST_WINDOW = timedelta(days=366)
@@ -129,21 +133,27 @@ class AssignedSlot(NamedTuple):
 
 
 def checked_id(event_id: object, field: str = "event_id") -> str:
-    """An identifier of 1 to 255 printable characters."""
+    """An identifier of 1 to 255 characters, none of them a control character."""
     if not isinstance(event_id, str) or not event_id:
         raise InvalidInput(field, "must be a text of 1 to 255 characters")
     if len(event_id) > LONGEST_ID:
         raise InvalidInput(field, f"has {len(event_id)} characters; at most {LONGEST_ID} are allowed")
-    if not event_id.isprintable():
-        raise InvalidInput(field, "holds a control character; use printable ones only")
+    if not _is_plain(event_id):
+        raise InvalidInput(field, "holds a control character, a line separator or half a surrogate pair")
     return event_id
 
 
 def checked_name(name: object, field: str = "config_name") -> str:
-    """A config name: 1 to 128 printable characters."""
-    if not isinstance(name, str) or not name or len(name) > 128 or not name.isprintable():
-        raise InvalidInput(field, "must be a text of 1 to 128 printable characters")
+    """A config name: 1 to 128 characters, none of them a control character."""
+    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or not _is_plain(name):
+        raise InvalidInput(field, f"must be a text of 1 to {LONGEST_NAME} characters without control characters")
     return name
+
+
+def _is_plain(text: str) -> bool:
+    # Printable is nearly always so, and quicker to find out; by itself it would refuse spaces other than the common
+    # one, and whatever Unicode has named since this Python was built.
+    return text.isprintable() or _FORBIDDEN.search(text) is None
 
 
 def _limit(value: object) -> int:

@@ -76,12 +76,10 @@ class Occupancy:
     def taken(self, start_ms: int) -> int:
         """How many slots the window holds."""
         counts = self._counts.get(start_ms)
-        if counts is None:
-            if not self._is_known(start_ms):
-                self.learn_windows(start_ms, self.ledger.windows_from(start_ms, self._chunk), self._chunk)
-                return self.taken(start_ms)
-            return 0
-        return counts[0]
+        if counts is None and not self._is_known(start_ms):
+            self.learn_windows(start_ms, self.ledger.windows_from(start_ms, self._chunk), self._chunk)
+            counts = self._counts.get(start_ms)
+        return 0 if counts is None else counts[0]
 
     def first_free(self, start_ms: int) -> int:
         """The first open window at or after `start_ms` (itself open) that is not full; `LATEST_MS` if none."""

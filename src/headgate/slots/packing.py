@@ -48,11 +48,15 @@ class Packer:
         """Takes a place for an event that wants `requested_ms`, or nothing at all."""
         effective = requested_ms if requested_ms > self._now_ms else self._now_ms
         size = self._size
-        horizon = LATEST_MS if self._max_delay is None else min(effective + self._max_delay, LATEST_MS)
+        horizon = LATEST_MS - 1
+        if effective > horizon:
+            return Full(None)
+        if self._max_delay is not None:
+            horizon = min(effective + self._max_delay, horizon)
         start = self.first_window(effective)
-        low = effective if start < effective else start
-        if start > horizon or start >= LATEST_MS:
+        if start > horizon:
             return Full(start if start < LATEST_MS else None)
+        low = effective if start < effective else start
         high = min(start + size, horizon + 1)
         ordinal = self._occupancy.take(start)
         return Place(start, position(self._spread, ordinal, low, high, self._uniform))

@@ -26,8 +26,11 @@ class SlotStore(Protocol):
     at all, and whatever was returned survives a crash.
     """
 
-    async def configure(self, name: str, policy: WindowPolicy, *, now_ms: int | None = None) -> PolicyVersion:
-        """Makes `policy` the active version of `name`, recounting future windows if their size changed."""
+    async def configure(
+        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, only_if_absent: bool = False
+    ) -> PolicyVersion:
+        """Makes `policy` the active version of `name`, recounting future windows if their size changed; with
+        `only_if_absent`, a config that is there is left as it is. Returns the version that is active now."""
         ...
 
     async def history(self, name: str) -> list[PolicyVersion]:

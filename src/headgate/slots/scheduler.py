@@ -85,12 +85,24 @@ class SlotScheduler:
 
     async def configure(self, name: str, policy: WindowPolicy, *, now: datetime | None = None) -> PolicyVersion:
         """Makes `policy` the active version of `name`. Effective from the next call on any node."""
+        return await self._configure(name, policy, now, only_if_absent=False)
+
+    async def ensure(self, name: str, policy: WindowPolicy) -> PolicyVersion:
+        """The active version of `name`; `policy` becomes its first one if there is none, for whoever asks first."""
+        return await self._configure(name, policy, None, only_if_absent=True)
+
+    async def _configure(
+        self, name: str, policy: WindowPolicy, now: datetime | None, *, only_if_absent: bool
+    ) -> PolicyVersion:
         checked_name(name)
-        now_ms = None if now is None else to_ms(now)
+        now_ms = None if now is None else to_ms(parse_instant(now, "now"))
         at = int(time.time() * 1000) if now_ms is None else now_ms
-        if not ever_opens(policy, at, duration_ms(OPENS_WITHIN)):
+        # On a thread: a calendar that never opens takes a while to be found out.
+        if not await asyncio.to_thread(ever_opens, policy, at, duration_ms(OPENS_WITHIN)):
             raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
-        version = await self._retried(name, lambda: self._store.configure(name, policy, now_ms=now_ms))
+        version = await self._retried(
+            name, lambda: self._store.configure(name, policy, now_ms=now_ms, only_if_absent=only_if_absent)
+        )
         self._policies[name] = time.monotonic(), version
         return version
 
@@ -175,7 +187,7 @@ class SlotScheduler:
     async def cancel(self, event_id: str) -> AssignedSlot:
         """Gives the event's slot back; its room is free from the next call on."""
         checked_id(event_id)
-        slot = await self._retried(event_id, lambda: self._store.cancel(event_id))
+        slot = await self._retried(None, lambda: self._store.cancel(event_id))
         if slot is None:
             raise NotFound("slot", event_id)
         return slot
@@ -207,7 +219,8 @@ class SlotScheduler:
         """
         leaked: list[AssignedSlot] = []
         cursor: tuple[int, str] | None = None
-        while slots := await self._store.booked(to_ms(before), cursor, page):
+        until = to_ms(parse_instant(before, "before"))
+        while slots := await self._store.booked(until, cursor, page):
             known = await started(slots)
             for slot in slots:
                 if slot.event_id in known:
@@ -223,6 +236,7 @@ class SlotScheduler:
 
     async def prune(self, before: datetime) -> Pruned:
         """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot."""
+        before = parse_instant(before, "before")
         if before > datetime.now(UTC):
             raise InvalidInput("before", "lies in the future; slots that are still to come are not forgotten")
         return await self._store.prune(to_ms(before))
@@ -247,13 +261,14 @@ class SlotScheduler:
         self._observer.booked(name, bookings, time.perf_counter() - started)
         return bookings
 
-    async def _retried(self, name: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retried(self, name: str | None, work: Callable[[], Awaitable[T]]) -> T:
         """Runs a transaction again when another config's writer booked the same event at the same time."""
         for attempt in range(1, MOST_TRIES + 1):
             try:
                 return await work()
             except Conflict:
-                self._observer.contended(name)
+                if name is not None:
+                    self._observer.contended(name)
                 if attempt == MOST_TRIES:
                     raise
         raise AssertionError("unreachable")

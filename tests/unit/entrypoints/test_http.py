@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -12,8 +13,11 @@ import structlog
 
 from headgate.entrypoints.http import health
 from headgate.entrypoints.http.app import create_app
+from headgate.entrypoints.http.stream import book_stream
 from headgate.errors import ConfigurationError, StoreUnavailable
 from headgate.settings import Settings
+from headgate.slots import SlotScheduler
+from headgate.testing import eventually
 
 SLOT = {"eventId": "x", "requestedTime": "2027-01-01T00:00:00Z"}
 
@@ -109,8 +113,6 @@ async def test_readiness_names_the_dependency_that_fails(monkeypatch: pytest.Mon
         raise StoreUnavailable("somebody@10.0.0.1 does not answer")
 
     async def hung() -> None:
-        import asyncio
-
         await asyncio.Event().wait()
 
     monkeypatch.setattr(health, "PATIENCE_SECONDS", 0.01)
@@ -147,3 +149,35 @@ async def test_what_nobody_caught_is_a_problem_without_the_inside(monkeypatch: p
     failures = [entry for entry in logged if entry["event"] == "request failed"]
     assert [failure["request_id"] for failure in failures] == [answer.headers["X-Request-ID"] for answer in answers]
     assert all(failure["exc_info"] for failure in failures)
+
+
+async def test_names_of_no_config_use_up_no_labels() -> None:
+    async with opened() as client:
+        for number in range(5):
+            body = SLOT | {"configName": f"typo-{number}"}
+            assert (await client.post("/api/v1/slots", json=body)).status_code == 404
+        metrics = (await client.get("/metrics")).text
+    assert "typo-" not in metrics
+    assert 'rate_limiter_slot_assignment_failures_total{config="(other)",reason="NotFound"} 5.0' in metrics
+
+
+async def test_a_stream_that_breaks_leaves_no_task_behind() -> None:
+    """With more lines waiting than the queue holds, the reader must not wait for room that nobody makes."""
+
+    class Broken:
+        async def book(self, *_: object) -> None:
+            raise KeyError("broken")
+
+    line = b'{"eventId":"x","requestedTime":"2027-01-01T00:00:00Z"}\n'
+
+    async def receive() -> dict[str, object]:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": line * 100, "more_body": True}
+
+    async def send(_message: object) -> None:
+        await asyncio.sleep(0)
+
+    before = asyncio.all_tasks()
+    with pytest.raises(KeyError):
+        await book_stream(cast(SlotScheduler, Broken()), "default", receive, send, 10)  # type: ignore[arg-type]
+    await eventually(lambda: asyncio.all_tasks() == before)

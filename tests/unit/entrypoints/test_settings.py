@@ -136,6 +136,12 @@ def test_misspelt_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unknown_variables() == ["HEADGATE_DATABSE_URL"]
 
 
+def test_levels_and_formats_are_taken_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_LOG_LEVEL", "WARNING")
+    monkeypatch.setenv("HEADGATE_LOG_FORMAT", "Json")
+    assert (Settings.load().log_level, Settings.load().log_format) == ("warning", "json")
+
+
 def test_every_setting_is_documented_with_its_default() -> None:
     page = (Path(__file__).parents[3] / "docs/reference/settings.md").read_text()
     cells = [

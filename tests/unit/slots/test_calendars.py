@@ -178,3 +178,46 @@ def test_a_calendar_survives_the_wire() -> None:
         "blackouts": [{"from": "2027-03-20T00:00:00.000Z", "to": "2027-03-21T00:00:00.000Z"}],
     }
     assert Calendar.from_json(calendar).to_json() == calendar
+
+
+def test_hours_that_never_hold_a_window_are_found_out_soon() -> None:
+    """Looked for once a day for ten years, not in each of a day's openings until 2200."""
+    looks = 0
+
+    class Counted(Calendar):
+        def _open_on(self, day: int) -> tuple[tuple[int, int], ...]:
+            nonlocal looks
+            looks += 1
+            return super()._open_on(day)
+
+    minutes = [f"{n // 60:02d}:{n % 60:02d}" for n in range(0, 1440, 2)]
+    many = [{"from": minute, "to": f"{minute}:01"} for minute in minutes]
+    for hours in (many, [{"from": "09:30", "to": "10:15"}], [{"from": "23:30", "to": "00:15"}]):
+        looks = 0
+        size = 4000 if hours is many else HOUR
+        calendar = Counted.from_json({"zone": "UTC", "open": hours})
+        assert calendar.next_open_window(to_ms(utc(2027, 1, 1)), size) is None
+        assert looks < 4 * 3700
+
+
+def test_a_long_blackout_is_left_at_its_end_without_walking_through_it() -> None:
+    blackouts = [
+        {"from": "2030-01-01T00:00:00Z", "to": "2150-06-01T00:00:00Z"},
+        {"from": "2027-01-01T00:00:00Z", "to": "2031-01-01T00:00:00Z"},
+    ]
+    calendar = Calendar.from_json({"zone": "Europe/Berlin", "open": [{"days": ["TUE"]}], "blackouts": blackouts})
+    # 2150-06-01 is a Monday; Tuesday begins at 22:00 UTC, in summer time.
+    assert calendar.next_open_window(to_ms(utc(2027, 1, 1)), HOUR) == to_ms(utc(2150, 6, 1, 22))
+    assert len(calendar._days) < 10
+
+
+@pytest.mark.parametrize("code", ["utils", "registry", "HolidayBase", "UnitedStates", "US-", "US-XX", "us", "", "-"])
+def test_only_codes_of_countries_and_exchanges_are_taken(code: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"calendar\.holidays"):
+        Calendar.from_json({"zone": "UTC", "holidays": code})
+
+
+@pytest.mark.parametrize("code", ["US", "USA", "DE-BY", "ECB", "XNYS"])
+def test_countries_their_parts_and_exchanges_have_holidays(code: str) -> None:
+    calendar = Calendar.from_json({"zone": "UTC", "holidays": code})
+    assert calendar.next_open_window(to_ms(utc(2027, 1, 1)), HOUR) != to_ms(utc(2027, 1, 1))

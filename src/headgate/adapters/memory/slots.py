@@ -70,9 +70,13 @@ class MemorySlotStore:
         self._configs: dict[str, _Config] = {}
         self._slots: dict[str, AssignedSlot] = {}
 
-    async def configure(self, name: str, policy: WindowPolicy, *, now_ms: int | None = None) -> PolicyVersion:
+    async def configure(
+        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, only_if_absent: bool = False
+    ) -> PolicyVersion:
         now_ms = self._now(now_ms)
         config = self._configs.get(name)
+        if config is not None and only_if_absent:
+            return config.active
         version = PolicyVersion(name, config.active.version + 1 if config else 1, policy, from_ms(now_ms))
         if config is None:
             self._configs[name] = _Config([version])

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from headgate.errors import HeadgateError, SlotsExhausted
+from headgate.errors import HeadgateError, NotFound, SlotsExhausted
 from headgate.slots.model import AssignedSlot, PolicyVersion
 from headgate.slots.packing import Booking
 
@@ -86,7 +86,9 @@ class SlotMetrics:
             self._sizes[version.name, version.version] = version.policy.size_ms
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
-        label = self._label(name)
+        # A name that is no config's must not use up a label: typing mistakes are without number.
+        missing = all(isinstance(booking, NotFound) for booking in bookings)
+        label = OTHER if missing else self._label(name)
         self._transactions.labels(label).observe(seconds)
         self._batches.labels(label).observe(len(bookings))
         outcomes = Tally(_outcome(booking) for booking in bookings)

@@ -32,8 +32,10 @@ class SqlSlotStore:
 
             self._book = Booker().book
 
-    async def configure(self, name: str, policy: WindowPolicy, *, now_ms: int | None = None) -> PolicyVersion:
-        return await self._database.write(slots.configure, name, policy, now_ms)
+    async def configure(
+        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, only_if_absent: bool = False
+    ) -> PolicyVersion:
+        return await self._database.write(slots.configure, name, policy, now_ms, only_if_absent)
 
     async def history(self, name: str) -> list[PolicyVersion]:
         return await self._database.read(slots.history, name)

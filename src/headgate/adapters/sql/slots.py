@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Row
 from headgate.adapters.sql.instants import InstantText
 from headgate.adapters.sql.slot_tables import slot, slot_config, slot_policy, slot_run, slot_window
 from headgate.adapters.sql.tables import now
-from headgate.errors import NotFound
+from headgate.errors import Conflict, NotFound
 from headgate.iso8601 import from_ms, to_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
@@ -67,9 +67,13 @@ class SqlLedger:
         return None if row is None else FullRun(to_ms(row.window_start), to_ms(row.resume_at))
 
 
-def configure(connection: Connection, name: str, policy: WindowPolicy, now_ms: int | None) -> PolicyVersion:
+def configure(
+    connection: Connection, name: str, policy: WindowPolicy, now_ms: int | None, only_if_absent: bool
+) -> PolicyVersion:
     """Adds a version and makes it the active one; recounts windows and runs where the change makes them differ."""
     active = lock_active(connection, name)
+    if active is not None and only_if_absent:
+        return active
     now_ms = _now_ms(connection, now_ms)
     version = PolicyVersion(name, active.version + 1 if active else 1, policy, from_ms(now_ms))
     connection.execute(
@@ -140,6 +144,9 @@ def cancel(connection: Connection, event_id: str) -> AssignedSlot | None:
     had = find_all(connection, [event_id]).get(event_id)
     if had is None or active is None:
         return None
+    if had.config_name != config_name:
+        # Cancelled and booked again elsewhere while this waited: the lock it holds is not the one it needs.
+        raise Conflict
     connection.execute(slot.delete().where(slot.c.event_id == event_id))
     occupancy = Occupancy(active.policy, SqlLedger(connection, config_name), chunk=1)
     window = align(had.scheduled_ms, active.policy.size_ms)

@@ -53,7 +53,7 @@ async def book(scope: Scope, receive: Receive, send: Send) -> None:
     kind = media_type(scope)
     told = services(scope)
     config_name = checked_name(QueryParams(scope["query_string"]).get("configName", told.settings.slots.default_config))
-    if kind.startswith(STREAMED[:3]):
+    if kind in STREAMED[:3]:
         # Looked up before the first byte is sent: an unknown config can still be a 404 of the whole stream.
         await told.slots.policy(config_name)
         await book_stream(told.slots, config_name, receive, send, told.settings.slots.bulk_batch)
@@ -68,7 +68,7 @@ async def _book_object(told: Services, default: str, receive: Receive, send: Sen
     only(value, ("configName", "events"))
     name, events, most = value.get("configName"), required(value, "events"), told.settings.http.max_batch
     if name is not None and (not isinstance(name, str) or not name):
-        raise invalid("configName", "must be a text of 1 to 128 printable characters")
+        raise invalid("configName", "must be a text of 1 to 128 characters")
     if not isinstance(events, list) or len(events) > most:
         raise invalid("events", f"must be a list of at most {most} events; stream more as application/x-ndjson")
     requests = [_request(event, f"events[{index}]") for index, event in enumerate(events)]

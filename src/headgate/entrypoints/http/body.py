@@ -28,14 +28,8 @@ class BodyLimit:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "DELETE"):
             await self._app(scope, receive, send)
             return
-        length: bytes | None = None
-        streamed = False
-        for name, value in scope["headers"]:
-            if name == b"content-length":
-                length = value
-            elif name == b"content-type":
-                streamed = value.startswith(STREAMED)
-        if streamed:
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), None)
+        if media_type(scope) in STREAMED:
             await self._app(scope, receive, send)
         elif length is None:
             await self._app(scope, self._counted(receive), send)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 from typing import Any
 
@@ -157,7 +156,7 @@ def _window(value: dict[str, Any]) -> str | timedelta:
         text: str = value["windowSize"]
         return text
     seconds = value["windowSizeSecs"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise invalid("windowSizeSecs", "must be a number of seconds")
     if not 0.01 <= seconds <= 366 * 86_400:
         raise invalid("windowSizeSecs", "must be from 0.01 to 31622400 seconds")

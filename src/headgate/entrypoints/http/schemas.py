@@ -12,19 +12,23 @@ _INSTANT_PATTERN = (
     r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-](0[0-9]|1[0-3]):[0-5][0-9])$"
 )
 
+PLAIN = r"^[^\u0000-\u001F\u007F-\u009F\u2028\u2029]+$"
+"""What `checked_id` and `checked_name` take. They refuse lone surrogates too, which no JSON text may hold."""
+
 EVENT_ID: dict[str, Any] = {
     "type": "string",
     "minLength": 1,
     "maxLength": 255,
-    "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$",
-    "description": "Your name for the event: 1 to 255 printable characters. The same id always gets the same slot.",
+    "pattern": PLAIN,
+    "description": "Your name for the event: 1 to 255 characters, none of them a control character or a line separator."
+    " The same id always gets the same slot.",
     "example": "pay-123",
 }
 CONFIG_NAME: dict[str, Any] = {
     "type": "string",
     "minLength": 1,
     "maxLength": 128,
-    "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$",
+    "pattern": PLAIN,
     "description": "Which config's windows to use; left out, the service's default config.",
     "example": "default",
 }

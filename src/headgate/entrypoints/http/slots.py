@@ -83,7 +83,7 @@ def slot_members(value: dict[str, Any], prefix: str = "") -> tuple[str, str | No
         reason = "must be a string such as 2027-03-01T16:00:00Z" if requested is not None else "is required"
         raise invalid(f"{prefix}requestedTime", reason)
     if config_name is not None and (not isinstance(config_name, str) or not config_name):
-        raise invalid(f"{prefix}configName", "must be a text of 1 to 128 printable characters")
+        raise invalid(f"{prefix}configName", "must be a text of 1 to 128 characters")
     if len(value) > 2 + ("configName" in value):
         unknown = next(member for member in value if member not in MEMBERS)
         raise invalid(f"{prefix}{unknown}", f"is unknown; known are {', '.join(MEMBERS)}")

@@ -116,14 +116,17 @@ async def _book(slots: SlotScheduler, config_name: str, receive: Receive, answer
 
 async def _read(receive: Receive, config_name: str, lines: asyncio.Queue[Line | None]) -> None:
     """Puts each line of the body into the queue, and None after the last."""
+    number = 0
     try:
-        number = 0
         async for raw in _split(receive):
             number += 1
             if raw is None or raw.strip():
                 await lines.put(_line(number, raw, config_name))
-    finally:
+    except Exception:
         await lines.put(None)
+        raise
+    # Not when cancelled: nobody takes from the queue then, and putting would wait for ever.
+    await lines.put(None)
 
 
 async def _split(receive: Receive) -> AsyncIterator[bytes | None]:

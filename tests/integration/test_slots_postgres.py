@@ -1,0 +1,39 @@
+"""Slots on PostgreSQL where two writers meet at a point that only its locks make reachable."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+from tests.contracts.slot_ledger import check_ledger
+from tests.contracts.test_slot_store import NOW, T
+
+from headgate.bootstrap import slot_store
+from headgate.slots import SlotScheduler, WindowPolicy
+from headgate.testing import eventually
+
+
+async def test_an_event_that_moves_to_another_config_while_it_is_cancelled_frees_room_there(postgres_url: str) -> None:
+    store = await slot_store(postgres_url)
+    async with SlotScheduler(store) as slots:
+        for name in ("a", "b"):
+            await slots.configure(name, WindowPolicy(1, "PT4S"))
+            await slots.assign(f"in-{name}", name, T)
+        async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
+            async with other.transaction():
+                await other.execute("SELECT * FROM headgate_slot_config WHERE name = 'a' FOR UPDATE")
+                cancelling = asyncio.create_task(slots.cancel("in-a"))
+                async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watching:
+
+                    async def waits() -> object:
+                        found = await watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+                        return await found.fetchone()
+
+                    await eventually(waits)
+                # Both change places, which leaves every counter as it should be.
+                await other.execute(
+                    "UPDATE headgate_slot SET config_name = CASE config_name WHEN 'a' THEN 'b' ELSE 'a' END"
+                )
+            assert (await cancelling).config_name == "b"
+        assert sum((await check_ledger(store, "a", NOW)).values()) == 1
+        assert await check_ledger(store, "b", NOW) == {}
