@@ -58,6 +58,7 @@ from headgate.slots.scheduler import SlotScheduler
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from headgate.adapters.temporal.client import Security
     from headgate.adapters.temporal.crew import TemporalCrew
     from headgate.apps.payments.downstream.simulator import Simulator
     from headgate.apps.payments.intake import PaymentIntake
@@ -177,7 +178,9 @@ async def temporal_engine(settings: Settings, outcomes: Outcomes | None = None) 
     from headgate.adapters.temporal.client import connect_for_dispatch
     from headgate.adapters.temporal.engine import TemporalEngine
 
-    return TemporalEngine(await connect_for_dispatch(address, settings.temporal_namespace, lazy=True), outcomes)
+    security = _temporal_security(settings)
+    client = await connect_for_dispatch(address, settings.temporal_namespace, lazy=True, security=security)
+    return TemporalEngine(client, outcomes)
 
 
 async def temporal_crew(
@@ -202,7 +205,7 @@ async def temporal_crew(
         if observer is not None:
             observer.measured(item_type, (await store.stats(item_type)).depth)
 
-    client = await connect(address, settings.temporal_namespace)
+    client = await connect(address, settings.temporal_namespace, security=_temporal_security(settings))
     outcomes = OutcomeReporter(store, observer=observer)
     cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer)
     schedules = DispatchSchedules(client)
@@ -216,6 +219,19 @@ async def temporal_crew(
         outcomes=outcomes,
         guard=guard,
         options=WorkerOptions(deployment=None if build is None else versioned(build)),
+    )
+
+
+def _temporal_security(settings: Settings) -> Security:
+    from headgate.adapters.temporal.client import Security
+
+    key = settings.temporal_api_key
+    return Security(
+        tls=settings.temporal_tls,
+        api_key=None if key is None else key.get_secret_value(),
+        ca_file=settings.temporal_ca_file,
+        cert_file=settings.temporal_cert_file,
+        key_file=settings.temporal_key_file,
     )
 
 
@@ -316,7 +332,8 @@ async def payments(
         from headgate.apps.payments.workflow_intake import WorkflowIntake
 
         domain = on_temporal(domain, steps, desk)
-        client = await connect(_temporal_address(settings), settings.temporal_namespace, lazy=True)
+        address, security = _temporal_address(settings), _temporal_security(settings)
+        client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
         yield Payments(WorkflowIntake(client, domain.init_task_queue), desk, store, domain, simulator)
 
 

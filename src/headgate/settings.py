@@ -137,6 +137,11 @@ class Settings(BaseSettings):
     temporal_namespace: str = "default"
     temporal_build_id: str | None = Field(None, min_length=1, max_length=255)
     """Names the build of this process's workers, which makes them versioned; unset, they are not."""
+    temporal_tls: bool = False
+    temporal_api_key: SecretStr | None = Field(None, min_length=1)
+    temporal_ca_file: Path | None = None
+    temporal_cert_file: Path | None = None
+    temporal_key_file: Path | None = None
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65_535)
     api_token: SecretStr | None = Field(None, min_length=1)

@@ -153,5 +153,6 @@ def test_every_setting_is_documented_with_its_default() -> None:
     for name, value in settings.items():
         for inner, default in value.items() if isinstance(value, dict) else [("", value)]:
             variable = f"HEADGATE_{name}{'_' if inner else ''}{inner}".upper()
-            expected[variable] = "" if default is None else str(default)
+            shown = str(default).lower() if isinstance(default, bool) else str(default)
+            expected[variable] = "" if default is None else shown
     assert documented == expected, "docs/reference/settings.md and settings.py differ: add or change its row"

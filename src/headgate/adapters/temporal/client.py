@@ -2,30 +2,77 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from pathlib import Path
+
 from temporalio.client import Client
-from temporalio.service import RetryConfig
+from temporalio.service import RetryConfig, TLSConfig
 
 from headgate.adapters.temporal.converter import DATA_CONVERTER
-from headgate.errors import StoreUnavailable
+from headgate.errors import ConfigurationError, StoreUnavailable
 
 IMPATIENT = RetryConfig(max_retries=2, max_elapsed_time_millis=2_000)
 """A dispatcher that is refused gives its claims back within about a second, instead of sitting on them."""
 
 
-async def connect(address: str, namespace: str = "default", *, lazy: bool = False) -> Client:
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How the connection is protected: with anything set it is TLS, with nothing it is not."""
+
+    tls: bool = False
+    """By the authorities this machine trusts."""
+    api_key: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    """The authority that signed the server's certificate."""
+    cert_file: Path | None = None
+    """This client's own certificate, with `key_file`."""
+    key_file: Path | None = None
+
+    def config(self) -> bool | TLSConfig:
+        if (self.cert_file is None) != (self.key_file is None):
+            missing = "temporal_key_file" if self.key_file is None else "temporal_cert_file"
+            raise ConfigurationError(missing, "is not set; a certificate and its key go together")
+        if self.ca_file is None and self.cert_file is None:
+            return self.tls or self.api_key is not None
+        return TLSConfig(
+            server_root_ca_cert=_read(self.ca_file, "temporal_ca_file"),
+            client_cert=_read(self.cert_file, "temporal_cert_file"),
+            client_private_key=_read(self.key_file, "temporal_key_file"),
+        )
+
+
+OPEN = Security()
+
+
+async def connect(address: str, namespace: str = "default", *, lazy: bool = False, security: Security = OPEN) -> Client:
     """A client for workers: calls are retried as long as the SDK sees fit. `lazy` connects with the first call."""
-    return await _connect(address, namespace, RetryConfig(), lazy)
+    return await _connect(address, namespace, RetryConfig(), lazy, security)
 
 
-async def connect_for_dispatch(address: str, namespace: str = "default", *, lazy: bool = False) -> Client:
+async def connect_for_dispatch(
+    address: str, namespace: str = "default", *, lazy: bool = False, security: Security = OPEN
+) -> Client:
     """A client for `TemporalEngine`: a refusal surfaces quickly."""
-    return await _connect(address, namespace, IMPATIENT, lazy)
+    return await _connect(address, namespace, IMPATIENT, lazy, security)
 
 
-async def _connect(address: str, namespace: str, retry: RetryConfig, lazy: bool) -> Client:
+async def _connect(address: str, namespace: str, retry: RetryConfig, lazy: bool, security: Security) -> Client:
     try:
         return await Client.connect(
-            address, namespace=namespace, data_converter=DATA_CONVERTER, retry_config=retry, lazy=lazy
+            address,
+            namespace=namespace,
+            data_converter=DATA_CONVERTER,
+            retry_config=retry,
+            lazy=lazy,
+            tls=security.config(),
+            api_key=security.api_key,
         )
     except RuntimeError as error:
         raise StoreUnavailable(f"no Temporal answers at {address}: {error}") from error
+
+
+def _read(path: Path | None, setting: str) -> bytes | None:
+    try:
+        return None if path is None else path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(setting, f"{path} can't be read: {error.strerror}") from error
