@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,6 +45,8 @@ from headgate.apps.notifications.ports import MessageLog, NotificationObserver, 
 from headgate.apps.payments.domain import ITEM_TYPE as PAYMENT
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.guard import PlanGuard
+from headgate.dispatch.meter import QueueMeter
 from headgate.dispatch.ports import DispatchObserver, Guard, Outcomes, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.queue import Store as QueueStore
@@ -50,7 +54,7 @@ from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import ConfigurationError, NotFound
-from headgate.settings import Settings
+from headgate.settings import DispatchSettings, Settings
 from headgate.slots.model import WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler
@@ -171,6 +175,108 @@ async def slot_scheduler(
         yield scheduler
 
 
+@asynccontextmanager
+async def dispatch_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
+    """The queue of a settings tree."""
+    store = await queue_store(settings.database_url, pool_size=settings.database_pool_size)
+    async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
+        yield queue
+
+
+def dispatch_observer(registry: CollectorRegistry | None) -> DispatchObserver | None:
+    """Counts dispatch in `registry`, if one is given."""
+    if registry is None:
+        return None
+    # Imported here: metrics come with the server, and the library works without it.
+    from headgate.adapters.prometheus.dispatch import DispatchMetrics
+
+    return DispatchMetrics(registry)
+
+
+def domains(settings: Settings) -> Registry:
+    """The item types this process knows: those of installed packages (entry points `headgate.domains`) and those the
+    settings name."""
+    registry = Registry()
+    named = [name.strip() for name in settings.dispatch.domains.split(",") if name.strip()]
+    for name in [*(point.value for point in entry_points(group="headgate.domains")), *named]:
+        for domain in _loaded(name, settings):
+            registry.add(domain)
+    return registry
+
+
+def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory are found
+    try:
+        found = getattr(import_module(module), attribute or "domain")
+        if callable(found):
+            found = found(settings)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError("dispatch.domains", f"{name!r} can't be loaded: {error}") from error
+    loaded = [found] if isinstance(found, Domain) else list(found) if isinstance(found, Iterable) else []
+    if not loaded or not all(isinstance(each, Domain) for each in loaded):
+        raise ConfigurationError("dispatch.domains", f"{name!r} is no Domain, no Registry and makes none")
+    return loaded
+
+
+@asynccontextmanager
+async def dispatch_guard(settings: Settings) -> AsyncIterator[Guard]:
+    """Holds executions to the plans of the settings' database."""
+    async with admission(settings) as limits:
+        yield PlanGuard(limits.limiter)
+
+
+@asynccontextmanager
+async def local_dispatch(
+    queue: DispatchQueue,
+    domains: Iterable[Domain],
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+    limits: DispatchSettings | None = None,
+) -> AsyncIterator[WorkflowEngine]:
+    """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
+    grace, and gives the rest back."""
+    registry = Registry(*domains)
+    for domain in registry:
+        await queue.define(domain.config)
+    limits = limits or DispatchSettings()
+    outcomes = OutcomeReporter(queue.store, observer=observer)
+    engine = LocalEngine(registry, outcomes, guard=guard, concurrency=limits.concurrency, backlog=limits.backlog)
+    worker = DispatchWorker(queue.store, engine, [domain.item_type for domain in registry], observer=observer)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield engine
+    finally:
+        worker.stop()
+        await running
+        await outcomes.close()
+
+
+@asynccontextmanager
+async def dispatching(
+    settings: Settings, *, guard: Guard | None = None, observer: DispatchObserver | None = None
+) -> AsyncIterator[DispatchQueue]:
+    """The queue of a service, measured; the domains of the settings are dispatched beside it, if that is left to it."""
+    known = domains(settings)
+    wanted = settings.dispatch
+    inline = wanted.worker == "inline" or (wanted.worker == "auto" and settings.temporal_address is None)
+    async with dispatch_queue(settings) as queue, AsyncExitStack() as running:
+        for domain in known:
+            await queue.define(domain.config)
+        if observer is not None:
+            metering = asyncio.create_task(QueueMeter(queue.store, observer).run())
+            running.callback(metering.cancel)
+        if inline and len(known):
+            await running.enter_async_context(
+                local_dispatch(queue, known, guard=guard, observer=observer, limits=wanted)
+            )
+        yield queue
+
+
 async def temporal_engine(settings: Settings, outcomes: Outcomes | None = None) -> WorkflowEngine:
     """The engine on the settings' Temporal; it connects when first used."""
     address = _temporal_address(settings)
@@ -243,33 +349,6 @@ def _temporal_address(settings: Settings) -> str:
     return settings.temporal_address
 
 
-@asynccontextmanager
-async def dispatch_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
-    """The queue of a settings tree."""
-    store = await queue_store(settings.database_url, pool_size=settings.database_pool_size)
-    async with DispatchQueue(store) as queue:
-        yield queue
-
-
-@asynccontextmanager
-async def local_dispatch(
-    queue: DispatchQueue, domains: Iterable[Domain], *, guard: Guard | None = None
-) -> AsyncIterator[WorkflowEngine]:
-    """Inside, this process claims, starts and executes the items of some domains. Leaving gives back what has not
-    begun and lets the rest finish."""
-    registry = Registry(*domains)
-    outcomes = OutcomeReporter(queue.store)
-    engine = LocalEngine(registry, outcomes, guard=guard)
-    worker = DispatchWorker(queue.store, engine, [domain.item_type for domain in registry])
-    running = asyncio.create_task(worker.run())
-    try:
-        yield engine
-    finally:
-        worker.stop()
-        await running
-        await outcomes.close()
-
-
 class Payments(NamedTuple):
     """The payments application of a settings tree."""
 
@@ -293,6 +372,7 @@ async def payments(
     execute: bool = False,
     notifications: Notifications | None = None,
     simulator: Simulator | None = None,
+    observer: DispatchObserver | None = None,
 ) -> AsyncIterator[Payments]:
     """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
     wherever they are."""
@@ -319,7 +399,9 @@ async def payments(
         if settings.temporal_address is not None:
             engine = await temporal_engine(settings, OutcomeReporter(queue.store))
         elif execute:
-            engine = await opened.enter_async_context(local_dispatch(queue, [domain]))
+            engine = await opened.enter_async_context(
+                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch)
+            )
         direct = wanted.mode == "direct" and engine is not None
         release = DirectRelease(queue.store, engine) if direct and engine is not None else leave_to_dispatcher
         desk = PaymentIntake(store, slots, rules=rules, slot_config=wanted.config, release=release)

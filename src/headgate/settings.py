@@ -78,6 +78,21 @@ class LimitSettings(_Section):
     """After how long a plan changed by another process is in force here."""
 
 
+class DispatchSettings(_Section):
+    """Dispatch, for `HEADGATE_DISPATCH_…`."""
+
+    domains: str = ""
+    """Item types of your own, as `package.module:name` with commas between: a `Domain`, a `Registry`, or a function of
+    the settings that returns one."""
+    worker: Literal["auto", "inline", "worker"] = "auto"
+    """Who dispatches without Temporal: the service itself (`inline`), or `headgate worker`. `auto`: the service."""
+    concurrency: int = Field(100, ge=1, le=100_000)
+    """The most executions of an item type at once, in one process, without Temporal."""
+    backlog: int = Field(2000, ge=1, le=1_000_000)
+    """The most items of a type a process holds, waiting ones included, without Temporal."""
+    max_context_bytes: int = Field(2 * 1024 * 1024, ge=2)
+
+
 class PaymentSettings(_Section):
     """The payments application, for `HEADGATE_PAYMENTS_…`."""
 
@@ -151,6 +166,7 @@ class Settings(BaseSettings):
     slots: SlotSettings = SlotSettings()
     http: HttpSettings = HttpSettings()
     limits: LimitSettings = LimitSettings()
+    dispatch: DispatchSettings = DispatchSettings()
     payments: PaymentSettings = PaymentSettings()
     sms: SmsSettings = SmsSettings()
 

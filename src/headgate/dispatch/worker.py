@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from headgate.dispatch.cycle import CycleReport, DispatchCycle
-from headgate.dispatch.ports import DispatchObserver, QueueLedger, QueueStore, Unobserved, WorkflowEngine
+from headgate.dispatch.ports import DispatchObserver, QueueStore, Unobserved, WorkflowEngine
 from headgate.errors import HeadgateError
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,6 @@ log = logging.getLogger(__name__)
 SLOWEST = 60.0
 """The longest pause, in seconds, of a dispatcher whose engine or store is in trouble."""
 CROWDED_PAUSE = 0.005
-MEASURE_EVERY = 15.0
 
 
 class DispatchWorker:
@@ -28,24 +27,17 @@ class DispatchWorker:
         engine: WorkflowEngine,
         item_types: Sequence[str],
         *,
-        ledger: QueueLedger | None = None,
         observer: DispatchObserver | None = None,
-        measure_every: float = MEASURE_EVERY,
     ) -> None:
         self._store = store
         self._engine = engine
         self._item_types = list(item_types)
-        self._ledger = ledger
-        self._observer = observer or Unobserved()
-        self._measure_every = measure_every
-        self._cycle = DispatchCycle(store, engine, observer=self._observer)
+        self._cycle = DispatchCycle(store, engine, observer=observer or Unobserved())
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
         """Works until `stop`, then lets the cycles in flight finish and closes the engine."""
         tasks = [asyncio.create_task(self._drain(item_type)) for item_type in self._item_types]
-        if self._ledger is not None:
-            tasks.append(asyncio.create_task(self._measure(self._ledger)))
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -63,14 +55,15 @@ class DispatchWorker:
         while not self._stopping.is_set():
             try:
                 report = await self._cycle.run(item_type)
-            except HeadgateError as error:
+            except Exception as error:
+                # Whatever it was, the next cycle may do better; a dispatcher that ends helps nobody.
                 troubles += 1
-                log.warning("dispatch of %s: %s", item_type, error)
-                await self._pause(min(0.1 * 2.0**troubles, SLOWEST))
+                log.warning("dispatch of %s: %s", item_type, error, exc_info=not isinstance(error, HeadgateError))
+                await self._pause(min(0.1 * 2.0 ** min(troubles, 20), SLOWEST))
                 continue
             if report.slow_down:
                 troubles += 1
-                await self._pause(min(report.interval * 2.0 ** (troubles - 1), SLOWEST))
+                await self._pause(min(report.interval * 2.0 ** min(troubles - 1, 20), SLOWEST))
                 continue
             troubles = 0
             if report.crowded:
@@ -104,14 +97,3 @@ class DispatchWorker:
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
-
-    async def _measure(self, ledger: QueueLedger) -> None:
-        while not self._stopping.is_set():
-            for item_type in self._item_types:
-                try:
-                    stats = await ledger.stats(item_type)
-                except HeadgateError as error:
-                    log.warning("measuring the queue of %s: %s", item_type, error)
-                else:
-                    self._observer.measured(item_type, stats.depth)
-            await self._pause(self._measure_every)

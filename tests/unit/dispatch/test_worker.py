@@ -10,6 +10,7 @@ from typing import Any
 from headgate.adapters.local.engine import LocalEngine
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.meter import QueueMeter
 from headgate.dispatch.ports import Start, StartOutcome, Unobserved
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
@@ -18,8 +19,6 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
-
-MEASURE_EVERY = 0.013
 
 
 class Measured(Unobserved):
@@ -57,7 +56,7 @@ async def working(
     registry.register("WORK", nothing)
     await queue.configure("WORK", **({"jitter_window_ms": 0, "dispatch_interval_secs": 3600} | settings))
     engine = LocalEngine(registry, OutcomeReporter(store), concurrency=5, backlog=10)
-    worker = DispatchWorker(store, engine, ["WORK"], ledger=store, observer=heard, measure_every=MEASURE_EVERY)
+    worker = DispatchWorker(store, engine, ["WORK"], observer=heard)
     task = asyncio.create_task(worker.run())
     try:
         yield queue, worker, heard, task
@@ -77,7 +76,9 @@ async def test_a_hint_ends_the_rest_early_and_a_backlog_is_drained_without_resti
         await queue.enqueue_many("WORK", [(f"i{n:03}", {}, None) for n in range(205)])
         await eventually(lambda: all_done(queue, 205))
         assert heard.cycles > 10
-        await eventually(lambda: {Status.COMPLETED: 205} in heard.depths)
+        meter = QueueMeter(queue.store, heard)
+        await meter.measure()
+        assert heard.depths == [{Status.COMPLETED: 205}]
 
 
 async def test_the_worker_outlasts_a_store_that_is_down() -> None:
@@ -101,8 +102,7 @@ async def test_an_engine_that_is_exhausted_is_left_in_peace_for_longer_and_longe
             return [StartOutcome(Start.EXHAUSTED, "busy")] * len(requests)
 
         async def noted(seconds: float) -> None:
-            if seconds != MEASURE_EVERY:
-                pauses.append(seconds)
+            pauses.append(seconds)
             await pause(seconds)
 
         worker._engine.start = refuse  # type: ignore[method-assign]

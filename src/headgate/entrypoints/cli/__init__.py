@@ -7,18 +7,33 @@ import sys
 import typer
 
 from headgate import __version__
-from headgate.entrypoints.cli import config, doctor, forecast, limits, migrate, plans, prune, serve, slots, tokens
+from headgate.entrypoints.cli import (
+    config,
+    doctor,
+    forecast,
+    limits,
+    migrate,
+    plans,
+    prune,
+    queue,
+    serve,
+    slots,
+    tokens,
+    worker,
+)
 from headgate.errors import HeadgateError, InvalidInput
 
 app = typer.Typer(name="headgate", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 app.command("serve")(serve.serve)
+app.command("worker")(worker.worker)
 app.add_typer(migrate.app, name="migrate")
 app.add_typer(config.app, name="config")
 app.add_typer(slots.app, name="slots")
 app.add_typer(plans.app, name="plans")
 app.add_typer(limits.app, name="limits")
 app.add_typer(tokens.app, name="tokens")
+app.add_typer(queue.app, name="queue")
 app.command("forecast")(forecast.forecast)
 app.command("doctor")(doctor.doctor)
 app.command("prune")(prune.prune)

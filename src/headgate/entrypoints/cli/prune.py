@@ -12,25 +12,28 @@ from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json
 from headgate.errors import InvalidInput
 from headgate.iso8601 import EPOCH, format_instant, parse_duration, parse_instant
 from headgate.settings import Settings
-from headgate.slots.ports import Pruned
+
+NAMES = {"audit": "audit entries"}
 
 
 def prune(
     before: Annotated[str, typer.Option(help="How long ago (P30D), or a time (2027-01-01T00:00:00Z).")],
     as_json: AsJson = False,
 ) -> None:
-    """Forget slots and windows that lie that far in the past."""
+    """Forget slots, windows, finished items and audit entries that lie that far in the past."""
     moment = _moment(before, datetime.now(UTC))
 
-    async def work() -> Pruned:
-        async with bootstrap.slot_scheduler(Settings.load()) as slots:
-            return await slots.prune(moment)
+    async def work() -> dict[str, int]:
+        settings = Settings.load()
+        async with bootstrap.slot_scheduler(settings) as slots, bootstrap.dispatch_queue(settings) as queue:
+            return {**(await slots.prune(moment))._asdict(), **(await queue.prune(moment))._asdict()}
 
     pruned = run(work())
     if as_json:
-        say_json({"before": format_instant(moment), "slots": pruned.slots, "windows": pruned.windows})
+        say_json({"before": format_instant(moment), **pruned})
     else:
-        say(f"forgot {pruned.slots} slots and {pruned.windows} windows before {format_instant(moment)}")
+        counts = ", ".join(f"{count} {NAMES.get(what, what)}" for what, count in pruned.items())
+        say(f"forgot {counts} before {format_instant(moment)}")
 
 
 def _moment(before: str, now: datetime) -> datetime:

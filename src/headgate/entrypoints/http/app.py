@@ -8,11 +8,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import FastAPI
 
 from headgate import __version__, bootstrap
+from headgate.dispatch.guard import PlanGuard
 from headgate.entrypoints import console
 from headgate.entrypoints.http import (
     audit,
     batch,
     config,
+    dispatch,
     forecast,
     health,
     limits,
@@ -56,6 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(config.router)
     app.include_router(plans.router)
     app.include_router(audit.router)
+    app.include_router(dispatch.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(console.router)
@@ -90,10 +93,19 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             bootstrap.notifications(told.settings, registry=told.registry)
         )
         told.probes |= told.notifications.probes
-        told.queue = await opened.enter_async_context(bootstrap.dispatch_queue(told.settings))
+        observer = bootstrap.dispatch_observer(told.registry)
+        guard = PlanGuard(told.admission.limiter)
+        told.queue = await opened.enter_async_context(
+            bootstrap.dispatching(told.settings, guard=guard, observer=observer)
+        )
         told.payments = await opened.enter_async_context(
             bootstrap.payments(
-                told.settings, told.slots, told.queue, execute=_executes(told), notifications=told.notifications
+                told.settings,
+                told.slots,
+                told.queue,
+                execute=_executes(told),
+                notifications=told.notifications,
+                observer=observer,
             )
         )
         yield

@@ -197,3 +197,97 @@ class Health(_Shown):
 
     status: str
     checks: list[Check]
+
+
+class DispatchConfigShown(_Shown):
+    """How one item type is dispatched."""
+
+    item_type: str
+    enabled: bool
+    batch_size: int
+    dispatch_interval_secs: float
+    jitter_window_ms: int
+    pre_start_buffer_mins: float
+    max_dispatch_retries: int
+    stale_claim_threshold_mins: float
+    max_stale_recovery_per_cycle: int
+    exec_workflow_type: str
+    exec_task_queue: str
+    admission_plan: str | None
+    retry_backoff_secs: float
+
+
+class DispatchConfigs(_Shown):
+    """Every item type."""
+
+    item_types: list[DispatchConfigShown]
+
+
+class QueueStatsShown(_Shown):
+    """A queue at a glance."""
+
+    item_type: str
+    depth: dict[str, int]
+    oldest_ready_age_secs: float | None
+
+
+class ItemShown(_Shown):
+    """A queued item."""
+
+    item_type: str
+    item_id: str
+    status: str
+    execute_at: str
+    due_at: str
+    slotted: bool
+    init_workflow_id: str | None
+    batch_id: str | None
+    exec_workflow_id: str | None
+    claim_epoch: int
+    claimed_at: str | None
+    seen_at: str | None
+    dispatched_at: str | None
+    completed_at: str | None
+    retry_count: int
+    last_error: str | None
+    created_at: str
+    updated_at: str
+
+
+class ItemsShown(_Shown):
+    """A page of items."""
+
+    items: list[ItemShown]
+
+
+class AuditEntryShown(_Shown):
+    """One line of the audit."""
+
+    audit_id: int
+    item_type: str
+    item_id: str | None
+    batch_id: str | None
+    action: str
+    status_before: str | None
+    status_after: str | None
+    detail: str | None
+    created_at: str
+
+
+class AuditShown(_Shown):
+    """A page of the audit, newest first."""
+
+    entries: list[AuditEntryShown]
+
+
+class ItemDetailShown(ItemShown):
+    """All that is known of an item."""
+
+    context: Any
+    audit: list[AuditEntryShown]
+
+
+class Redirected(_Shown):
+    """How many items were requeued or discarded."""
+
+    count: int

@@ -1,0 +1,1 @@
+"""A second domain, on headgate's public names alone: see README.md."""

@@ -1,0 +1,68 @@
+"""Dispatch, counted: the metric names of the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from headgate.dispatch.status import Status
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class DispatchMetrics:
+    """A `DispatchObserver` that counts into a Prometheus registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, meaning: str) -> Counter:
+            return Counter(name, meaning, ["item_type"], registry=registry)
+
+        self._claimed = counter("dispatch_batch_claimed", "Items claimed, in all batches.")
+        self._started = counter("dispatch_workflow_started", "Executions started.")
+        self._start_failures = counter("dispatch_workflow_start_failures", "Starts that failed or were refused.")
+        self._recovered = counter("dispatch_stale_recovered", "Stale claims given back.")
+        self._dead = counter("dispatch_dead_letter", "Items that became dead letters.")
+        self._completed = counter("dispatch_workflow_completed", "Executions that ended well.")
+        self._failed = counter("dispatch_workflow_failed", "Executions that failed.")
+        self._cycles = Histogram(
+            "dispatch_cycle_duration_seconds",
+            "One dispatch cycle, all five steps.",
+            ["item_type"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._depth = Gauge(
+            "dispatch_queue_depth",
+            "Items in the queue, by status.",
+            ["item_type", "status"],
+            registry=registry,
+            # Every process measures the same queue: the newest word is the true one.
+            multiprocess_mode="mostrecent",
+        )
+
+    def claimed(self, item_type: str, items: int) -> None:
+        self._claimed.labels(item_type).inc(items)
+
+    def started(self, item_type: str, items: int) -> None:
+        self._started.labels(item_type).inc(items)
+
+    def start_failed(self, item_type: str, items: int) -> None:
+        self._start_failures.labels(item_type).inc(items)
+
+    def recovered(self, item_type: str, items: int) -> None:
+        self._recovered.labels(item_type).inc(items)
+
+    def finished(self, item_type: str, completed: int, failed: int) -> None:
+        self._completed.labels(item_type).inc(completed)
+        self._failed.labels(item_type).inc(failed)
+
+    def dead_lettered(self, item_type: str, items: int) -> None:
+        self._dead.labels(item_type).inc(items)
+
+    def cycled(self, item_type: str, seconds: float) -> None:
+        self._cycles.labels(item_type).observe(seconds)
+
+    def measured(self, item_type: str, depth: Mapping[Status, int]) -> None:
+        for status in Status:
+            self._depth.labels(item_type, status.value).set(depth.get(status, 0))

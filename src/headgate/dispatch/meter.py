@@ -1,0 +1,37 @@
+"""`QueueMeter`: tells an observer how deep the queues are, now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from headgate.dispatch.ports import DispatchObserver, QueueLedger
+from headgate.errors import HeadgateError
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 15.0
+
+
+class QueueMeter:
+    """Measures the queue of every item type. One in a service is enough, whoever does the work."""
+
+    def __init__(self, ledger: QueueLedger, observer: DispatchObserver, *, every: float = EVERY_SECONDS) -> None:
+        self._ledger = ledger
+        self._observer = observer
+        self._every = every
+
+    async def measure(self) -> None:
+        """Measures once."""
+        for config in await self._ledger.configs():
+            stats = await self._ledger.stats(config.item_type)
+            self._observer.measured(config.item_type, stats.depth)
+
+    async def run(self) -> None:
+        """Measures until it is cancelled; a store that is down is measured later."""
+        while True:
+            try:
+                await self.measure()
+            except HeadgateError as error:
+                log.warning("measuring the queues: %s", error)
+            await asyncio.sleep(self._every)

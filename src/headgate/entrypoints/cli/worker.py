@@ -1,0 +1,109 @@
+"""`headgate worker`: does the work that the service leaves to others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Collection
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headgate import bootstrap
+from headgate.dispatch.registry import Registry
+from headgate.entrypoints.cli.terminal import remark, run
+from headgate.entrypoints.worker import run_temporal_workers
+from headgate.errors import ConfigurationError
+from headgate.settings import Settings
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class Role(StrEnum):
+    """What a worker does."""
+
+    DISPATCH = "dispatch"
+    INIT = "init"
+    EXEC = "exec"
+    SENDER = "sender"
+    ALL = "all"
+
+
+def worker(
+    role: Annotated[Role, typer.Argument(help="Which work to do.")] = Role.ALL,
+    domains: Annotated[
+        list[str] | None, typer.Option("--domain", help="Item types of your own, as package.module:name.")
+    ] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this port.")] = None,
+) -> None:
+    """Work until told to stop (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
+
+    With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
+    """
+    settings = Settings.load()
+    if domains:
+        named = ",".join([*filter(None, [settings.dispatch.domains]), *domains])
+        settings = settings.model_copy(update={"dispatch": settings.dispatch.model_copy(update={"domains": named})})
+    if settings.temporal_address is None and role in (Role.INIT, Role.EXEC):
+        raise ConfigurationError(
+            "ROLE", f"{role} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
+        )
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    run(_work(settings, role, None if metrics_port is None else _metrics(settings.host, metrics_port)))
+
+
+async def _work(settings: Settings, role: Role, registry: CollectorRegistry | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, stop.set)
+    working: list[asyncio.Task[None]] = []
+    if role is not Role.SENDER:
+        roles = {"dispatch", "init", "exec"} if role is Role.ALL else {role.value}
+        domains = bootstrap.domains(settings)
+        working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry)))
+    if role in (Role.SENDER, Role.ALL):
+        working.append(asyncio.create_task(bootstrap.run_sender(settings, stop, registry=registry)))
+    remark(f"headgate worker {role} is working")
+    try:
+        await asyncio.gather(*working)
+    finally:
+        # If one failed the others finish in good order before the failure is told.
+        stop.set()
+        await asyncio.gather(*working, return_exceptions=True)
+
+
+async def _dispatch(
+    settings: Settings,
+    roles: Collection[str],
+    domains: Registry,
+    stop: asyncio.Event,
+    registry: CollectorRegistry | None,
+) -> None:
+    observer = bootstrap.dispatch_observer(registry)
+    # Messages are left to the sender: this process only writes them.
+    quiet = settings.model_copy(update={"sms": settings.sms.model_copy(update={"sender": "worker"})})
+    async with (
+        bootstrap.dispatch_guard(settings) as guard,
+        bootstrap.slot_scheduler(settings) as slots,
+        bootstrap.dispatch_queue(settings) as queue,
+        bootstrap.notifications(quiet) as notifications,
+        bootstrap.payments(settings, slots, queue, notifications=notifications) as payments,
+    ):
+        domains.add(payments.domain)
+        if settings.temporal_address is not None:
+            await run_temporal_workers(settings, roles, domains, guard=guard, observer=observer, stop=stop)
+            return
+        async with bootstrap.local_dispatch(queue, domains, guard=guard, observer=observer, limits=settings.dispatch):
+            await stop.wait()
+
+
+def _metrics(host: str, port: int) -> CollectorRegistry:
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    start_http_server(port, host, registry)
+    return registry

@@ -1,0 +1,207 @@
+"""A domain of one's own, from the outside: queued in Python, worked off by `headgate worker`, operated over HTTP and
+on the command line. The domain is the example's: nothing in headgate knows of invoices."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples.invoices.invoices import Invoice, prepare
+
+from headgate import DispatchQueue
+from headgate.dispatch.lifecycle import ScheduleLifecycle
+from tests.acceptance.service import Service, command, environment, run
+
+ROOT = Path(__file__).parents[2]
+DOMAIN = "examples.invoices.domain:domain"
+INVOICE = Invoice("ACME", "12.34", "EUR")
+
+
+def settings(tmp_path: Path, database_url: str) -> dict[str, str]:
+    return {
+        "HEADGATE_DATABASE_URL": database_url,
+        "HEADGATE_DISPATCH_DOMAINS": DOMAIN,
+        "INVOICES_FOLDER": str(tmp_path / "sent"),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@contextmanager
+def worker(tmp_path: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    log = (tmp_path / "worker.log").open("ab")
+    process = subprocess.Popen(
+        command("worker", "dispatch"), cwd=tmp_path, env=environment(**variables), stdout=log, stderr=log
+    )
+    try:
+        yield process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+def eventually(probe: Callable[[], Any], within: float = 60) -> Any:
+    deadline = time.monotonic() + within
+    while not (value := probe()):
+        assert time.monotonic() < deadline, f"still {value!r}"
+        time.sleep(0.05)
+    return value
+
+
+def headgate(tmp_path: Path, variables: dict[str, str], *arguments: str) -> Any:
+    ended = run(tmp_path, *arguments, "--json", **variables)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+async def test_invoices_are_sent_at_their_time_by_a_worker_process(tmp_path: Path, database_url: str) -> None:
+    variables = settings(tmp_path, database_url)
+    async with DispatchQueue.open(database_url) as queue:
+        await queue.configure("INVOICE", dispatch_interval_secs=0.2, jitter_window_ms=0)
+        lifecycle = ScheduleLifecycle(queue, "INVOICE")
+        now = datetime.now(UTC)
+        for number in range(20):
+            await prepare(lifecycle, f"inv-{number:02}", INVOICE, now)
+        await prepare(lifecycle, "inv-later", INVOICE, now + timedelta(days=1))
+        sent = tmp_path / "sent"
+        with worker(tmp_path, **variables):
+            eventually(lambda: sent.exists() and len(list(sent.iterdir())) == 20)
+            eventually(lambda: headgate(tmp_path, variables, "queue", "stats", "INVOICE")["depth"]["COMPLETED"] == 20)
+        assert (sent / "inv-07.txt").read_text() == "ACME: 12.34 EUR\n"
+        shown = headgate(tmp_path, variables, "queue", "show", "INVOICE", "inv-07")
+        assert shown["audit"][0]["action"] == "CLAIMED"
+        assert shown["audit"][-1]["statusAfter"] == "COMPLETED"
+        assert headgate(tmp_path, variables, "queue", "show", "INVOICE", "inv-later")["status"] == "READY"
+
+
+async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_path: Path) -> None:
+    database_url = f"sqlite:///{tmp_path / 'headgate.db'}"
+    variables = settings(tmp_path, database_url)
+    with Service(tmp_path, **variables) as service, service.client() as http:
+        assert http.get("/admin/dispatch/INVOICE").json()["batchSize"] == 500
+        quick = {"dispatchIntervalSecs": 0.1, "maxDispatchRetries": 1, "enabled": False}
+        assert http.patch("/admin/dispatch/INVOICE", json=quick).json()["enabled"] is False
+        async with DispatchQueue.open(database_url) as queue:
+            await queue.enqueue("INVOICE", "good/1", context={"customer": "ACME", "total": "1", "currency": "EUR"})
+            await queue.enqueue("INVOICE", "bad", context={"no": "invoice"})
+        assert http.get("/admin/dispatch/INVOICE/stats").json()["depth"]["READY"] == 2
+        assert http.patch("/admin/dispatch/INVOICE", json={"enabled": True}).status_code == 200
+
+        def settled() -> bool:
+            depth = http.get("/admin/dispatch/INVOICE/stats").json()["depth"]
+            return bool(depth["DEAD_LETTER"] == 2)
+
+        # "good/1" can't be a file's name: it fails too, and both become dead letters.
+        eventually(settled)
+        items = http.get("/admin/dispatch/INVOICE/items", params={"status": "DEAD_LETTER"}).json()["items"]
+        assert [(item["itemId"], item["retryCount"]) for item in items] == [("bad", 1), ("good/1", 1)]
+        detail = http.get("/admin/dispatch/INVOICE/items/good/1").json()
+        assert detail["context"]["customer"] == "ACME"
+        assert [entry["action"] for entry in detail["audit"]][-1] == "DEAD_LETTERED"
+        http.patch("/admin/dispatch/INVOICE", json={"enabled": False})
+        assert http.post("/admin/dispatch/INVOICE/requeue", json={"ids": ["bad"]}).json() == {"count": 1}
+        refused = http.post("/admin/dispatch/INVOICE/requeue", json={"ids": ["good/1", "bad"]})
+        assert (refused.status_code, refused.json()["detail"]) == (409, "item 'bad' is READY and can't be requeued")
+        assert http.post("/admin/dispatch/INVOICE/discard", json={"status": "DEAD_LETTER"}).json() == {"count": 1}
+        audit = http.get("/admin/dispatch/INVOICE/audit", params={"itemId": "good/1", "limit": 1}).json()["entries"]
+        assert [entry["action"] for entry in audit] == ["DISCARDED"]
+        metrics = eventually(lambda: next(iter([http.get("/metrics").text])))
+        for name in (
+            'dispatch_batch_claimed_total{item_type="INVOICE"}',
+            'dispatch_workflow_started_total{item_type="INVOICE"}',
+            'dispatch_dead_letter_total{item_type="INVOICE"}',
+            'dispatch_cycle_duration_seconds_count{item_type="INVOICE"}',
+            'dispatch_queue_depth{item_type="INVOICE",status="READY"}',
+        ):
+            assert name in metrics
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "told"),
+    [
+        ("GET", "/admin/dispatch/NOPE", None, 404, "NOPE"),
+        ("PATCH", "/admin/dispatch/NOPE", {"enabled": False}, 404, "NOPE"),
+        ("GET", "/admin/dispatch/NOPE/stats", None, 404, "NOPE"),
+        ("GET", "/admin/dispatch/NOPE/items/x", None, 404, "x"),
+        ("GET", "/admin/dispatch/a%20b", None, 400, "itemType"),
+        ("PATCH", "/admin/dispatch/INVOICE", {"batchSize": 0}, 400, "batchSize"),
+        ("PATCH", "/admin/dispatch/INVOICE", {"batchsize": 5}, 400, "batchsize"),
+        ("PATCH", "/admin/dispatch/INVOICE", {"enabled": "no"}, 400, "enabled"),
+        ("PATCH", "/admin/dispatch/INVOICE", [], 400, "body"),
+        ("GET", "/admin/dispatch/INVOICE/items?status=SLEEPING", None, 400, "status"),
+        ("GET", "/admin/dispatch/INVOICE/items?limit=0", None, 400, "limit"),
+        ("GET", "/admin/dispatch/INVOICE/audit?before=x", None, 400, "before"),
+        ("GET", "/admin/dispatch/INVOICE/items/nobody", None, 404, "nobody"),
+        ("POST", "/admin/dispatch/INVOICE/requeue", {"ids": ["nobody"]}, 404, "nobody"),
+        ("POST", "/admin/dispatch/INVOICE/requeue", {"ids": []}, 400, "ids"),
+        ("POST", "/admin/dispatch/INVOICE/requeue", {"ids": [7]}, 400, "ids"),
+        ("POST", "/admin/dispatch/INVOICE/requeue", {}, 400, "ids"),
+        ("POST", "/admin/dispatch/INVOICE/requeue", {"status": "READY"}, 400, "status"),
+        ("POST", "/admin/dispatch/INVOICE/discard", {"ids": ["a"], "status": "DEAD_LETTER"}, 400, "ids"),
+    ],
+)
+def test_what_is_wrong_is_told(invoices: Service, method: str, path: str, body: Any, status: int, told: str) -> None:
+    with invoices.client() as http:
+        answer = http.request(method, path, json=body)
+        assert answer.status_code == status, answer.text
+        assert told in answer.json()["detail"]
+        assert http.get("/admin/dispatch/INVOICE").json()["batchSize"] == 500
+
+
+@pytest.fixture(scope="module")
+def invoices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("service")
+    with Service(folder, **settings(folder, f"sqlite:///{folder / 'headgate.db'}")) as running:
+        yield running
+
+
+def test_the_command_line_tells_mistakes_in_one_line(tmp_path: Path) -> None:
+    variables = settings(tmp_path, f"sqlite:///{tmp_path / 'headgate.db'}")
+    for arguments, status, told in [
+        (["queue", "stats", "NOPE"], 1, "NOPE"),
+        (["queue", "stats", "a b"], 2, "TYPE"),
+        (["queue", "list", "NOPE", "--status", "SLEEPING"], 1, "NOPE"),
+        (["queue", "requeue", "INVOICE"], 2, "--all"),
+        (["queue", "pause", "NOPE"], 1, "NOPE"),
+        (["worker", "exec"], 2, "HEADGATE_TEMPORAL_ADDRESS"),
+        (["worker", "dispatch", "--domain", "no.such:thing"], 2, "no.such"),
+        (["worker", "dispatch", "--domain", "json:dumps"], 2, "json:dumps"),
+    ]:
+        ended = run(tmp_path, *arguments, **variables)
+        assert (ended.returncode, ended.stdout) == (status, ""), (arguments, ended.stderr)
+        assert told in ended.stderr
+        assert ended.stderr.count("\n") == 1, ended.stderr
+
+
+async def test_operating_a_queue_on_the_command_line(tmp_path: Path) -> None:
+    database_url = f"sqlite:///{tmp_path / 'headgate.db'}"
+    variables = settings(tmp_path, database_url)
+    async with DispatchQueue.open(database_url) as queue:
+        await queue.configure("INVOICE")
+        await queue.enqueue_many("INVOICE", [(f"i{n}", {"n": n}, None) for n in range(3)])
+    assert headgate(tmp_path, variables, "queue", "pause", "INVOICE")["enabled"] is False
+    assert headgate(tmp_path, variables, "queue", "resume", "INVOICE")["enabled"] is True
+    assert [item["itemId"] for item in headgate(tmp_path, variables, "queue", "list", "INVOICE")] == ["i0", "i1", "i2"]
+    assert headgate(tmp_path, variables, "queue", "discard", "INVOICE", "i0", "i2") == {"count": 2}
+    assert headgate(tmp_path, variables, "queue", "requeue", "INVOICE", "--all") == {"count": 0}
+    plain = run(tmp_path, "queue", "show", "INVOICE", "i0", **variables)
+    assert "status: CANCELLED" in plain.stdout
+    assert "DISCARDED: READY -> CANCELLED" in plain.stdout
+    assert "CANCELLED: 2" in run(tmp_path, "queue", "stats", **variables).stdout
+    pruned = headgate(tmp_path, variables, "prune", "--before", "PT0S")
+    assert pruned["items"] == 2
+
+
+def test_a_worker_without_anything_to_do_ends_when_asked(tmp_path: Path) -> None:
+    with worker(tmp_path, HEADGATE_DATABASE_URL=f"sqlite:///{tmp_path / 'headgate.db'}"):
+        eventually(lambda: "is working" in (tmp_path / "worker.log").read_text())

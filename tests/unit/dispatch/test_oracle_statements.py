@@ -1,0 +1,72 @@
+"""The queue's statements as Oracle would get them. There is no Oracle here to run them on; what is known to go wrong
+there (peer bug 24) is checked in their text."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import oracle, sqlite
+
+from headgate.adapters.sql import migrate, queue_ledger, queue_portable
+from headgate.adapters.sql.queue_rows import CHUNK
+from headgate.adapters.sql.queue_tables import INDEXES, queue
+
+T = datetime(2027, 3, 1, 16, tzinfo=UTC)
+STATEMENTS: list[sa.Executable] = [
+    queue_portable.due_items("PAY", T, 10, "oracle"),
+    queue_portable._CLAIM,
+    queue_portable._SETTLE,
+    queue_portable._TOUCH,
+    queue_portable._FORGET,
+    queue_ledger.silent_claims("PAY", T, 10, "oracle"),
+    queue_ledger._REDIRECT,
+]
+
+
+def text(statement: sa.Executable) -> str:
+    return re.sub(r"\s+", " ", str(statement.compile(dialect=oracle.dialect())))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_no_statement_limits_rows_it_locks(statement: sa.Executable) -> None:
+    """FETCH FIRST with FOR UPDATE is ORA-02014; ROWNUM counts rows that SKIP LOCKED then skips."""
+    compiled = text(statement)
+    if "FOR UPDATE" in compiled:
+        assert "FETCH FIRST" not in compiled
+        assert "ROWNUM" not in compiled
+
+
+def test_a_claim_takes_the_index_of_ready_rows_and_skips_what_others_hold() -> None:
+    compiled = text(STATEMENTS[0])
+    rows, columns = INDEXES["headgate_dispatch_queue_ready_ix"]
+    for column in columns:
+        assert f"CASE WHEN {rows} THEN {column} END" in compiled
+    assert compiled.endswith("FOR UPDATE SKIP LOCKED")
+    assert " true" not in compiled.lower(), "Oracle knows no boolean literal"
+
+
+def test_the_statements_use_the_very_expressions_the_migration_indexes() -> None:
+    script = migrate.script("oracle")
+    for name, (rows, columns) in INDEXES.items():
+        kept = ", ".join(f"CASE WHEN {rows} THEN {column} END" for column in columns)
+        assert f"CREATE INDEX {name} ON headgate_dispatch_queue ({kept})" in script
+    compiled = text(queue_ledger.silent_claims("PAY", T, 10, "oracle"))
+    rows, columns = INDEXES["headgate_dispatch_queue_flight_ix"]
+    for column in columns:
+        assert f"CASE WHEN {rows} THEN {column} END" in compiled
+
+
+def test_elsewhere_the_indexes_are_partial() -> None:
+    script = migrate.script("sqlite")
+    for name, (rows, _) in INDEXES.items():
+        assert re.search(rf"CREATE INDEX {name} ON headgate_dispatch_queue \([^)]*\) WHERE {re.escape(rows)}", script)
+    compiled = str(queue_portable.due_items("PAY", T, 10, "sqlite").compile(dialect=sqlite.dialect()))
+    assert "(queue_status = 'READY')" in compiled
+
+
+def test_lists_of_names_stay_below_a_thousand_and_no_column_needs_an_empty_text() -> None:
+    assert CHUNK < 1000
+    assert not [column.name for column in queue.c if column.server_default is not None]
