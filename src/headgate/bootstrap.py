@@ -1,4 +1,4 @@
-"""The only place that names concrete adapters: URL scheme -> factory."""
+"""The place that names concrete adapters: URL scheme -> factory. `limit_stores.py` is the part that limiters need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from datetime import datetime
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -19,7 +18,6 @@ from headgate.access.gate import Gate
 from headgate.access.model import Scope, Token, digest
 from headgate.access.ports import TokenStore
 from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.adapters.memory.payments import MemoryPaymentStore
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.memory.slots import MemorySlotStore
@@ -28,7 +26,6 @@ from headgate.adapters.sql import migrate
 from headgate.adapters.sql import tables as sql_tables
 from headgate.adapters.sql.access import SqlAccessStore
 from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.limits import AsyncSqlLimitStore, SqlLimitStore
 from headgate.adapters.sql.notification_store import SqlAnalyticsStore, SqlDeliveryLedger, SqlQuotaLedger
 from headgate.adapters.sql.outbox import SqlOutbox
 from headgate.adapters.sql.payment_store import SqlPaymentStore
@@ -37,7 +34,6 @@ from headgate.adapters.sql.queue import SqlQueueStore
 from headgate.adapters.sql.slot_store import SqlSlotStore
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.live_plans import LivePlans
-from headgate.admission.ports import AsyncLimitStore, LimitStore
 from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader
 from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic
 from headgate.apps.notifications.intake import Intake
@@ -54,6 +50,7 @@ from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import ConfigurationError, NotFound
+from headgate.limit_stores import SQL_SCHEMES
 from headgate.settings import DispatchSettings, Settings
 from headgate.slots.model import WindowPolicy
 from headgate.slots.ports import SlotStore
@@ -613,7 +610,7 @@ def _limits_url(settings: Settings) -> str:
     if settings.limits.store == "auto" and settings.redis_url is not None:
         return settings.redis_url
     url = settings.database_url
-    countable = url.partition(":")[0].partition("+")[0] in _SQL_SCHEMES
+    countable = url.partition(":")[0].partition("+")[0] in SQL_SCHEMES
     if settings.limits.store == "database" and not countable:
         raise ConfigurationError("limits.store", "this database can't count limits; use memory, or set redis_url")
     is_shared = countable and not url.startswith(("sqlite://:", "sqlite:///:")) and url != "sqlite://"
@@ -657,36 +654,6 @@ def migration_script(dialect: str) -> str:
     return migrate.script(dialect)
 
 
-_REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
-_SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
-
-
-def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
-    """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds."""
-    scheme = url.partition(":")[0]
-    if scheme == "memory":
-        return MemoryLimitStore()
-    if scheme in _REDIS_SCHEMES:
-        redis_store: LimitStore = _redis_limits().RedisLimitStore(url, deadline=deadline)
-        return redis_store
-    if scheme.partition("+")[0] in _SQL_SCHEMES:
-        return SqlLimitStore(url, deadline=deadline)
-    raise _no_limit_store(scheme)
-
-
-def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitStore:
-    """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds."""
-    scheme = url.partition(":")[0]
-    if scheme == "memory":
-        return AsyncMemoryLimitStore()
-    if scheme in _REDIS_SCHEMES:
-        redis_store: AsyncLimitStore = _redis_limits().AsyncRedisLimitStore(url, deadline=deadline)
-        return redis_store
-    if scheme.partition("+")[0] in _SQL_SCHEMES:
-        return AsyncSqlLimitStore(url, deadline=deadline)
-    raise _no_limit_store(scheme)
-
-
 def plan_registry(url: str) -> SqlPlans:
     """The plans in a database, for a `Limiter` and for changing them."""
     return SqlPlans(url)
@@ -695,18 +662,3 @@ def plan_registry(url: str) -> SqlPlans:
 def async_plan_registry(url: str) -> AsyncSqlPlans:
     """The plans in a database, for an `AsyncLimiter` and for changing them."""
     return AsyncSqlPlans(Database(url, pool_size=2))
-
-
-def _redis_limits() -> ModuleType:
-    try:
-        return import_module("headgate.adapters.redis.limits")
-    except ModuleNotFoundError as error:
-        raise ConfigurationError("store", f"Redis needs {error.name}: pip install 'headgate[redis]'") from error
-
-
-def _no_limit_store(scheme: str) -> ConfigurationError:
-    return ConfigurationError(
-        "store",
-        f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel://, redis+cluster://, "
-        "sqlite:// or postgresql://",
-    )

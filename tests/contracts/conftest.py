@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 from headgate.admission.ports import AsyncLimitStore, LimitStore
-from headgate.bootstrap import async_limit_store, limit_store, slot_store
+from headgate.bootstrap import slot_store
+from headgate.limit_stores import async_limit_store, limit_store
 from headgate.slots.ports import SlotStore
 from headgate.testing.availability import available
 from headgate.testing.plugin import SHARED

@@ -15,6 +15,7 @@ they count: `default="anonymous"` puts them on one key, `skip=True` does not lim
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from inspect import isawaitable, iscoroutinefunction
 from operator import attrgetter, methodcaller
 from typing import Any, Protocol, TypeAlias
@@ -164,15 +165,22 @@ def client_address(
     if not isinstance(ipv6_prefix, int) or not 1 <= ipv6_prefix <= 128:
         raise ConfigurationError("ipv6_prefix", f"{ipv6_prefix!r} is not from 1 to 128")
 
+    @lru_cache(4096)
+    def of_stranger(named: str) -> str | None:
+        """The key of a peer whose word about others does not count; `None` if it is trusted, or no address."""
+        peer = addresses.parse(named)
+        return None if peer is None or addresses.trusted(peer, proxies) else addresses.block(peer, ipv6_prefix)
+
     def find(request: RequestSource) -> str | None:
         named = request.peer
+        if named and (key := of_stranger(named)) is not None:
+            return key
         peer = addresses.parse(named) if named else None
         if peer is None and not (unix and not named):
             return None
-        if peer is None or addresses.trusted(peer, proxies):
-            value = request.header(field)
-            peer = addresses.nearest_untrusted(peer, addresses.hops(field, value) if value else [], proxies)
-        return addresses.block(peer, ipv6_prefix) if peer is not None else None
+        value = request.header(field)
+        client = addresses.nearest_untrusted(peer, addresses.hops(field, value) if value else [], proxies)
+        return addresses.block(client, ipv6_prefix) if client is not None else None
 
     what = "the client's address is unknown; requests are limited by it"
     return Key("client address", what, find, prefix=prefix, default=default, skip=skip)

@@ -1,0 +1,62 @@
+"""URL scheme -> limit store.
+
+Apart from `bootstrap`, and importing each technology only when it is asked for: a web application that keeps its limits
+in memory need not load a database library, whose objects would slow down every full garbage collection.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
+from headgate.admission.ports import AsyncLimitStore, LimitStore
+from headgate.errors import ConfigurationError
+
+REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
+SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
+
+
+def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
+    """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds."""
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        return MemoryLimitStore()
+    if scheme in REDIS_SCHEMES:
+        redis_store: LimitStore = _redis().RedisLimitStore(url, deadline=deadline)
+        return redis_store
+    if scheme.partition("+")[0] in SQL_SCHEMES:
+        from headgate.adapters.sql.limits import SqlLimitStore
+
+        return SqlLimitStore(url, deadline=deadline)
+    raise _unknown(scheme)
+
+
+def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitStore:
+    """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds."""
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        return AsyncMemoryLimitStore()
+    if scheme in REDIS_SCHEMES:
+        redis_store: AsyncLimitStore = _redis().AsyncRedisLimitStore(url, deadline=deadline)
+        return redis_store
+    if scheme.partition("+")[0] in SQL_SCHEMES:
+        from headgate.adapters.sql.limits import AsyncSqlLimitStore
+
+        return AsyncSqlLimitStore(url, deadline=deadline)
+    raise _unknown(scheme)
+
+
+def _redis() -> ModuleType:
+    try:
+        return import_module("headgate.adapters.redis.limits")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("store", f"Redis needs {error.name}: pip install 'headgate[redis]'") from error
+
+
+def _unknown(scheme: str) -> ConfigurationError:
+    return ConfigurationError(
+        "store",
+        f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel://, redis+cluster://, "
+        "sqlite:// or postgresql://",
+    )

@@ -1,0 +1,27 @@
+"""Which store a URL names, and what asking for it loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from headgate.errors import ConfigurationError
+from headgate.limit_stores import async_limit_store, limit_store
+
+
+def test_limits_in_memory_load_no_database_library() -> None:
+    script = (
+        "import sys; from headgate import AsyncLimiter, Limiter; Limiter('memory://'); AsyncLimiter('memory://');"
+        "print(*sorted({'sqlalchemy', 'alembic', 'pydantic', 'redis', 'psycopg'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == "\n"
+
+
+@pytest.mark.parametrize("url", ["mysql://host/db", "memcached://host", "nonsense", ""])
+def test_an_unknown_store_is_refused_when_it_is_named(url: str) -> None:
+    for opened in (limit_store, async_limit_store):
+        with pytest.raises(ConfigurationError, match="no known limit store"):
+            opened(url)
