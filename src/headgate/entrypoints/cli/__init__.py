@@ -9,10 +9,12 @@ import typer
 from headgate import __version__
 from headgate.entrypoints.cli import (
     config,
+    demo,
     doctor,
     forecast,
     limits,
     migrate,
+    payments,
     plans,
     prune,
     queue,
@@ -27,9 +29,11 @@ app = typer.Typer(name="headgate", no_args_is_help=True, add_completion=False, r
 
 app.command("serve")(serve.serve)
 app.command("worker")(worker.worker)
+app.command("demo")(demo.demo)
 app.add_typer(migrate.app, name="migrate")
 app.add_typer(config.app, name="config")
 app.add_typer(slots.app, name="slots")
+app.add_typer(payments.app, name="payments")
 app.add_typer(plans.app, name="plans")
 app.add_typer(limits.app, name="limits")
 app.add_typer(tokens.app, name="tokens")

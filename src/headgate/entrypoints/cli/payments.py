@@ -1,0 +1,293 @@
+"""`headgate payments`: submit a feed, show a payment, call one off."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headgate import bootstrap
+from headgate.entrypoints.cli.terminal import AsJson, remark, run, say, say_json, say_table
+from headgate.errors import InvalidInput
+from headgate.settings import Settings
+
+if TYPE_CHECKING:
+    from headgate.apps.payments.domain import Payment
+    from headgate.apps.payments.feed import FeedFormat, Rejected
+    from headgate.apps.payments.intake import Outcome
+    from headgate.bootstrap import Payments
+    from headgate.entrypoints.cli.checkpoint import Checkpoint
+
+app = typer.Typer(no_args_is_help=True, help="Submit feeds of payments; show and cancel payments.")
+
+BLOCK = 1024 * 1024
+SAVE_EVERY = 1.0
+PLAIN_EVERY = 5.0
+SHOWN = 20
+SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+
+
+@app.command("submit")
+def submit(
+    feed: Annotated[Path, typer.Argument(metavar="FEED", help="A .csv or .jsonl file; - for standard input.")],
+    kind: Annotated[str | None, typer.Option("--format", help="csv or jsonl; left out, by the file's name.")] = None,
+    config: Annotated[str | None, typer.Option(help="The slot config of lines that name none.")] = None,
+    rejected: Annotated[
+        Path | None, typer.Option(help="Where refused lines are written; left out, FEED.rejected.jsonl.")
+    ] = None,
+    restart: Annotated[bool, typer.Option(help="Begin anew, even if this feed was interrupted.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Accept every good line of a feed. Interrupted, the same command goes on where it was left.
+
+    Lines that are no payment are reported with their number and reason, and do not stop the others; the exit status is
+    1 if there are any.
+    """
+    settings = Settings.load()
+    piped = str(feed) == "-"
+    told = _format(feed, kind)
+    if piped:
+        outcome = run(_submit(settings, sys.stdin.buffer, told, config, None))
+    else:
+        with _opened(feed) as file:
+            outcome = run(_submit(settings, file, told, config, _checkpoint(feed, rejected, restart)))
+    _report(outcome, as_json)
+    raise typer.Exit(1 if outcome["rejectedCount"] else 0)
+
+
+@app.command("show")
+def show(payment_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
+    """Show a payment, where it stands, and how it got there."""
+
+    async def work() -> dict[str, Any]:
+        async with _payments(Settings.load()) as payments:
+            record, history = await payments.desk.show(payment_id)
+            return {**record.to_json(), "audit": [entry.to_json() for entry in history]}
+
+    _show(run(work()), as_json)
+
+
+@app.command("cancel")
+def cancel(payment_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
+    """Call a payment off before its time, and give its slot back."""
+
+    async def work() -> dict[str, Any]:
+        async with _payments(Settings.load()) as payments:
+            return {**(await payments.desk.cancel(payment_id)).to_json(), "audit": []}
+
+    _show(run(work()), as_json)
+
+
+@asynccontextmanager
+async def _payments(settings: Settings) -> AsyncIterator[Payments]:
+    async with (
+        bootstrap.slot_scheduler(settings) as slots,
+        bootstrap.dispatch_queue(settings) as queue,
+        bootstrap.payments(settings, slots, queue) as payments,
+    ):
+        yield payments
+
+
+def _format(feed: Path, kind: str | None) -> FeedFormat:
+    from headgate.apps.payments.feed import FeedFormat
+
+    name = kind or SUFFIXES.get(feed.suffix.lower())
+    if name is None:
+        raise InvalidInput("--format", "is required for a feed whose name ends neither in .csv nor in .jsonl")
+    try:
+        return FeedFormat(name.lower())
+    except ValueError:
+        raise InvalidInput("--format", f"{name!r} is unknown; use csv or jsonl") from None
+
+
+def _checkpoint(feed: Path, rejected: Path | None, restart: bool) -> Checkpoint | None:
+    from headgate.entrypoints.cli.checkpoint import Checkpoint
+
+    checkpoint = Checkpoint(feed, rejected)
+    if not restart and checkpoint.resume() and checkpoint.standing.lines:
+        remark(f"going on after line {checkpoint.standing.lines}")
+    try:
+        checkpoint.save()
+    except OSError as error:
+        if rejected is not None:
+            raise InvalidInput("--rejected", f"can't be written: {error.strerror}") from None
+        remark(f"nothing can be written beside the feed ({error.strerror}): rejected lines are told here")
+        return None
+    return checkpoint
+
+
+@contextmanager
+def _opened(feed: Path) -> Iterator[IO[bytes]]:
+    try:
+        file = feed.open("rb")
+    except OSError as error:
+        raise InvalidInput("FEED", f"{feed} can't be read: {error.strerror}") from None
+    with file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InvalidInput("FEED", f"{feed} is no regular file; pipe it in, and write - for its name")
+        yield file
+
+
+async def _submit(
+    settings: Settings, file: IO[bytes], kind: FeedFormat, config: str | None, checkpoint: Checkpoint | None
+) -> dict[str, Any]:
+    from headgate.apps.payments.feed import Tally, initiate_feed
+
+    tally, shown, started = Tally(), list[Any](), time.monotonic()
+    begin = (0, 0)
+    if checkpoint is not None:
+        standing = checkpoint.standing
+        begin = standing.lines, standing.bytes
+        file.seek(standing.bytes)
+        tally = Tally(standing.accepted, standing.duplicates, standing.rejected)
+    meter = Meter(_size(file), *begin)
+    lines = begin[0]
+    async with _payments(settings) as payments:
+
+        async def initiate(chunk: Sequence[Payment]) -> list[Outcome]:
+            if config is not None:
+                chunk = [each if each.config_name else each._replace(config_name=config) for each in chunk]
+            return await payments.intake.initiate(chunk)
+
+        saved = time.monotonic()
+        with meter:
+            try:
+                async for progress in initiate_feed(_blocks(file), kind, initiate, start=begin):
+                    tally.add(progress)
+                    lines = progress.lines
+                    shown += progress.rejected[: SHOWN - len(shown)]
+                    if checkpoint is not None:
+                        checkpoint.add(progress)
+                        if time.monotonic() - saved >= SAVE_EVERY:
+                            checkpoint.save()
+                            saved = time.monotonic()
+                    elif progress.rejected:
+                        _remark_rejected(progress.rejected)
+                    meter.move(progress.lines, progress.bytes)
+            except BaseException:
+                if checkpoint is not None and checkpoint.standing.lines:
+                    checkpoint.save()
+                    checkpoint.close()
+                    meter.close()
+                    remark(f"{checkpoint.standing.lines} lines are done; the same command goes on from there")
+                raise
+    if checkpoint is not None:
+        checkpoint.finish()
+    return {
+        "accepted": tally.accepted,
+        "duplicates": tally.duplicates,
+        "rejectedCount": tally.rejected,
+        "rejected": [{"line": each.line, "reason": each.reason} for each in shown],
+        "rejectedFile": str(checkpoint.rejected_path) if checkpoint is not None and tally.rejected else None,
+        "lines": lines,
+        "seconds": round(time.monotonic() - started, 3),
+    }
+
+
+async def _blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
+    while block := await asyncio.to_thread(file.read, BLOCK):
+        yield block
+
+
+def _size(file: IO[bytes]) -> int | None:
+    told = os.fstat(file.fileno())
+    return told.st_size if stat.S_ISREG(told.st_mode) else None
+
+
+def _remark_rejected(rejected: Sequence[Rejected]) -> None:
+    for each in rejected:
+        remark(f"line {each.line}: {each.reason}")
+
+
+class Meter:
+    """How far a feed is: a bar with rate and time left on a terminal, a plain line now and then otherwise."""
+
+    def __init__(self, size: int | None, lines: int, position: int) -> None:
+        self._size = size
+        self._first, self._lines, self._position = lines, lines, position
+        self._first_position = position
+        self._started = self._told = time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> Meter:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("payments", total=self._size, completed=self._position, rate="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def move(self, lines: int, position: int) -> None:
+        """The feed is done up to here."""
+        self._lines, self._position = lines, position
+        now = time.monotonic()
+        rate = (lines - self._first) / max(now - self._started, 1e-9)
+        if self._bar is not None:
+            description = f"payments {lines:,}"
+            self._bar.update(self._task, completed=position, description=description, rate=f"{rate:,.0f}/s")
+        elif now - self._told >= PLAIN_EVERY:
+            self._told = now
+            remark(f"payments: {lines} lines, {rate:.0f}/s{self._left(now)}")
+
+    def _left(self, now: float) -> str:
+        done = self._position - self._first_position
+        if self._size is None or not done:
+            return ""
+        left = (self._size - self._position) * (now - self._started) / done
+        return f", about {left:.0f} s left"
+
+
+def _report(outcome: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say_json(outcome)
+        return
+    lines, seconds = outcome["lines"], outcome["seconds"]
+    accepted, duplicates, count = outcome["accepted"], outcome["duplicates"], outcome["rejectedCount"]
+    say(f"{accepted} accepted, {duplicates} were there already, {count} rejected")
+    remark(f"{lines} lines in {seconds:.1f} s")
+    for each in outcome["rejected"]:
+        say(f"line {each['line']}: {each['reason']}")
+    if count > len(outcome["rejected"]):
+        say(f"and {count - len(outcome['rejected'])} more")
+    if outcome["rejectedFile"]:
+        remark(f"all rejected lines are in {outcome['rejectedFile']}")
+
+
+def _show(told: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say_json(told)
+        return
+    audit = told.pop("audit")
+    for name, value in told.items():
+        if isinstance(value, dict):
+            value = f"{value['name']} ({value['iban']})"
+        if value is not None:
+            say(f"{name}\t{value}")
+    if audit:
+        rows = [[entry["createdAt"], entry["statusAfter"], entry["detail"] or ""] for entry in audit]
+        say_table(["at", "status", "detail"], rows)

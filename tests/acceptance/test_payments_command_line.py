@@ -1,0 +1,110 @@
+"""`headgate payments` and `headgate demo`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from tests.acceptance.service import command, environment, run
+
+HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
+REST = "12.34,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z"
+
+
+def test_a_feed_is_submitted_shown_and_submitted_again(tmp_path: Path) -> None:
+    feed = tmp_path / "feed.csv"
+    feed.write_text(HEADER + f"p1,{REST}\nbroken\np2,{REST}\n" + f"p3,{REST}".replace("GB29", "GB11"))
+    first = run(tmp_path, "payments", "submit", "feed.csv", "--json")
+    assert first.returncode == 1, first.stderr
+    told = json.loads(first.stdout)
+    assert (told["accepted"], told["duplicates"], told["rejectedCount"], told["lines"]) == (2, 0, 2, 5)
+    assert [each["line"] for each in told["rejected"]] == [3, 5]
+    written = [json.loads(line) for line in (tmp_path / "feed.csv.rejected.jsonl").read_text().splitlines()]
+    assert written == told["rejected"]
+    assert not (tmp_path / "feed.csv.checkpoint").exists()
+    again = run(tmp_path, "payments", "submit", "feed.csv")
+    assert again.stdout.splitlines()[0] == "0 accepted, 2 were there already, 2 rejected"
+    shown = json.loads(run(tmp_path, "payments", "show", "p1", "--json").stdout)
+    assert (shown["status"], shown["amount"], len(shown["audit"])) == ("SCHEDULED", "12.34", 1)
+    plain = run(tmp_path, "payments", "show", "p1")
+    assert "SCHEDULED" in plain.stdout
+    cancelled = run(tmp_path, "payments", "cancel", "p1")
+    assert "CANCELLED" in cancelled.stdout
+    assert run(tmp_path, "payments", "show", "nobody").returncode == 1
+
+
+def test_a_good_feed_of_json_lines_from_a_pipe(tmp_path: Path) -> None:
+    party = {"name": "Alice", "iban": "DE89370400440532013000"}
+    line = json.dumps(
+        {
+            "paymentId": "j1",
+            "amount": "1",
+            "currency": "JPY",
+            "payer": party,
+            "payee": party,
+            "executeAt": "2030-03-01T16:00:00Z",
+        }
+    )
+    ended = run(tmp_path, "payments", "submit", "-", "--format", "jsonl", stdin=line)
+    assert (ended.returncode, ended.stdout) == (0, "1 accepted, 0 were there already, 0 rejected\n")
+
+
+def test_what_is_typed_wrongly(tmp_path: Path) -> None:
+    (tmp_path / "feed.txt").write_text("x")
+    (tmp_path / "feed.csv").write_text("no,header\n")
+    for arguments, word in [
+        (("none.csv",), "can't be read"),
+        (("feed.txt",), "--format"),
+        (("feed.txt", "--format", "xml"), "csv or jsonl"),
+        ((".",), "--format"),
+        (("feed.csv",), "must name the columns"),
+    ]:
+        ended = run(tmp_path, "payments", "submit", *arguments)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert word in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1
+    assert run(tmp_path, "demo", "--payments", "0").returncode == 2
+
+
+def test_an_interrupted_feed_goes_on_where_it_was_left(tmp_path: Path) -> None:
+    count = 12_000
+    with (tmp_path / "feed.csv").open("w") as feed:
+        feed.write(HEADER)
+        feed.writelines(f"p{number},{REST}\n" if number % 100 else "broken\n" for number in range(count))
+    checkpoint = tmp_path / "feed.csv.checkpoint"
+    first = subprocess.Popen(
+        command("payments", "submit", "feed.csv"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while first.poll() is None and time.monotonic() < deadline:
+        if checkpoint.exists() and json.loads(checkpoint.read_text())["lines"]:
+            first.send_signal(signal.SIGINT)
+            break
+        time.sleep(0.01)
+    _, errors = first.communicate(timeout=60)
+    assert first.returncode == 130, errors
+    assert "the same command goes on from there" in errors
+    done = json.loads(checkpoint.read_text())["lines"]
+    assert 0 < done < count
+    second = run(tmp_path, "payments", "submit", "feed.csv", "--json")
+    assert f"going on after line {done}" in second.stderr
+    told = json.loads(second.stdout)
+    assert (told["accepted"] + told["duplicates"], told["rejectedCount"]) == (count - count // 100, count // 100)
+    written = [json.loads(line)["line"] for line in (tmp_path / "feed.csv.rejected.jsonl").read_text().splitlines()]
+    assert written == [number + 2 for number in range(0, count, 100)], "each refused line once, none forgotten"
+    assert not checkpoint.exists()
+
+
+def test_the_demo_keeps_its_promises_and_draws_them(tmp_path: Path) -> None:
+    ended = run(tmp_path, "demo", "--payments", "120", "--tps", "40", "--plot", "demo.png", "--json")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = json.loads(ended.stdout)
+    assert (told["executedOnce"], told["executedMoreThanOnce"], told["deadLetters"]) == (120, 0, 0)
+    assert told["peakPerSecond"] <= 40
+    assert (told["turnedAway"], told["statuses"]) == (0, {"PROCESSING": 120})
+    assert len(told["rejected"]) == 3
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.png"]
