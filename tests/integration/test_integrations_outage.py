@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from flask import Flask
 
 from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
+from headgate.errors import StoreUnavailable
 from headgate.integrations import fastapi, flask
 from headgate.integrations.fastapi import everyone
 from headgate.testing.servers.ports import PortClaim
@@ -57,6 +58,22 @@ def test_peer_bug_11_a_store_that_is_down_is_no_500_in_flask(nowhere: str) -> No
         client = app.test_client()
         answers = {plan.name: [client.get(f"/{plan.name}") for _ in range(8)] for plan in PLANS}
     check({name: [(each.status_code, each.headers) for each in answers[name]] for name in answers})
+
+
+async def test_plans_that_were_never_loaded_are_503() -> None:
+    class Unreachable:
+        refresh_every = None
+
+        async def load(self) -> dict[str, Plan]:
+            raise StoreUnavailable("nobody there")
+
+    app = FastAPI()
+    fastapi.install(app, AsyncLimiter(plans=Unreachable()))
+    app.get("/")(fastapi.rate_limit("gold", key=everyone("all"))(_hello))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        refused = await client.get("/")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+    assert refused.headers["Content-Type"] == "application/problem+json"
 
 
 async def _hello() -> str:

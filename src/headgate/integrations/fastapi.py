@@ -183,6 +183,8 @@ class _Limits:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        # Shared with whatever copies the scope further in, so that a principal found there is seen here.
+        scope.setdefault("state", {})
         exchange = _Exchange(self._gate, self._principal, scope, receive)
         token = _current.set(exchange)
         try:

@@ -18,7 +18,7 @@ from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.keys import Key, KeyFunction, RequestSource, key_from
 from headgate.admission.limiter import Limiter
 from headgate.admission.model import Decision
-from headgate.errors import ConfigurationError, InvalidInput, NotFound
+from headgate.errors import ConfigurationError, InvalidInput, NotFound, StoreUnavailable
 
 Cost: TypeAlias = int | Callable[[Any], int]
 Charges: TypeAlias = dict[tuple[str, str], int]
@@ -120,7 +120,7 @@ class Gate:
                 if key is not None:
                     limit.charge(charges, key, request)
             return self._answer(limiter.acquire_chain(chain(charges)), charges) if charges else []
-        except InvalidInput as error:
+        except (InvalidInput, StoreUnavailable) as error:
             return refused(error)
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
@@ -150,7 +150,7 @@ class Gate:
             if not charges:
                 return []
             return self._answer(await self._awaited(limiter.acquire_chain, chain(charges)), charges)
-        except InvalidInput as error:
+        except (InvalidInput, StoreUnavailable) as error:
             return refused(error)
 
     async def _awaited(self, question: Callable[..., Any], *words: Any) -> Any:
@@ -179,10 +179,15 @@ def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) 
     return _refusal(429, told, headers.problem(decision))
 
 
-def refused(error: InvalidInput) -> Refusal:
-    """400 for a request that can't be decided; the application's own mistakes are raised again."""
+def refused(error: InvalidInput | StoreUnavailable) -> Refusal:
+    """400 for a request that can't be decided, 503 if not even the plans could ever be loaded; the application's own
+    mistakes are raised again."""
     if isinstance(error, ConfigurationError):
         raise error
+    if isinstance(error, StoreUnavailable):
+        detail = "the limits can't be read just now; try again"
+        unavailable = {"type": headers.REDUCED_CAPACITY, "title": "Service Unavailable", "status": 503}
+        return _refusal(503, [(headers.RETRY_AFTER, "1")], unavailable | {"detail": detail})
     body = {
         "type": "about:blank",
         "title": "Missing/Invalid Arguments",
