@@ -179,20 +179,21 @@ def one_loop(table: Table, repeats: int, count: int, url: str) -> None:
         limiter = AsyncLimiter(url, plans=PLANS, deadline=10)
         peers = admission_peers.in_redis_awaited(url)
 
-        async def crowd(decide: Callable[[str], Awaitable[object]], each: int) -> None:
-            async def task() -> None:
+        async def crowd(decide: Callable[[str], Awaitable[object]], each: int, keys: int) -> None:
+            async def task(key: str) -> None:
                 for _ in range(each):
-                    await decide("user:1")
+                    await decide(key)
 
-            await asyncio.gather(*(task() for _ in range(TASKS)))
+            await asyncio.gather(*(task(f"user:{number % keys}") for number in range(TASKS)))
 
-        def contestant(decide: Callable[[str], Awaitable[object]], calls: int) -> Callable[[], float]:
+        def contestant(decide: Callable[[str], Awaitable[object]], calls: int, keys: int = 1) -> Callable[[], float]:
             each = max(calls // TASKS, 1)
-            return lambda: rate(lambda: runner.run(crowd(decide, each)), each * TASKS)
+            return lambda: rate(lambda: runner.run(crowd(decide, each, keys)), each * TASKS)
 
         result = race(
             {
                 "headgate": contestant(lambda key: limiter.acquire(key, ONE), count),
+                "headgate, a key a task": contestant(lambda key: limiter.acquire(key, ONE), count, TASKS),
                 "headgate, three plans": contestant(lambda key: limiter.acquire(key, THREE), count // 2),
                 "redis-py INCR": contestant(client.incr, count // 4),
                 **{name: contestant(decide, count // 4) for name, decide in peers.items()},
@@ -204,6 +205,9 @@ def one_loop(table: Table, repeats: int, count: int, url: str) -> None:
     shown = per_second(result.spread("headgate").median)
     ratio = result.ratio("headgate", *peers)
     table.add(Row(f"Redis, async, {TASKS} tasks, one loop", shown, result.best(*peers), ratio, Target(least=5)))
+    apart = per_second(result.spread("headgate, a key a task").median)
+    ratio = result.ratio("headgate, a key a task", *peers)
+    table.add(Row("  each task on a key of its own", apart, f"{result.best(*peers)}, one key", ratio))
     table.note(summary("Redis, async", result))
 
 

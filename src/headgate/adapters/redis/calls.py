@@ -24,7 +24,11 @@ _SETTLEMENTS = {1: Settlement.APPLIED, 0: Settlement.REPEATED, -1: Settlement.UN
 
 def packed(*words: bytes) -> bytes:
     """A command as Redis reads it."""
-    return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+    return b"*%d\r\n" % len(words) + b"".join(map(_word, words))
+
+
+def _word(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 def greeting(login: Login, database: int) -> list[bytes]:
@@ -44,6 +48,7 @@ def find_master(service: str) -> bytes:
     return packed(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", service.encode())
 
 
+_SPEND = _word(b"s")
 ROLE = packed(b"ROLE")
 ASKING = packed(b"ASKING")
 CLUSTER_SLOTS = packed(b"CLUSTER", b"SLOTS")
@@ -66,8 +71,7 @@ class Script:
         return b"*%d\r\n%b$%d\r\n%d\r\n" % (3 + keys + arguments, self._by_digest, len(str(keys)), keys)
 
     def call(self, keys: Sequence[bytes], arguments: Sequence[bytes]) -> bytes:
-        words = [b"$%d\r\n%b\r\n" % (len(word), word) for word in (*keys, *arguments)]
-        return self.head(len(keys), len(arguments)) + b"".join(words)
+        return self.head(len(keys), len(arguments)) + b"".join(map(_word, (*keys, *arguments)))
 
     def whole(self, command: bytes) -> bytes:
         """`command` with the script itself instead of its digest: the remedy for NOSCRIPT."""
@@ -79,16 +83,16 @@ class Calls:
 
     def __init__(self) -> None:
         self.script = _admission()
-        self._heads: dict[int, bytes] = {}
+        self._heads: dict[tuple[int, bool], bytes] = {}
         self._ends: dict[tuple[Rule, int], tuple[bytes, bytes]] = {}
         """What follows the key in a state's name, and the packed charge, by rule and cost."""
 
-    def spending(self, chain: Sequence[Charge]) -> bytes:
-        """The call that decides and spends: the one that has to be quick."""
-        count = len(chain)
+    def spending(self, chain: Sequence[Charge], now_us: int | None = None, times: int = 1) -> bytes:
+        """The call that decides and spends, `times` times one after another: the one that has to be quick."""
+        shape = (len(chain), times == 1)
         ends = self._ends
-        words = [self._heads.get(count) or self._head(count)]
-        charges = [b"$1\r\ns\r\n"]
+        words = [self._heads.get(shape) or self._head(shape)]
+        charges = [_SPEND if now_us is None else _word(b"s%d" % now_us)]
         for key, rule, cost in chain:
             suffix, charge = ends.get((rule, cost)) or self._end(rule, cost)
             if key[0] in "%}":
@@ -96,6 +100,8 @@ class Calls:
             name = b"rate_limiter:{" + key.encode() + suffix
             words.append(b"$%d\r\n%b\r\n" % (len(name), name))
             charges.append(charge)
+        if times > 1:
+            charges.append(_word(b"%d" % times))
         return b"".join(words + charges)
 
     def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
@@ -118,8 +124,9 @@ class Calls:
     def resetting(self, chain: Sequence[Charge]) -> bytes:
         return packed(b"DEL", *names(chain))
 
-    def _head(self, count: int) -> bytes:
-        head = self._heads[count] = self.script.head(count, count + 1)
+    def _head(self, shape: tuple[int, bool]) -> bytes:
+        count, once = shape
+        head = self._heads[shape] = self.script.head(count, count + (1 if once else 2))
         return head
 
     def _end(self, rule: Rule, cost: int) -> tuple[bytes, bytes]:
@@ -127,14 +134,15 @@ class Calls:
             # Rules are made anew when plans are reloaded, and costs may be anything.
             self._ends.clear()
         charge = _charge(rule, cost)
-        end = self._ends[rule, cost] = (_suffix(rule.plan), b"$%d\r\n%b\r\n" % (len(charge), charge))
+        end = self._ends[rule, cost] = (_suffix(rule.plan), _word(charge))
         return end
 
 
-def decision(chain: Sequence[Charge], reply: bytes) -> Decision:
-    """The decision in a reply to `spending` or `deciding`."""
+def decision(chain: Sequence[Charge], reply: bytes, time: int = 0) -> Decision:
+    """The decision in a reply to `spending` or `deciding`; of several, number `time`."""
     verdicts = []
-    for at in range(0, len(chain) * _VERDICT.size, _VERDICT.size):
+    size = _VERDICT.size * len(chain)
+    for at in range(time * size, (time + 1) * size, _VERDICT.size):
         fits, left, retry, reset = _VERDICT.unpack_from(reply, at)
         verdicts.append((fits == 1, left, retry, reset))
     ruling = conclude(chain, verdicts)

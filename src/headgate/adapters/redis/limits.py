@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headgate.adapters.redis.blocking import BlockingClient
 from headgate.adapters.redis.calls import Calls, common_slot, decision, settlement
-from headgate.adapters.redis.remedies import Refused
+from headgate.adapters.redis.crowds import Crowds
 from headgate.adapters.redis.streaming import StreamingClient
 from headgate.adapters.redis.url import RedisUrl, Shape
 from headgate.admission.model import Charge, Decision
@@ -25,8 +25,8 @@ class RedisLimitStore:
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
         slot = common_slot(chain) if self._clustered else 0
-        if spend and hold is None and now_us is None:
-            command = self._calls.spending(chain)
+        if spend and hold is None:
+            command = self._calls.spending(chain, now_us)
         else:
             command = self._calls.deciding(chain, spend, hold, now_us)
         return decision(chain, self._client.execute(command, self._calls.script, slot))
@@ -49,26 +49,24 @@ class RedisLimitStore:
 
 
 class AsyncRedisLimitStore:
-    """`RedisLimitStore` for event loops: concurrent calls share a connection and travel in one packet a turn."""
+    """`RedisLimitStore` for event loops: concurrent calls share a connection and travel in one packet a turn, and those
+    that ask the very same are decided by one run of the script, one after another."""
 
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
         self._client = StreamingClient(RedisUrl.parse(url, timeout=deadline))
         self._clustered = self._client.url.shape is Shape.CLUSTER
         self._calls = Calls()
+        self._crowds = Crowds(self._calls, self._client)
 
     async def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
         slot = common_slot(chain) if self._clustered else 0
-        if spend and hold is None and now_us is None:
-            command = self._calls.spending(chain)
-        else:
-            command = self._calls.deciding(chain, spend, hold, now_us)
-        answer = self._client.call(command, slot)
-        reply = await (self._client.execute(command, self._calls.script, slot) if answer is None else answer)
-        if isinstance(reply, Refused):
-            reply = await self._client.remedied(reply, command, self._calls.script, slot)
-        return decision(chain, reply)
+        if spend and hold is None:
+            reply, time = await self._crowds.join(chain, now_us, slot)
+            return decision(chain, reply, time)
+        command = self._calls.deciding(chain, spend, hold, now_us)
+        return decision(chain, await self._client.execute(command, self._calls.script, slot))
 
     async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         slot = common_slot(chain) if self._clustered else 0

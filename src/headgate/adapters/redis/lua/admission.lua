@@ -7,10 +7,11 @@
 --            r  give back            t  settle a hold
 -- ARGV[2…] one per charge: tag, shadow, cost, size, life, and a, b, c: unit, gain, full of a bucket; window, grain,
 --          grains of a sliding window; window of the others
--- ARGV[#]  h: how long to hold, in microseconds; t: the actual cost
+-- ARGV[#]  s: how many times, one after another, if more than once; h: how long to hold, in microseconds; t: the actual
+--          cost
 --
--- s, p, h return a string: fits, remaining, retry and reset of each charge, eight bytes each; one byte more if the hold
--- is remembered already. (A string is half the work of a list of numbers, here and for whoever reads it.)
+-- s, p, h return a string: fits, remaining, retry and reset of each charge, each time, eight bytes each; one byte more
+-- if the hold is remembered already. (A string is half the work of a list of numbers, here and for whoever reads it.)
 -- t returns 1 (applied), 0 (settled before) or -1 (no such hold). r returns nothing of interest.
 --
 -- A record is schema version, tag, start, used, before. Of a bucket, start is when it was last counted, used the debt
@@ -52,12 +53,13 @@ if holds or settles then
   end
 end
 
-local states, passes = {}, true
+local times = mode == 115 and tonumber(ARGV[count + 2]) or 1
+local states, changed, reply = {}, {}, {}
 local log_load, log_leaves, log_take, log_give, log_save
 
 for i = 1, count do
   local tag, shadow, cost, size, life, a, b, c = unpack('<BBdddddd', ARGV[i + 1])
-  local start, used, before, stranded, log, retry = now, 0, 0, false, nil, 0
+  local start, used, before, stranded, log = now, 0, 0, false, nil
 
   -- The state as of now.
   if tag == LOG then
@@ -71,7 +73,8 @@ for i = 1, count do
       local version, kind, was_start, was_used, was_before = unpack('<BBddd', record)
       if version == VERSION and kind == tag then
         local elapsed = now - was_start
-        if -elapsed > life then
+        local spent = was_used > 0 or (tag == SLIDING and was_before > 0)
+        if spent and -elapsed > life then
           stranded = true
           used = tag == BUCKET and c or size
         elseif tag == BUCKET then
@@ -99,86 +102,99 @@ for i = 1, count do
     end
   end
 
-  -- How long until the cost fits.
-  if decides then
-    if tag == BUCKET then
-      local missing = used + cost * a - c
-      if missing > 0 then retry = start - now - floor(-missing / b) end
-    elseif tag == FIXED then
-      if used + cost > size then retry = start + a - now end
-    elseif tag == LOG then
-      if used + cost > size and used > 0 then retry = log_leaves(log, used + cost - size) + a - now end
-    else
-      local in_view = c - floor(max(now - start, 0) / b)
-      local free = size - used - cost
-      if -floor(-before * in_view / c) > free then
-        local ends = start + a
-        local moment = ends
-        if free >= 0 and before > 0 then
-          moment = min(start + max(c - floor(free * c / before), 0) * b, ends)
-        end
-        if moment == ends and used > 0 then
-          moment = moment + min(max(c - floor((size - cost) * c / used), 0) * b, a)
-        end
-        retry = moment - now
-      end
-    end
-    if retry ~= 0 and shadow == 0 then passes = false end
-  end
-  states[i] = { tag, cost, size, a, b, c, start, used, before, stranded or false, retry, log }
+  states[i] = { tag, cost, size, a, b, c, start, used, before, shadow == 0, log or false, 0 }
+  changed[i] = stranded and spends
 end
 
-local reply = ''
-for i = 1, count do
-  local state = states[i]
-  local tag, cost, size, a, b, c = state[1], state[2], state[3], state[4], state[5], state[6]
-  local start, used, before, stranded, retry, log = state[7], state[8], state[9], state[10], state[11], state[12]
+local passes
+for round = 1, times do
+  passes = decides
+  for i = 1, count do
+    local state = states[i]
+    local tag, cost, size, a, b, c = state[1], state[2], state[3], state[4], state[5], state[6]
+    local start, used, before, log, retry = state[7], state[8], state[9], state[11], 0
 
-  -- Take, or give back.
-  local changes = not decides or (spends and passes and retry == 0)
-  if changes then
-    local more = delta or (gives and -cost or cost)
-    if tag == BUCKET then
-      used = max(min(used + more * a, c), 0)
-    elseif tag == LOG then
-      if more > 0 then log_take(log, size, more) else log_give(log, -more) end
-      used = log.used
-    else
-      if tag == SLIDING and used + more < 0 then before = max(before + used + more, 0) end
-      used = max(min(used + more, size), 0)
+    -- How long until the cost fits.
+    if decides then
+      if tag == BUCKET then
+        local missing = used + cost * a - c
+        if missing > 0 then retry = start - now - floor(-missing / b) end
+      elseif tag == FIXED then
+        if used + cost > size then retry = start + a - now end
+      elseif tag == LOG then
+        if used + cost > size and used > 0 then retry = log_leaves(log, used + cost - size) + a - now end
+      else
+        local in_view = c - floor(max(now - start, 0) / b)
+        local free = size - used - cost
+        if -floor(-before * in_view / c) > free then
+          local ends = start + a
+          local moment = ends
+          if free >= 0 and before > 0 then
+            moment = min(start + max(c - floor(free * c / before), 0) * b, ends)
+          end
+          if moment == ends and used > 0 then
+            moment = moment + min(max(c - floor((size - cost) * c / used), 0) * b, a)
+          end
+          retry = moment - now
+        end
+      end
+      if retry ~= 0 and state[10] then passes = false end
     end
+    state[12] = retry
   end
 
-  -- What is left, and how long until as new.
-  local remaining, reset = 0, 0
-  if tag == BUCKET then
-    remaining = floor((c - used) / a)
-    reset = start - now - floor(-used / b)
-  elseif tag == FIXED then
-    remaining = size - used
-    if used > 0 then reset = start + a - now end
-  elseif tag == LOG then
-    remaining = max(size - used, 0)
-    if used > 0 then reset = log.newest + a - now end
-  else
-    local in_view = c - floor(max(now - start, 0) / b)
-    remaining = max(size - used + floor(-before * in_view / c), 0)
-    if used > 0 then reset = start + 2 * a - now elseif before > 0 then reset = start + a - now end
-  end
-  if decides then
-    reply = reply .. pack('<i8i8i8i8', retry == 0 and 1 or 0, remaining, retry, reset)
-  end
+  for i = 1, count do
+    local state = states[i]
+    local tag, cost, size, a, b, c = state[1], state[2], state[3], state[4], state[5], state[6]
+    local start, used, before, log, retry = state[7], state[8], state[9], state[11], state[12]
 
-  -- A state lives as long as it matters; one that is as new is not kept at all.
-  if changes or (stranded and spends) then
-    local ms = max(floor(reset / 1000) + 2, least_ms)
-    if reset <= 0 then
-      call('DEL', KEYS[i])
+    -- Take, or give back.
+    if not decides or (spends and passes and retry == 0) then
+      changed[i] = true
+      local more = delta or (gives and -cost or cost)
+      if tag == BUCKET then
+        used = max(min(used + more * a, c), 0)
+      elseif tag == LOG then
+        if more > 0 then log_take(log, size, more) else log_give(log, -more) end
+        used = log.used
+      else
+        if tag == SLIDING and used + more < 0 then before = max(before + used + more, 0) end
+        used = max(min(used + more, size), 0)
+      end
+      state[8], state[9] = used, before
+    end
+
+    -- What is left, and how long until as new.
+    local remaining, reset = 0, 0
+    if tag == BUCKET then
+      remaining = floor((c - used) / a)
+      reset = start - now - floor(-used / b)
+    elseif tag == FIXED then
+      remaining = size - used
+      if used > 0 then reset = start + a - now end
     elseif tag == LOG then
-      log_save(log, ms)
+      remaining = max(size - used, 0)
+      if used > 0 then reset = log.newest + a - now end
     else
-      if tag == BUCKET then before = a end
-      call('SET', KEYS[i], pack('<BBddd', VERSION, tag, start, used, before), 'PX', ms)
+      local in_view = c - floor(max(now - start, 0) / b)
+      remaining = max(size - used + floor(-before * in_view / c), 0)
+      if used > 0 then reset = start + 2 * a - now elseif before > 0 then reset = start + a - now end
+    end
+    if decides then
+      reply[#reply + 1] = pack('<i8i8i8i8', retry == 0 and 1 or 0, remaining, retry, reset)
+    end
+
+    -- A state lives as long as it matters; one that is as new is not kept at all.
+    if changed[i] and round == times then
+      local ms = max(floor(reset / 1000) + 2, least_ms)
+      if reset <= 0 then
+        call('DEL', KEYS[i])
+      elseif tag == LOG then
+        log_save(log, ms)
+      else
+        if tag == BUCKET then before = a end
+        call('SET', KEYS[i], pack('<BBddd', VERSION, tag, start, used, before), 'PX', ms)
+      end
     end
   end
 end
@@ -189,4 +205,5 @@ if settles or (holds and spends and passes) then
   call('SET', hold, pack('<BBdd', VERSION, settled, held, expires), 'PX', ms)
 end
 if settles then return 1 end
-return repeated and reply .. '+' or reply
+if repeated then reply[#reply + 1] = '+' end
+return #reply == 1 and reply[1] or table.concat(reply)
