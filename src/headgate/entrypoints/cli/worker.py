@@ -14,7 +14,7 @@ import typer
 from headgate import bootstrap
 from headgate.dispatch.registry import Registry
 from headgate.entrypoints.cli.terminal import remark, run
-from headgate.entrypoints.worker import run_temporal_workers
+from headgate.entrypoints.worker import end_process, run_temporal_workers
 from headgate.errors import ConfigurationError
 from headgate.settings import Settings
 
@@ -53,6 +53,8 @@ def worker(
         )
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     run(_work(settings, role, None if metrics_port is None else _metrics(settings.host, metrics_port)))
+    if settings.temporal_address is not None:
+        end_process()
 
 
 async def _work(settings: Settings, role: Role, registry: CollectorRegistry | None) -> None:
