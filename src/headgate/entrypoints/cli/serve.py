@@ -120,6 +120,9 @@ def _configuration(app: object, settings: Settings, workers: int = 1) -> uvicorn
         server_header=False,
         backlog=BACKLOG,
         timeout_graceful_shutdown=settings.http.shutdown_seconds,
+        # Longer than proxies and clients keep idle connections (60 s mostly): who closes first must be them, or a
+        # request is lost now and then to a connection that is just going away.
+        timeout_keep_alive=75,
     )
 
 
