@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -50,6 +51,7 @@ from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import ConfigurationError, NotFound
+from headgate.iso8601 import to_ms
 from headgate.limit_stores import SQL_SCHEMES
 from headgate.settings import DispatchSettings, Settings
 from headgate.slots.model import WindowPolicy
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore
     from headgate.apps.payments.steps import PaymentSteps
     from headgate.apps.payments.workflow_intake import WorkflowIntake
+
+_log = logging.getLogger(__name__)
 
 
 class _Databases:
@@ -501,11 +505,25 @@ async def notifications(
 
 async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: CollectorRegistry | None = None) -> None:
     """Sends messages and counts attempts until `stop` is set: `headgate worker sender`."""
-    async with (
-        _gateway_stores(settings) as (shared, log),
-        _sending(settings, shared, log, _notification_observer(registry)),
-    ):
-        await stop.wait()
+    async with _gateway_stores(settings) as (shared, log):
+        async with _sending(settings, shared, log, _notification_observer(registry)) as readers:
+            told = asyncio.create_task(stop.wait())
+            await asyncio.wait([told, *readers], return_when=asyncio.FIRST_COMPLETED)
+            told.cancel()
+        for reader in readers:
+            reader.result()
+
+
+async def prune_notifications(settings: Settings, before: datetime) -> dict[str, int]:
+    """Forgets attempts, delivered message ids and idempotency keys from before a time; of the latter two only what
+    has no effect any more."""
+    async with _gateway_stores(settings) as (shared, _):
+        before_ms = to_ms(before)
+        return {
+            "attempts": await SqlAnalyticsStore(shared).prune(before_ms),
+            "deliveries": await SqlDeliveryLedger(shared).prune(before_ms),
+            "keys": await SqlQuotaLedger(shared, topic=settings.sms.topic).prune(before_ms),
+        }
 
 
 @asynccontextmanager
@@ -531,7 +549,7 @@ async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, M
 @asynccontextmanager
 async def _sending(
     settings: Settings, shared: Database, log: MessageLog, observer: NotificationObserver | None
-) -> AsyncIterator[None]:
+) -> AsyncIterator[list[asyncio.Task[None]]]:
     """Inside, messages are sent and attempts are counted. Leaving ends what is being sent, and no more."""
     sender: Sender = ConsoleSender()
     if settings.sms.webhook_url is not None:
@@ -549,13 +567,20 @@ async def _sending(
         attempts=settings.sms.attempts,
     )
     reader = AttemptReader(lambda: log.read(settings.sms.events_topic, ANALYTICS_GROUP), SqlAnalyticsStore(shared))
-    tasks = [asyncio.create_task(delivery.run(stop)), asyncio.create_task(reader.run(stop))]
+    readers = [asyncio.create_task(delivery.run(stop)), asyncio.create_task(reader.run(stop))]
+    for each in readers:
+        each.add_done_callback(_told_if_failed)
     try:
-        yield
+        yield readers
     finally:
         stop.set()
-        await asyncio.gather(*tasks)
+        await asyncio.wait(readers)
         await sender.close()
+
+
+def _told_if_failed(reader: asyncio.Task[None]) -> None:
+    if not reader.cancelled() and (error := reader.exception()) is not None:
+        _log.error("a reader of the message log ended", exc_info=error)
 
 
 def _notification_observer(registry: CollectorRegistry | None) -> NotificationObserver | None:

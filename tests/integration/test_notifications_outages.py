@@ -27,7 +27,7 @@ from headgate.apps.notifications.model import Attempt, Quota, Spending
 from headgate.apps.notifications.ports import Busy, Hit, Miss
 from headgate.bootstrap import database
 from headgate.errors import StoreUnavailable
-from headgate.testing import FakeClock
+from headgate.testing import FakeClock, eventually
 
 ENOUGH_SECONDS = 60
 """Longer than any pause of the circuit breaker."""
@@ -141,7 +141,7 @@ async def test_no_fault_of_redis_gives_a_second_quota(tmp_path: Path, redis_url:
     async with world(tmp_path, redis_url) as here:
         intake, cache = here.intake, here.cache
 
-        @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
         @given(st.integers(1, 12), steps)
         async def history(limit: int, steps: list[Any]) -> None:
             cache.down = cache.loses_next_answer = False
@@ -273,6 +273,30 @@ async def test_a_copy_of_the_old_configuration_can_not_come_back(redis_url: str)
     assert isinstance(found, Hit)
     assert not found.verdict.allowed
     await cache.close()
+
+
+async def test_a_copy_that_could_not_be_dropped_is_dropped_when_redis_is_back(tmp_path: Path, redis_url: str) -> None:
+    async with world(tmp_path, redis_url) as here, world(tmp_path, redis_url) as there:
+        users = [new_user() for _ in range(3)]
+        for user in users:
+            await here.intake.configure(user, 1, 10)
+            assert [v.allowed for v in await send_many(there.intake, user, 2)] == [True, False]
+        here.cache.down = True
+        for user in users:
+            await here.intake.configure(user, 2, 10)
+        here.cache.down = False
+        here.clock.advance(ENOUGH_SECONDS)
+        # Any answer from Redis tells that it is back; here it is another user's.
+        other = new_user()
+        await here.intake.configure(other, 1, 10)
+
+        async def all_dropped() -> bool:
+            with redis.Redis.from_url(redis_url) as client:
+                return not any(client.exists(f"RateLimiterCache:{user}") for user in users)
+
+        await eventually(all_dropped)
+        for user in users:
+            assert [v.allowed for v in await send_many(there.intake, user, 3)] == [True, True, False]
 
 
 @pytest.mark.parametrize("generation", [0, 1, 2])

@@ -44,22 +44,20 @@ class KafkaSource:
         """Positions by partition, in order: given out and not yet committed."""
         self._done: dict[int, set[int]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-reader")
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "partition.assignment.strategy": "cooperative-sticky",
-                # A member that dies keeps its partitions for so long.
-                "session.timeout.ms": 10_000,
-                "reconnect.backoff.ms": 50,
-                "reconnect.backoff.max.ms": 500,
-                "log_level": 0,
-                **settings,
-            }
-        )
-        self._consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._revoked)
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": "cooperative-sticky",
+            # A member that dies keeps its partitions for so long.
+            "session.timeout.ms": 10_000,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+            **settings,
+        }
+        self._consumer = self._joined()
 
     async def receive(self, most: int, wait: float) -> list[Delivered]:
         loop = asyncio.get_running_loop()
@@ -81,10 +79,15 @@ class KafkaSource:
         # Shielded: a cancelled caller must not leave the consumer in the middle of a call.
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments))
 
+    def _joined(self) -> Consumer:
+        consumer = Consumer(self._settings)
+        consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._revoked)
+        return consumer
+
     # On the consumer's thread from here on.
 
     def _consume(self, most: int, wait: float) -> list[Delivered]:
-        found = []
+        found: list[Delivered] = []
         # `consume` waits its whole time for a full batch; so wait for one record, then take what has come with it.
         first = self._consumer.poll(wait)
         messages = [] if first is None else [first, *self._consumer.consume(most - 1, 0.01)] if most > 1 else [first]
@@ -93,6 +96,9 @@ class KafkaSource:
                 if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
                     raise BrokerUnavailable(f"Kafka: {error.str()}")
                 _log.warning("reading %s: %s", self._topic, error.str())
+                if error.fatal():
+                    self._rejoin()
+                    return found
                 continue
             key = (message.key() or b"").decode(errors="replace")
             value = (message.value() or b"").decode(errors="replace")
@@ -125,6 +131,13 @@ class KafkaSource:
                 _log.info("a partition of %s went to another reader before its commit", self._topic)
                 return
             raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
+
+    def _rejoin(self) -> None:
+        """A consumer that failed for good is of no use any more; what it had comes again to the next one."""
+        self._handed.clear()
+        self._done.clear()
+        self._consumer.close()
+        self._consumer = self._joined()
 
     def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         for partition in partitions:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.util import await_only
 
@@ -53,11 +55,9 @@ class SqlQuotaLedger:
         return await self._database.read(notifications.was_sent, message_id, now_ms)
 
     async def prune(self, before_ms: int) -> int:
-        """Forgets idempotency keys from before a time."""
+        """Forgets idempotency keys from before a time, of those that have expired."""
         key = notification_key.c
-        return await _pruned(
-            self._database, lambda c: notifications.prune(c, key.created_at, key.message_id, before_ms, PRUNE_BATCH)
-        )
+        return await _pruned(self._database, key.created_at, key.message_id, before_ms, notifications.KEY_LIFE)
 
     def _publisher(self, log: MessageLog) -> notifications.Publish:
         def record(attempt: Attempt) -> Record:
@@ -98,10 +98,8 @@ class SqlDeliveryLedger:
 
     async def prune(self, before_ms: int) -> int:
         delivery = notification_delivery.c
-        return await _pruned(
-            self._database,
-            lambda c: notifications.prune(c, delivery.settled_at, delivery.message_id, before_ms, PRUNE_BATCH),
-        )
+        life = notifications.DELIVERY_LIFE
+        return await _pruned(self._database, delivery.settled_at, delivery.message_id, before_ms, life)
 
     async def now_ms(self) -> int:
         """The database's clock."""
@@ -125,9 +123,7 @@ class SqlAnalyticsStore:
 
     async def prune(self, before_ms: int) -> int:
         attempt = notification_attempt.c
-        return await _pruned(
-            self._database, lambda c: notifications.prune(c, attempt.minute, attempt.event_id, before_ms, PRUNE_BATCH)
-        )
+        return await _pruned(self._database, attempt.minute, attempt.event_id, before_ms, timedelta(0))
 
 
 async def _retried(work: Callable[[], Awaitable[T]]) -> T:
@@ -140,8 +136,10 @@ async def _retried(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
 
 
-async def _pruned(database: Database, work: Callable[[Connection], int]) -> int:
+async def _pruned(
+    database: Database, column: sa.Column[Any], key: sa.Column[Any], before_ms: int, keep: timedelta
+) -> int:
     total = 0
-    while removed := await database.write(work):
+    while removed := await database.write(notifications.prune, column, key, before_ms, PRUNE_BATCH, keep):
         total += removed
     return total

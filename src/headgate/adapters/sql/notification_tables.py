@@ -15,7 +15,7 @@ notification_quota = sa.Table(
     sa.Column("current_count", sa.Integer, nullable=False),
     sa.Column("last_refresh_time", Instant, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("generation", sa.Integer, nullable=False),
+    sa.Column("generation", sa.BigInteger, nullable=False),
     info={
         "about": "One row a user: what may be sent in time_window minutes, and what was sent since last_refresh_time. "
         "version grows with each configuration, generation whenever the SQL path counts."

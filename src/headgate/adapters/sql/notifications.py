@@ -234,9 +234,17 @@ def attempt_counts(connection: Connection, since_ms: int, until_ms: int, user_id
     ]
 
 
-def prune(connection: Connection, column: sa.Column[Any], key: sa.Column[Any], before_ms: int, limit: int) -> int:
-    """Deletes up to `limit` rows whose `column` lies before a time."""
-    old = sa.select(key).where(column < from_ms(before_ms)).limit(limit)
+def prune(
+    connection: Connection,
+    column: sa.Column[Any],
+    key: sa.Column[Any],
+    before_ms: int,
+    limit: int,
+    keep: timedelta,
+) -> int:
+    """Deletes up to `limit` rows whose `column` lies before a time, and at least `keep` back."""
+    before = min(from_ms(before_ms), now(connection) - keep)
+    old = sa.select(key).where(column < before).limit(limit)
     return connection.execute(sa.delete(key.table).where(key.in_(old))).rowcount
 
 

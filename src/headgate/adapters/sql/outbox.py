@@ -71,12 +71,15 @@ class OutboxSource:
         self._owner = uuid.uuid4().hex
         self._renew_at = 0.0
         self._held: set[int] = set()
-        """Handed out and not committed."""
+        """Handed out and not yet removed."""
+        self._done: set[int] = set()
+        """Committed and not yet removed, because the database was away."""
 
     async def receive(self, most: int, wait: float) -> list[Delivered]:
         deadline = time.monotonic() + wait
         while True:
             if await self._leased():
+                await self.commit([])
                 # Records that are held come first again, so as many more are asked for.
                 found = await self._database.read(first_records, self._topic, most + len(self._held))
                 fresh = [delivered for delivered in found if delivered.position not in self._held][:most]
@@ -92,9 +95,11 @@ class OutboxSource:
             await asyncio.sleep(min(self._poll_seconds, left))
 
     async def commit(self, done: Sequence[Delivered]) -> None:
-        positions = [delivered.position for delivered in done]
-        await self._database.write(remove, positions)
-        self._held.difference_update(positions)
+        self._done.update(delivered.position for delivered in done)
+        if self._done:
+            await self._database.write(remove, sorted(self._done))
+            self._held -= self._done
+            self._done.clear()
 
     async def close(self) -> None:
         await self._database.write(leave, self._topic, self._owner)

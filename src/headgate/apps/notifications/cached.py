@@ -42,6 +42,7 @@ from headgate.errors import BrokerUnavailable, NotFound, StoreUnavailable
 
 MOST_VALIDATED = 100_000
 """Users whose validation is remembered; beyond that the ledger is asked again, which is always right."""
+MOST_REMEMBERED = 10_000
 MOST_ROUNDS = 5
 BUSY_PAUSE = 0.05
 BUSY_PATIENCE_US = 15_000_000
@@ -77,6 +78,9 @@ class CachedPath:
         self._gate = PathGate()
         self.sync = CountSync(ledger, observer, self._outdated)
         self._failures = 0
+        self._remembered: dict[int, Quota] = {}
+        """Quotas configured while the cache was away, whose old copies are still to be dropped."""
+        self._forgetting: asyncio.Task[None] | None = None
         self._validated: OrderedDict[int, tuple[int, int]] = OrderedDict()
         """By user: the epoch in which the cache's copy was compared with the ledger's row."""
 
@@ -94,14 +98,20 @@ class CachedPath:
             return await self._direct.send(attempt), Path.LEDGER
 
     async def forget(self, quota: Quota) -> None:
-        """The user's quota was configured anew: its copy goes."""
+        """The user's quota was configured anew: its copy goes, now or when the cache answers again."""
         self._validated.pop(quota.user_id, None)
         try:
             await self._asked(self._cache.forget(quota))
         except _CacheFailed:
-            _log.warning("user %d: the old quota could not be dropped from Redis", quota.user_id)
+            _log.warning("user %d: the old quota could not be dropped from Redis yet", quota.user_id)
+            self._remembered[quota.user_id] = quota
+            if len(self._remembered) > MOST_REMEMBERED:
+                # Its copy goes away by itself when its window ends.
+                self._remembered.pop(next(iter(self._remembered)))
 
     async def close(self) -> None:
+        if self._forgetting is not None:
+            await asyncio.wait([self._forgetting])
         await self.sync.close()
 
     async def _send_by_cache(self, attempt: Attempt) -> Verdict:
@@ -192,7 +202,19 @@ class CachedPath:
             _log.warning("REDIS DOWN — Falling back to Postgres (%s)", error)
             raise _CacheFailed from error
         self._breaker.succeeded()
+        if self._remembered and self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().create_task(self._forget_remembered())
         return answer
+
+    async def _forget_remembered(self) -> None:
+        try:
+            while self._remembered:
+                _, quota = self._remembered.popitem()
+                await self._cache.forget(quota)
+        except StoreUnavailable:
+            self._remembered.setdefault(quota.user_id, quota)
+        finally:
+            self._forgetting = None
 
     def _outdated(self, users: set[int]) -> None:
         for user_id in users:

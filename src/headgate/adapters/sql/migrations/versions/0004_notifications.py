@@ -22,7 +22,7 @@ def upgrade() -> None:
         sa.Column("current_count", sa.Integer, nullable=False),
         sa.Column("last_refresh_time", Instant, nullable=False),
         sa.Column("version", sa.Integer, nullable=False),
-        sa.Column("generation", sa.Integer, nullable=False),
+        sa.Column("generation", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("user_id", name="headgate_notification_quota_pk"),
     )
     op.create_table(
