@@ -22,10 +22,10 @@ from headgate.testing import eventually
 from tests.integration.notification_gateway import Gateway, gateway
 
 SENDER = """
-import asyncio
-from headgate import bootstrap
-from headgate.settings import Settings
-asyncio.run(bootstrap.run_sender(Settings.load(), asyncio.Event()))
+import sys
+from headgate.entrypoints.cli import main
+sys.argv = ["headgate", "worker", "sender"]
+main()
 """
 DIES_BEFORE_COMMIT = """
 import os, signal
@@ -157,6 +157,22 @@ async def test_killed_while_sending_nothing_is_lost_and_what_comes_again_has_the
         async with sender(served, url, tmp_path):
             await eventually(lambda: set(found.calls) == wanted, within=60)
         assert len(found.calls) - len(wanted) <= under_way
+
+
+async def test_told_to_stop_it_leaves_at_once_and_nothing_comes_again(served: Gateway, tmp_path: Path) -> None:
+    wanted = await send_messages(served)
+    with provider() as (found, url):
+        async with sender(served, url, tmp_path) as first:
+            await eventually(lambda: len(found.calls) >= MESSAGES // 2, within=60)
+            first.terminate()
+            assert await asyncio.to_thread(first.wait, 30) == 0
+        async with sender(served, url, tmp_path) as second:
+            await eventually(lambda: set(found.calls) == wanted, within=60)
+            last = (await served.send(0, "last")).json()["messageId"]
+            await eventually(lambda: last in found.calls)
+            second.terminate()
+            assert await asyncio.to_thread(second.wait, 30) == 0
+        assert Counter(found.calls) == Counter(wanted | {last})
 
 
 async def test_what_a_provider_keeps_refusing_goes_to_the_dead_letters(served: Gateway, tmp_path: Path) -> None:

@@ -13,20 +13,24 @@ from headgate.errors import InvalidInput
 from headgate.iso8601 import EPOCH, format_instant, parse_duration, parse_instant
 from headgate.settings import Settings
 
-NAMES = {"audit": "audit entries"}
+NAMES = {"audit": "audit entries", "keys": "idempotency keys"}
 
 
 def prune(
     before: Annotated[str, typer.Option(help="How long ago (P30D), or a time (2027-01-01T00:00:00Z).")],
     as_json: AsJson = False,
 ) -> None:
-    """Forget slots, windows, finished items and audit entries that lie that far in the past."""
+    """Forget slots, windows, finished items, audit entries, attempts to send and deliveries that far in the past."""
     moment = _moment(before, datetime.now(UTC))
 
     async def work() -> dict[str, int]:
         settings = Settings.load()
         async with bootstrap.slot_scheduler(settings) as slots, bootstrap.dispatch_queue(settings) as queue:
-            return {**(await slots.prune(moment))._asdict(), **(await queue.prune(moment))._asdict()}
+            return {
+                **(await slots.prune(moment))._asdict(),
+                **(await queue.prune(moment))._asdict(),
+                **await bootstrap.prune_notifications(settings, moment),
+            }
 
     pruned = run(work())
     if as_json:
