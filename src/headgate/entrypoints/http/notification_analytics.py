@@ -16,7 +16,7 @@ from headgate.entrypoints.http.services import services
 from headgate.iso8601 import format_instant, from_ms
 
 DEFAULT_MINUTES = 60
-MOST_MINUTES = 7 * 24 * 60
+MOST_MINUTES = 24 * 60
 DEFAULT_USERS = 20
 MOST_USERS = 1000
 

@@ -20,7 +20,7 @@ from headgate.entrypoints.http.body import only, read_object, required
 from headgate.entrypoints.http.direct import add_direct, send_json
 from headgate.entrypoints.http.problem import Problem, documented, invalid
 from headgate.entrypoints.http.services import services
-from headgate.errors import BrokerUnavailable, StoreUnavailable
+from headgate.errors import BrokerUnavailable, StoreError
 from headgate.iso8601 import format_instant, from_ms
 
 _USER = {"type": "integer", "minimum": 0, "maximum": LARGEST, "example": 101}
@@ -165,8 +165,8 @@ def outages_told() -> Iterator[None]:
     except BrokerUnavailable as error:
         detail = "the message was not accepted by the broker; try again"
         raise _unavailable("broker-unavailable", "Kafka Down : Service Unavailable", detail) from error
-    except StoreUnavailable as error:
-        detail = "the database does not answer; try again"
+    except StoreError as error:
+        detail = "the database does not answer, or is busy with a conflicting write; try again"
         raise _unavailable("store-unavailable", "Postgres Down : Service Unavailable", detail) from error
 
 
