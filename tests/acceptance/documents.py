@@ -1,7 +1,7 @@
 """Runs the code blocks of a document, as a reader would type them.
 
 - `bash` blocks run in order in one folder and keep what they export. A line `make run` or `headgate serve …` starts a
-  real service beside them; the documents' port 8080 becomes a free one.
+  real service beside them, `headgate worker …` a real worker; the documents' port 8080 becomes a free one.
 - `python` blocks with a title (`python title="greet.py"`) are saved under it, for a later block to run; others are run.
 - A `json` or `text` block shows what the block before it printed. In text `…` stands for anything. In JSON a time is
   right when it is less than a minute away, `delayMs` when it is a number: where in its window a slot lies is random.
@@ -21,9 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.acceptance.service import Service, environment
+from tests.acceptance.service import Service, command, environment
 
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WORK = re.compile(r"^headgate worker\b(.*)$")
 SERVE = re.compile(r"^(?:make run|headgate serve\b(.*))$", re.MULTILINE)
 INSTANT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 
@@ -57,6 +58,7 @@ class Reader:
         self._port = _free_port()
         self._replaced = {"127.0.0.1:8080": f"127.0.0.1:{self._port}", **(replaced or {})}
         self._services: list[Service] = []
+        self._workers: list[subprocess.Popen[bytes]] = []
         self._saved: set[str] = set()
         self._out = self._all = ""
         # What `make run` leaves in the clone.
@@ -69,6 +71,10 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+        while self._workers:
+            worker = self._workers.pop()
+            worker.terminate()
+            worker.wait(60)
 
     def follow(self, block: Block) -> None:
         """Does what the block says, or checks what it shows."""
@@ -97,6 +103,13 @@ class Reader:
 
     def _type(self, text: str) -> None:
         self._saved = {name for name in self._saved if name not in text and Path(name).stem not in text}
+        if working := WORK.match(text.strip()):
+            with (self._directory / "worker.log").open("a") as log:
+                arguments = command("worker", *working[1].split())
+                self._workers.append(
+                    subprocess.Popen(arguments, cwd=self._directory, env=self._environment, stdout=log, stderr=log)
+                )
+            return
         served = SERVE.search(text)
         if served is None:
             self._run(["bash", "-euo", "pipefail", "-c", f"{text}\nenv -0 > .environment"])
@@ -114,9 +127,9 @@ class Reader:
         self._services.append(service)
         self._out = self._all = "\n".join(service.announced) + "\n"
 
-    def _run(self, command: list[str]) -> None:
+    def _run(self, typed: list[str]) -> None:
         ended = subprocess.run(
-            command, cwd=self._directory, env=self._environment, capture_output=True, text=True, timeout=60, check=False
+            typed, cwd=self._directory, env=self._environment, capture_output=True, text=True, timeout=60, check=False
         )
         self._out, self._all = ended.stdout, ended.stdout + ended.stderr
         assert ended.returncode == 0, f"status {ended.returncode}\n{self._all}"
