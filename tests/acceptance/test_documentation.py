@@ -10,7 +10,9 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+import typer
 
+from headgate.entrypoints.cli import app
 from tests.acceptance.documents import Reader, assert_alike, assert_matches, blocks
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +45,25 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_and_their_options_exist(page: Path) -> None:
+    """In code, `headgate …` names a command there is, with options it has."""
+    text = page.read_text("utf-8")
+    code = re.findall(r"^```(?:sh|bash)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    code += re.findall(r"^    (.*)$", prose, re.MULTILINE)
+    code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
+    for typed in re.findall(r"(?:^|&& )[ ]*headgate ([^#|;&\n]+)", "\n".join(code).replace("\\\n", " "), re.MULTILINE):
+        command, words = typer.main.get_command(app), typed.split()
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        if words and words[0].isalpha() and words[0].islower():
+            assert not hasattr(command, "commands"), f"there is no headgate {typed}"
+        known = {spelling for option in command.params for spelling in (*option.opts, *option.secondary_opts)}
+        for option in re.findall(r"--[a-z][a-z-]*", typed):
+            assert option in {*known, "--help"}, f"{option} in headgate {typed}"
 
 
 def test_every_page_is_in_the_site() -> None:
