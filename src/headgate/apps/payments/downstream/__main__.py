@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import socket
+import sys
 
 import uvicorn
 
@@ -26,8 +29,14 @@ def main() -> None:
         behaviour = Behaviour(told.tps, told.latency_ms, told.fail, told.lose, told.refuse)
     except InvalidInput as error:
         parser.error(str(error))
+    listening = socket.create_server((told.host, told.port))
+    host, port = listening.getsockname()[:2]
     app = SimulatorApp(Simulator(behaviour, seed=told.seed))
-    uvicorn.run(app, host=told.host, port=told.port, access_log=False, server_header=False)
+    server = uvicorn.Server(uvicorn.Config(app, access_log=False, server_header=False, log_level="warning"))
+    sys.stdout.write(f"the downstream is simulated on http://{host}:{port}, {told.tps} calls a second\n")
+    sys.stdout.flush()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run([listening])
 
 
 if __name__ == "__main__":
