@@ -62,10 +62,12 @@ class Database:
         self._threads: ThreadPoolExecutor | None = None
         self._engine: Engine | None = None
         self.async_engine: AsyncEngine | None = None
+        self._autocommit: AsyncEngine | None = None
         if self.dialect == "postgresql":
             self.async_engine = create_async_engine(
                 self.url, pool_size=pool_size, max_overflow=0, connect_args={"connect_timeout": 10}
             )
+            self._autocommit = self.async_engine.execution_options(isolation_level="AUTOCOMMIT")
         else:
             # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
             width = 1 if self.dialect == "sqlite" else pool_size
@@ -92,11 +94,10 @@ class Database:
     async def once(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs `work(connection, …)`, which writes in one statement at most: on PostgreSQL that is atomic by itself,
         and is spared a transaction's round trips; elsewhere this is `write`."""
-        if self.async_engine is None:
+        if self._autocommit is None:
             return await self.write(work, *args, **kwargs)
-        engine = self.async_engine.execution_options(isolation_level="AUTOCOMMIT")
         with translated():
-            async with asyncio.timeout(self._deadline), engine.connect() as connection:
+            async with asyncio.timeout(self._deadline), self._autocommit.connect() as connection:
                 return await connection.run_sync(work, *args, **kwargs)
 
     @property

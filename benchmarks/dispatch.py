@@ -1,0 +1,231 @@
+"""Table "Dispatch": PostgreSQL with synchronous commit, beside procrastinate."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import psycopg
+from procrastinate import App, PsycopgConnector
+
+from benchmarks.measure import Race, Row, Spread, Table, Target, per_second, race, summary
+from headgate.adapters.local.engine import LocalEngine
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Registry
+from headgate.dispatch.reporting import OutcomeReporter
+from headgate.dispatch.status import Status
+from headgate.dispatch.worker import DispatchWorker
+from headgate.testing import eventually
+from headgate.testing.servers.postgres import PostgresServer
+
+CONTEXT = {
+    "amount": "12.34",
+    "currency": "EUR",
+    "payer": "DE75512108001245126199",
+    "payee": "FR7630006000011234567890189",
+}
+_runs: Iterator[int] = count(1)
+
+
+def tables(quick: bool) -> list[Table]:
+    """Measures everything; `quick` shows that it runs, not how fast."""
+    with PostgresServer(fsync=True) as postgres:
+        ours, theirs = postgres.databases.create("ours"), postgres.databases.create("theirs")
+        asyncio.run(_with_peer(theirs, lambda app: app.schema_manager.apply_schema_async()))
+        table = Table("Dispatch")
+        single(table, ours, theirs, quick)
+        batches(table, ours, theirs, quick)
+        whole_way(table, ours, theirs, quick)
+        growth(table, ours, quick)
+        table.close()
+    return [table]
+
+
+# -- the contestants -----------------------------------------------------------------------------------------------
+
+
+def peer(url: str) -> App:
+    """Procrastinate with one task that does nothing."""
+    app = App(connector=PsycopgConnector(conninfo=url, min_size=1, max_size=16))
+
+    @app.task(name="noop", queue="work")
+    async def noop(number: int, context: dict[str, str]) -> None: ...
+
+    return app
+
+
+async def _with_peer(url: str, work: Callable[[App], Awaitable[Any]]) -> float:
+    app = peer(url)
+    async with app.open_async():
+        started = time.perf_counter()
+        await work(app)
+        return time.perf_counter() - started
+
+
+async def _with_queue(url: str, work: Callable[[DispatchQueue, str], Awaitable[Any]]) -> float:
+    async with DispatchQueue.open(url) as queue:
+        name = f"WORK{next(_runs)}"
+        await queue.configure(name, jitter_window_ms=0, dispatch_interval_secs=1)
+        await queue.enqueue(name, "warm", context=CONTEXT)
+        started = time.perf_counter()
+        await work(queue, name)
+        return time.perf_counter() - started
+
+
+async def _all_completed(queue: DispatchQueue, name: str, items: int) -> bool:
+    return (await queue.stats(name)).depth == {Status.COMPLETED: items}
+
+
+async def _callers(callers: int, total: int, call: Callable[[int], Coroutine[Any, Any, Any]]) -> None:
+    numbers = iter(range(total))
+
+    async def one() -> None:
+        for number in numbers:
+            await call(number)
+
+    await asyncio.gather(*(one() for _ in range(callers)))
+
+
+# -- the rows ------------------------------------------------------------------------------------------------------
+
+
+def single(table: Table, ours: str, theirs: str, quick: bool) -> None:
+    total = 300 if quick else 3000
+
+    async def enqueue(queue: DispatchQueue, name: str) -> None:
+        await _callers(8, total, lambda n: queue.enqueue(name, f"item-{n}", context=CONTEXT))
+
+    async def defer(app: App) -> None:
+        task = app.tasks["noop"]
+        await _callers(8, total, lambda n: task.defer_async(number=n, context=CONTEXT))
+
+    run = race(
+        {
+            "headgate": lambda: total / asyncio.run(_with_queue(ours, enqueue)),
+            "procrastinate": lambda: total / asyncio.run(_with_peer(theirs, defer)),
+        }
+    )
+    _row(table, "enqueue one by one, 8 callers", run, Target(least=3))
+
+
+def batches(table: Table, ours: str, theirs: str, quick: bool) -> None:
+    rounds = 2 if quick else 10
+
+    async def enqueue(queue: DispatchQueue, name: str) -> None:
+        for batch in range(rounds):
+            await queue.enqueue_many(name, [(f"item-{batch}-{n}", CONTEXT, None) for n in range(1000)])
+
+    async def defer(app: App) -> None:
+        task = app.tasks["noop"]
+        for _ in range(rounds):
+            await task.batch_defer_async(*({"number": n, "context": CONTEXT} for n in range(1000)))
+
+    run = race(
+        {
+            "headgate": lambda: rounds * 1000 / asyncio.run(_with_queue(ours, enqueue)),
+            "procrastinate": lambda: rounds * 1000 / asyncio.run(_with_peer(theirs, defer)),
+        }
+    )
+    _row(table, "enqueue, batches of 1000", run, Target(least=5))
+
+
+def whole_way(table: Table, ours: str, theirs: str, quick: bool) -> None:
+    """Claim, start and complete work that does nothing, in one process."""
+    mine, other = (1000, 100) if quick else (10_000, 1000)
+
+    async def headgate() -> float:
+        async with DispatchQueue.open(ours) as queue:
+            name = f"WORK{next(_runs)}"
+
+            async def noop(item_id: str, context: Any) -> None: ...
+
+            registry = Registry()
+            domain = registry.register(name, noop, jitter_window_ms=0, dispatch_interval_secs=1)
+            await queue.define(domain.config)
+            await queue.enqueue_many(name, [(f"item-{n}", CONTEXT, None) for n in range(mine)])
+            outcomes = OutcomeReporter(queue.store)
+            worker = DispatchWorker(queue.store, LocalEngine(registry, outcomes), [name])
+            started = time.perf_counter()
+            running = asyncio.create_task(worker.run())
+            await eventually(lambda: _all_completed(queue, name, mine), within=600)
+            seconds = time.perf_counter() - started
+            worker.stop()
+            await running
+        return mine / seconds
+
+    async def procrastinate() -> float:
+        app = peer(theirs)
+        async with app.open_async():
+            await app.connector.execute_query_async("TRUNCATE procrastinate_jobs CASCADE")
+            items = ({"number": n, "context": CONTEXT} for n in range(other))
+            await app.tasks["noop"].batch_defer_async(*items)
+            started = time.perf_counter()
+            await app.run_worker_async(concurrency=32, wait=False, install_signal_handlers=False)
+            return other / (time.perf_counter() - started)
+
+    run = race({"headgate": lambda: asyncio.run(headgate()), "procrastinate": lambda: asyncio.run(procrastinate())})
+    _row(table, "claim, start, complete; no-op, in-process", run, Target(least=8))
+
+
+def growth(table: Table, url: str, quick: bool) -> None:
+    """A claim of 100 with a million rows around it, over the same with a thousand. Somebody holds a snapshot open."""
+    large = 20_000 if quick else 1_000_000
+    with psycopg.connect(url, autocommit=True) as connection, psycopg.connect(url) as holder:
+        for name, status, rows in [
+            ("SMALL", "READY", 1000),
+            ("LARGE", "READY", large),
+            ("LARGE", "DEAD_LETTER", large // 10),
+            ("PAUSED", "READY", large // 2),
+        ]:
+            _fill(connection, name, status, rows)
+        connection.execute("ANALYZE headgate_dispatch_queue")
+        connection.execute("ANALYZE headgate_dispatch_context")
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM headgate_dispatch_config")
+        figures: dict[str, list[float]] = {"small": [], "large": []}
+
+        async def claims() -> None:
+            async with DispatchQueue.open(url) as queue:
+                for number in range(10):
+                    for name in ("small", "large") if number % 2 else ("large", "small"):
+                        started = time.perf_counter()
+                        batch = await queue.store.claim(name.upper(), 90, timedelta(0))
+                        figures[name].append(time.perf_counter() - started)
+                        assert len(batch.items) == 90
+
+        asyncio.run(claims())
+        ratios = [large_ / small for large_, small in zip(figures["large"][1:], figures["small"][1:], strict=True)]
+        milliseconds = Spread.of([seconds * 1000 for seconds in figures["large"][1:]])
+        row = Row(
+            f"a claim at {large:,} rows ÷ one at 1,000",
+            f"{milliseconds.median:.1f} ms",
+            "itself",
+            Spread.of(ratios),
+            Target(most=1.5),
+        )
+        table.add(row)
+
+
+def _fill(connection: psycopg.Connection[Any], name: str, status: str, rows: int) -> None:
+    connection.execute(
+        """INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
+               claim_epoch, retry_count, created_at, updated_at)
+           SELECT %s, %s || n, %s, now() - interval '1 minute', now() - interval '1 minute', false, 0, 0, now(), now()
+           FROM generate_series(1, %s) AS n""",
+        (name, status, status, rows),
+    )
+    connection.execute(
+        """INSERT INTO headgate_dispatch_context (item_type, item_id, context_json, context_version, created_at)
+           SELECT %s, %s || n, '{}', 1, now() FROM generate_series(1, %s) AS n""",
+        (name, status, rows),
+    )
+
+
+def _row(table: Table, work: str, run: Race, target: Target) -> None:
+    ours = per_second(run.spread("headgate").median)
+    table.add(Row(work, ours, "procrastinate", run.ratio("headgate", "procrastinate"), target))
+    table.note(summary(work, run))
