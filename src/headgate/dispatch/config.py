@@ -62,8 +62,6 @@ class DispatchConfig:
             put(self, "exec_task_queue", f"{word.lower()}-exec-task-queue")
         _text(self, "exec_workflow_type")
         _text(self, "exec_task_queue")
-        if self.admission_plan == "":
-            put(self, "admission_plan", None)
         if self.admission_plan is not None:
             _text(self, "admission_plan")
 
@@ -96,6 +94,9 @@ class DispatchConfig:
             choices = ", ".join(sorted(name for name in known if name == _camel(known[name]) and name != "itemType"))
             raise ConfigurationError(str(unknown[0]), f"is not a setting of dispatch; known are {choices}")
         typed = {known[name]: name for name in changes}
+        for field in ("exec_workflow_type", "exec_task_queue"):
+            if field in typed and changes[typed[field]] == "":
+                raise ConfigurationError(typed[field], "must not be empty")
         try:
             return replace(self, **{known[name]: value for name, value in changes.items()})
         except ConfigurationError as error:

@@ -198,6 +198,8 @@ class DispatchQueue:
     ) -> list[Item]:
         """A page of items in order of their ids; `after` is the last id of the page before."""
         await self._check_known(checked_type(item_type))
+        if after is not None:
+            checked_id(after, "after")
         return await self.store.items(item_type, checked_status(status), _checked_limit(limit), after)
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
@@ -214,6 +216,8 @@ class DispatchQueue:
     ) -> Sequence[AuditEntry]:
         """Audit entries, newest first; `before` is the last `audit_id` of the page before."""
         await self._check_known(checked_type(item_type))
+        if item_id is not None:
+            checked_id(item_id, "item_id")
         return await self.store.audit(item_type, item_id, _checked_limit(limit), before)
 
     # -- operating -----------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from headgate.errors import ConfigurationError, InvalidInput
         ("exec_workflow_type", "x" * 256),
         ("exec_task_queue", "a\nb"),
         ("admission_plan", 7),
+        ("admission_plan", ""),
         ("retry_backoff_secs", -1),
     ],
 )
@@ -56,6 +57,12 @@ def test_an_item_type_is_a_plain_word(name: Any) -> None:
 def test_an_unknown_setting_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(ConfigurationError, match="batchSize"):
         DispatchConfig(item_type="PAY").changed({name: 1})
+
+
+@pytest.mark.parametrize("name", ["execWorkflowType", "exec_task_queue"])
+def test_a_name_can_be_changed_but_not_emptied(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        DispatchConfig(item_type="PAY").changed({name: ""})
 
 
 def test_wire_form_and_defaults() -> None:

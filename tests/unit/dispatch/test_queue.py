@@ -170,6 +170,8 @@ async def test_lists_check_what_they_are_asked_for(queue: DispatchQueue) -> None
     for call in (
         queue.list("PAYMENT", "SLEEPING"),
         queue.list("PAYMENT", limit=0),
+        queue.list("PAYMENT", after="a\x9b"),
+        queue.audit("PAYMENT", item_id="\x00"),
         queue.audit("PAYMENT", limit=100_000),
         queue.requeue("PAYMENT", "abc"),
         queue.requeue("PAYMENT", [""]),
