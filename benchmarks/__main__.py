@@ -8,7 +8,7 @@ import platform
 import sys
 from importlib.util import find_spec
 
-from benchmarks.measure import Table
+from benchmarks.measure import Table, Target
 
 TABLES = ("admission", "slots", "dispatch")
 """Modules of this package with a function `tables(quick) -> list[Table]`."""
@@ -27,7 +27,7 @@ def main() -> int:
     tables: list[Table] = []
     for name in options.names or present:
         tables += importlib.import_module(f"benchmarks.{name}").tables(options.quick)
-    rows = [row for table in tables for row in table.rows]
+    rows = [row for table in tables for row in table.rows if row.target != Target()]
     missed = [row for table in tables for row in table.missed]
     print(f"\n{len(rows) - len(missed)} of {len(rows)} targets met")
     for row in missed:

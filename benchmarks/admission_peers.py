@@ -62,4 +62,11 @@ def in_redis_awaited(url: str) -> dict[str, AsyncDecide]:
         quota=throttled.asyncio.per_min(PLENTY, burst=PLENTY),
         store=throttled.asyncio.RedisStore(server=url),
     )
-    return {"limits fixed window": lambda key: fixed.hit(item, key), "throttled-py gcra": throttle.limit}
+    rates = [pyrate_limiter.Rate(PLENTY, 60_000)]
+    store = pyrate_limiter.RedisStateStore(redis.asyncio.Redis.from_url(url), "pyrate-async")
+    bucket = pyrate_limiter.Limiter(pyrate_limiter.StateBucket(rates, store=store))
+    return {
+        "limits fixed window": lambda key: fixed.hit(item, key),
+        "throttled-py gcra": throttle.limit,
+        "pyrate-limiter": lambda key: bucket.try_acquire_async(key, blocking=False),
+    }
