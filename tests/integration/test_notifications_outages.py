@@ -17,7 +17,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.integration.notification_gateway import in_this_loop, new_user
+from tests.integration.notification_gateway import gateway, in_this_loop, new_user
 
 from headgate.adapters.redis.quotas import RedisQuotaCache
 from headgate.adapters.sql.notification_store import SqlQuotaLedger
@@ -27,7 +27,7 @@ from headgate.apps.notifications.model import Attempt, Quota, Spending
 from headgate.apps.notifications.ports import Busy, Hit, Miss
 from headgate.bootstrap import database
 from headgate.errors import StoreUnavailable
-from headgate.testing import FakeClock, eventually
+from headgate.testing import FakeClock, RedisServer, eventually
 
 ENOUGH_SECONDS = 60
 """Longer than any pause of the circuit breaker."""
@@ -225,6 +225,29 @@ async def test_a_redis_that_restarts_under_a_call_admits_nobody(tmp_path: Path, 
         assert all(v.allowed for v in await send_many(here.intake, user, 8))
         here.cache.restarts_under_next = True
         assert not (await here.intake.send(user, "m")).allowed
+
+
+async def test_a_keyed_send_under_which_redis_restarts_need_not_wait_for_itself(tmp_path: Path, redis_url: str) -> None:
+    async with world(tmp_path, redis_url) as here:
+        user = new_user()
+        await here.intake.configure(user, 10, 10)
+        await here.intake.send(user, "m")
+        here.cache.save()
+        here.cache.restarts_under_next = True
+        async with asyncio.timeout(5):  # the lease of a note lasts longer
+            assert (await here.intake.send(user, "m", key="k")).allowed
+
+
+async def test_a_redis_that_refuses_is_as_one_that_is_away(postgres_url: str, own_redis: RedisServer) -> None:
+    async with gateway(database_url=postgres_url, redis_url=own_redis.url) as served:
+        user = new_user()
+        await served.configure(user, 3, 10)
+        assert (await served.send(user)).status_code == 200
+        with own_redis.client() as client:
+            client.config_set("maxmemory", "1")  # every write is refused from now on
+            statuses = [(await served.send(user)).status_code for _ in range(4)]
+            client.config_set("maxmemory", "0")
+        assert statuses == [200, 200, 429, 429]
 
 
 async def test_a_new_process_does_not_believe_a_stale_redis_either(tmp_path: Path, redis_url: str) -> None:

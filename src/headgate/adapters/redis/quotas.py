@@ -41,7 +41,8 @@ class RedisQuotaCache:
         keys = [_copy(attempt.user_id)]
         if attempt.keyed:
             keys.append(_note(attempt))
-        arguments = [_time(attempt.now_ms), b"%d" % self._lease_ms, b"%d" % KEY_LIFE_MS]
+        caller = attempt.call_id.encode()
+        arguments = [_time(attempt.now_ms), b"%d" % self._lease_ms, b"%d" % KEY_LIFE_MS, caller]
         what, now_ms, *state = await self._call(self._spend, attempt.user_id, keys, arguments)
         if what == b"MISS":
             return Miss()

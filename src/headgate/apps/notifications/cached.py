@@ -38,7 +38,7 @@ from headgate.apps.notifications.ports import (
     Record,
 )
 from headgate.clock import Clock, SystemClock
-from headgate.errors import BrokerUnavailable, NotFound, StoreUnavailable
+from headgate.errors import BrokerUnavailable, NotFound, StoreError
 
 MOST_VALIDATED = 100_000
 """Users whose validation is remembered; beyond that the ledger is asked again, which is always right."""
@@ -196,7 +196,7 @@ class CachedPath:
         """What the cache answers; counts its failures."""
         try:
             answer = await call
-        except StoreUnavailable as error:
+        except StoreError as error:
             self._failures += 1
             self._breaker.failed(self._clock.monotonic_us())
             _log.warning("REDIS DOWN — Falling back to Postgres (%s)", error)
@@ -211,7 +211,7 @@ class CachedPath:
             while self._remembered:
                 _, quota = self._remembered.popitem()
                 await self._cache.forget(quota)
-        except StoreUnavailable:
+        except StoreError:
             self._remembered.setdefault(quota.user_id, quota)
         finally:
             self._forgetting = None

@@ -94,17 +94,20 @@ class Attempt(NamedTuple):
     message_id: str
     keyed: bool
     """The id comes from an idempotency key, so it may have been sent before."""
+    call_id: str
+    """Of this very call, among those with the same key."""
     now_ms: int | None = None
 
     @classmethod
     def of(cls, user_id: Any, message: Any, key: str | None = None, now_ms: int | None = None) -> Attempt:
         checked_integer(user_id, "user_id", 0)
         checked_message(message)
+        call_id = str(uuid.uuid4())
         if key is None:
-            return cls(user_id, message, str(uuid.uuid4()), False, now_ms)
+            return cls(user_id, message, call_id, False, call_id, now_ms)
         if not 1 <= len(key) <= LONGEST_KEY or not key.isprintable():
             raise InvalidInput("Idempotency-Key", f"must be 1 to {LONGEST_KEY} printable characters")
-        return cls(user_id, message, str(uuid.uuid5(_KEYED, f"{user_id}:{key}")), True, now_ms)
+        return cls(user_id, message, str(uuid.uuid5(_KEYED, f"{user_id}:{key}")), True, call_id, now_ms)
 
     def encoded(self) -> str:
         """The message as the log carries it: JSON, in ASCII so that every store can keep every character."""

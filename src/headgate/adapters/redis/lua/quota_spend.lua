@@ -1,5 +1,6 @@
 -- Decides one send on the copy of a user's quota, and counts it, in one step.
--- KEYS: the copy; for a keyed send, its note.   ARGV: time ('' for the server's own), the note's lease and life, in ms.
+-- KEYS: the copy; for a keyed send, its note.
+-- ARGV: time ('' for the server's own); for the note: lease and life in ms, and who is calling.
 -- Returns what happened, the time, and for a decision: count, limit, time left, version, window's begin, generation.
 local now = tonumber(ARGV[1])
 if not now then
@@ -16,7 +17,7 @@ local function answer(what)
 end
 
 local function note(lease)
-  redis.call('HSET', KEYS[2], 'state', 'publishing', 'until', string.format('%.0f', now + lease))
+  redis.call('HSET', KEYS[2], 'state', 'publishing', 'until', string.format('%.0f', now + lease), 'owner', ARGV[4])
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
 end
 
@@ -24,15 +25,15 @@ if not known then
   return {'MISS', now}
 end
 if KEYS[2] then
-  local held = redis.call('HMGET', KEYS[2], 'state', 'until')
+  local held = redis.call('HMGET', KEYS[2], 'state', 'until', 'owner')
   if held[1] == 'sent' then
     return answer('SENT')
   end
-  if held[1] == 'publishing' and tonumber(held[2]) > now then
+  if held[1] == 'publishing' and tonumber(held[2]) > now and held[3] ~= ARGV[4] then
     return {'BUSY', now}
   end
   if held[1] then
-    -- Counted by somebody who failed to publish, or died: published again, not counted again.
+    -- Counted before, by this caller or by one that failed to publish or died: published again, not counted again.
     note(tonumber(ARGV[2]))
     return answer('RESUMED')
   end
