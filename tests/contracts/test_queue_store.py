@@ -17,7 +17,7 @@ from headgate.dispatch.model import Action, BatchSummary, Change, Claim, Enqueue
 from headgate.dispatch.ports import STARTED
 from headgate.dispatch.queue import Store
 from headgate.dispatch.status import IN_FLIGHT, Status, may
-from headgate.errors import Conflict, NotFound
+from headgate.errors import ConfigurationError, Conflict, NotFound
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -95,6 +95,19 @@ async def test_config_is_kept_whole_and_replaced_whole(store: Store) -> None:
     (entry, *_) = await store.audit("PAY", None, 1, None)
     assert entry.action == Action.CONFIGURED
     assert "enabled=False" in str(entry.detail)
+
+
+async def test_settings_changed_by_two_at_once_are_both_changed(store: Store) -> None:
+    """A kill switch thrown while somebody changes the batch size stays thrown."""
+    changes = [{"enabled": False}, *({"batchSize": size} for size in range(1, 9))]
+    changed = await asyncio.gather(*(store.change("PAY", change) for change in changes))
+    config = await store.config("PAY")
+    assert config is not None
+    assert (config.enabled, config in changed) == (False, True)
+    assert await store.change("NOPE", {"enabled": False}) is None
+    with pytest.raises(ConfigurationError, match="batchSize"):
+        await store.change("PAY", {"enabled": True, "batchSize": 0})
+    assert await store.config("PAY") == config
 
 
 # -- enqueue -----------------------------------------------------------------------------------------------------
@@ -420,6 +433,13 @@ async def test_outcomes_that_race_with_the_record_of_their_start_are_never_lost(
         trail = await store.audit("PAY", held[0].item_id, 10, None)
         assert len(trail) == 2 + starts[0]
     assert (await store.stats("PAY", now=T)).depth == {Status.COMPLETED: 500}
+
+
+async def test_an_outcome_told_twice_in_one_go_counts_once(store: Store) -> None:
+    await store.enqueue(wants(1), now=T)
+    (claim,) = await claims(store)
+    assert sorted(await store.settle([after_success(claim), after_success(claim)], now=T)) == [False, True]
+    assert len(await actions(store, "p000")) == 2
 
 
 async def test_settle_of_nothing(store: Store) -> None:

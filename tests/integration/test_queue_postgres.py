@@ -19,6 +19,7 @@ from headgate.dispatch.model import Claim, EnqueueRequest
 from headgate.dispatch.ports import STARTED
 from headgate.dispatch.queue import Store
 from headgate.dispatch.status import Status
+from headgate.errors import StoreError
 from headgate.testing import eventually
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -168,3 +169,13 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
     assert "Seq Scan on headgate_dispatch_queue" not in plan
     picked = next(line for line in plan.splitlines() if "headgate_dispatch_queue_ready_ix" in line)
     assert "rows=20" in picked.partition("actual")[2]
+
+
+async def test_settings_nobody_can_work_with_are_told_and_break_nothing_else(store: Store, postgres_url: str) -> None:
+    """An operator may update the table in place, and may err."""
+    await store.configure(DispatchConfig(item_type="OTHER"))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("UPDATE headgate_dispatch_config SET batch_size = 0 WHERE item_type = 'PAY'")
+    with pytest.raises(StoreError, match="'PAY' in the database are wrong: batch_size"):
+        await store.config("PAY")
+    assert await store.config("OTHER") is not None

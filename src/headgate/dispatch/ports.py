@@ -79,6 +79,13 @@ class QueueLedger(Protocol):
         """Makes `config` its item type's settings, effective from the next cycle on any node."""
         ...
 
+    async def change(
+        self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
+    ) -> DispatchConfig | None:
+        """Changes some of an item type's settings, as `DispatchConfig.changed` does, and returns them all; None if it
+        has none. Whoever changes others at the same time loses nothing, least of all a kill switch."""
+        ...
+
     async def configs(self) -> list[DispatchConfig]:
         """Every item type's settings, by name."""
         ...

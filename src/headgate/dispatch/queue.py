@@ -149,10 +149,10 @@ class DispatchQueue:
 
     async def configure(self, item_type: str, **settings: Any) -> DispatchConfig:
         """Changes some of an item type's settings, in snake_case or camelCase; a new type begins with the defaults."""
-        checked_type(item_type)
-        config = await self.store.config(item_type) or DispatchConfig(item_type=item_type)
-        config = config.changed(settings)
-        await self.store.configure(config)
+        config = await self.store.change(checked_type(item_type), settings)
+        if config is None:
+            config = DispatchConfig(item_type=item_type).changed(settings)
+            await self.store.configure(config)
         self._known.add(item_type)
         return config
 
@@ -178,13 +178,17 @@ class DispatchQueue:
 
     async def pause(self, item_type: str) -> DispatchConfig:
         """Throws the kill switch: nothing of this type starts any more, nothing is lost."""
-        await self.config(item_type)
-        return await self.configure(item_type, enabled=False)
+        return await self._switched(item_type, enabled=False)
 
     async def resume(self, item_type: str) -> DispatchConfig:
         """Lets a paused type go on."""
-        await self.config(item_type)
-        return await self.configure(item_type, enabled=True)
+        return await self._switched(item_type, enabled=True)
+
+    async def _switched(self, item_type: str, *, enabled: bool) -> DispatchConfig:
+        config = await self.store.change(checked_type(item_type), {"enabled": enabled})
+        if config is None:
+            raise NotFound("item type", item_type)
+        return config
 
     # -- looking -------------------------------------------------------------------------------------------------
 

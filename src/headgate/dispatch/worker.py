@@ -70,6 +70,8 @@ class DispatchWorker:
                 await self._wait_for_room(report)
             elif not report.more:
                 await self._wait_for_work(report)
+            else:
+                await asyncio.sleep(0)  # a store that never waits must not keep executions from their turn
 
     async def _wait_for_room(self, report: CycleReport) -> None:
         """Until the engine has room for a fair part of a batch, or a cycle is due anyway for its other steps."""

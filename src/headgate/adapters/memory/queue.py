@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -168,6 +168,16 @@ class MemoryQueueStore:
         self._configs[config.item_type] = config
         self._log(config.item_type, None, None, Action.CONFIGURED, None, None, config.summary(), self._now(now))
         self._bells[config.item_type].set()
+
+    async def change(
+        self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
+    ) -> DispatchConfig | None:
+        config = self._configs.get(item_type)
+        if config is None:
+            return None
+        config = config.changed(changes)
+        await self.configure(config, now=now)
+        return config
 
     async def configs(self) -> list[DispatchConfig]:
         return [self._configs[name] for name in sorted(self._configs)]

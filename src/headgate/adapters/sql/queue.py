@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -140,6 +140,13 @@ class SqlQueueStore:
     async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
         await self._retried(queue_ledger.configure, config, now)
         await self._tell(config.item_type)
+
+    async def change(
+        self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
+    ) -> DispatchConfig | None:
+        config = await self._database.write(queue_ledger.change, item_type, changes, now)
+        await self._tell(item_type)
+        return config
 
     async def configs(self) -> list[DispatchConfig]:
         return await self._read(queue_ledger.configs)

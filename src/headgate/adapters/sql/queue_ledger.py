@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -54,6 +54,18 @@ def configure(connection: sa.Connection, config: DispatchConfig, now: datetime |
         connection,
         [entry(config.item_type, None, None, Action.CONFIGURED, None, None, config.summary(), moment)],
     )
+
+
+def change(
+    connection: sa.Connection, item_type: str, changes: Mapping[str, Any], now: datetime | None
+) -> DispatchConfig | None:
+    statement = sa.select(config_table).where(config_table.c.item_type == item_type).with_for_update()
+    row = connection.execute(statement).one_or_none()
+    if row is None:
+        return None
+    changed = dispatch_config(row).changed(changes)
+    configure(connection, changed, now)
+    return changed
 
 
 # -- looking -----------------------------------------------------------------------------------------------------

@@ -211,11 +211,13 @@ def settle(
     finished: list[dict[str, str]] = []
     for change, allowed in zip(changes, origins, strict=True):
         claim = change.claim
-        row = rows.get((claim.item_type, claim.item_id))
+        key = claim.item_type, claim.item_id
+        row = rows.get(key)
         held = row is not None and row.claim_epoch == claim.epoch and row.queue_status in allowed
         done.append(held)
         if row is None or not held:
             continue
+        del rows[key]  # told twice in one go, it counts once
         updates.append(_settled(change, row, moment))
         batch_id = change.batch_id or row.dispatch_batch_id
         entries.append(

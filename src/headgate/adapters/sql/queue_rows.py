@@ -13,6 +13,7 @@ from headgate.adapters.sql.queue_tables import audit, queue
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import Action, AuditEntry, BatchSummary, Change, Item
 from headgate.dispatch.status import Status
+from headgate.errors import InvalidInput, StoreError
 
 T = TypeVar("T")
 
@@ -73,7 +74,11 @@ def item_columns(item: Item) -> dict[str, Any]:
 
 
 def dispatch_config(row: Any) -> DispatchConfig:
-    return DispatchConfig(**{field.name: getattr(row, field.name) for field in fields(DispatchConfig)})
+    """The settings; `StoreError` if somebody wrote into the table what can't be."""
+    try:
+        return DispatchConfig(**{field.name: getattr(row, field.name) for field in fields(DispatchConfig)})
+    except InvalidInput as error:
+        raise StoreError(f"the settings of {row.item_type!r} in the database are wrong: {error}") from error
 
 
 def config_columns(config: DispatchConfig) -> dict[str, Any]:
