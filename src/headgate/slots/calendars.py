@@ -111,6 +111,11 @@ class Calendar:
             start = candidate
         return None
 
+    def open_until(self, at_ms: int) -> int:
+        """Until when it is open at a time, as far as the UTC day goes; the time itself if it is closed."""
+        interval = self._interval_at(at_ms)
+        return at_ms if interval is None else interval[1]
+
     @cached_property
     def _closures(self) -> tuple[Interval, ...]:
         """The blackouts, ordered and disjoint."""

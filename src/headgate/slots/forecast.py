@@ -6,20 +6,24 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 
 from headgate.errors import InvalidInput
 from headgate.iso8601 import from_ms
-from headgate.slots.model import PolicyVersion, Spread
+from headgate.slots.model import PolicyVersion, Spread, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.windows import LATEST_MS, align, first_capacity, position
 
 MOST_EVENTS = 100_000_000
-MOST_WINDOWS = 2_000_000
-"""Windows a forecast walks before it gives up: enough for 92 days of 4-second windows."""
+MOST_STEPS = 100_000
+"""A forecast gives up after so many partly booked windows and openings of a calendar; the rest costs no step."""
 SHOWN_WINDOWS = 120
 PEAK_SAMPLE = 200
 """Windows of which the placements are drawn, to show what a second or a tenth of one would see."""
+PEAK_EVENTS = 10_000
+"""Placements that are drawn; of larger samples a part, as evenly spread, stands for the whole."""
+
+Fill = tuple[int, int, int, int]
+"""A window's start, what it holds, what is added, its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,58 +74,107 @@ def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: 
         raise InvalidInput("events", f"must be a whole number from 1 to {MOST_EVENTS}")
     policy = version.policy
     effective = max(requested_ms, now_ms)
-    horizon = LATEST_MS if policy.max_delay_ms is None else effective + policy.max_delay_ms
-    left = events
-    fills: list[tuple[int, int, int, int]] = []
-    start = align(effective, policy.size_ms)
-    if occupancy.following(start) == start:
-        capacity = first_capacity(policy.max_per_window, policy.size_ms, effective)
-        taken = occupancy.taken(start)
-        if taken < capacity:
-            added = min(left, capacity - taken)
-            fills.append((start, taken, added, capacity))
-            left -= added
-        start = occupancy.following(start + policy.size_ms)
-    else:
-        start = occupancy.following(start)
-    while left and len(fills) < MOST_WINDOWS:
-        start = occupancy.first_free(start)
-        if start > horizon or start >= LATEST_MS:
-            break
-        taken = occupancy.taken(start)
-        added = min(left, policy.max_per_window - taken)
-        fills.append((start, taken, added, policy.max_per_window))
-        left -= added
-        start = occupancy.following(start + policy.size_ms)
-    else:
-        if left:
-            raise InvalidInput("events", f"{events} would fill more than {MOST_WINDOWS} windows; ask for fewer")
+    filled = _Filled(policy, occupancy, effective, events)
+    filled.fill()
     spreads = sorted(Spread, key=lambda spread: spread is not policy.spread)
+    last = filled.last_ms
     return Forecast(
         version.name,
         version.version,
         events,
         from_ms(requested_ms),
-        from_ms(fills[0][0]) if fills else None,
-        from_ms(fills[-1][0]) if fills else None,
-        from_ms(fills[-1][0] + policy.size_ms) if fills else None,
-        events - left,
-        left,
-        len(fills),
-        tuple(WindowFill(from_ms(at), taken, added, limit) for at, taken, added, limit in fills[:SHOWN_WINDOWS]),
-        tuple(_peaks(spread, fills, policy.size_ms, effective) for spread in spreads),
+        from_ms(filled.fills[0][0]) if filled.fills else None,
+        None if last is None else from_ms(last),
+        None if last is None else from_ms(last + policy.size_ms),
+        events - filled.left,
+        filled.left,
+        filled.count,
+        tuple(WindowFill(from_ms(at), *rest) for at, *rest in filled.fills[:SHOWN_WINDOWS]),
+        tuple(_peaks(spread, filled.fills, policy.size_ms, effective) for spread in spreads),
     )
 
 
+class _Filled:
+    """Windows being filled: the first of them, the last, and how many."""
+
+    def __init__(self, policy: WindowPolicy, occupancy: Occupancy, effective_ms: int, events: int) -> None:
+        self._policy = policy
+        self._occupancy = occupancy
+        self._effective = effective_ms
+        self._horizon = LATEST_MS - 1
+        if policy.max_delay_ms is not None:
+            self._horizon = min(effective_ms + policy.max_delay_ms, self._horizon)
+        self._events = events
+        self.left = events
+        self.fills: list[Fill] = []
+        """The first windows, as many as are looked at closely."""
+        self.count = 0
+        self.last_ms: int | None = None
+
+    def fill(self) -> None:
+        """Places events until none is left or the horizon is reached."""
+        occupancy, limit, size = self._occupancy, self._policy.max_per_window, self._policy.size_ms
+        start = align(self._effective, size)
+        following = occupancy.following(start)
+        if following == start:
+            self._add(start, first_capacity(limit, size, self._effective))
+            following = occupancy.following(start + size)
+        start = following
+        for _ in range(MOST_STEPS):
+            start = occupancy.first_free(start) if self.left else LATEST_MS
+            if start > self._horizon:
+                return
+            if occupancy.is_empty_from(start):
+                start = self._add_alike(start)
+            else:
+                self._add(start, limit)
+                start += size
+            start = occupancy.following(start)
+        raise InvalidInput(
+            "events", f"{self._events} reach too far through a calendar or booked windows; ask for fewer"
+        )
+
+    def _add(self, start: int, capacity: int) -> None:
+        taken = self._occupancy.taken(start)
+        added = min(self.left, capacity - taken)
+        if added > 0:
+            self._note(start, taken, added, capacity)
+
+    def _add_alike(self, start: int) -> int:
+        """Fills what is empty from a window on to the end of the opening, where all windows are alike and only the
+        first few are looked at closely. Returns where that ends."""
+        limit, size, calendar = self._policy.max_per_window, self._policy.size_ms, self._policy.calendar
+        count = min(-(-self.left // limit), (self._horizon - start) // size + 1)
+        if calendar is not None:
+            count = min(count, max(1, (calendar.open_until(start) - start) // size))
+        end = start + count * size
+        while start < end and len(self.fills) < PEAK_SAMPLE:
+            self._note(start, 0, min(self.left, limit), limit)
+            start += size
+        if start < end:
+            rest = (end - start) // size
+            self.left -= min(self.left, rest * limit)
+            self.count += rest
+            self.last_ms = end - size
+        return end
+
+    def _note(self, start: int, taken: int, added: int, capacity: int) -> None:
+        if len(self.fills) < PEAK_SAMPLE:
+            self.fills.append((start, taken, added, capacity))
+        self.left -= added
+        self.count += 1
+        self.last_ms = start
+
+
 def placements(
-    spread: Spread, fills: Sequence[tuple[int, int, int, int]], size_ms: int, effective_ms: int, seed: int = 1
+    spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: int, seed: int = 1, one_in: int = 1
 ) -> list[int]:
-    """Where the slots of filled windows would lie, in order of time."""
+    """Where the slots of filled windows would lie, in order of time; or as many of them, `one_in` so many."""
     uniform = random.Random(seed).random
     times = [
         position(spread, ordinal, max(start, effective_ms), start + size_ms, uniform)
         for start, taken, added, _ in fills
-        for ordinal in range(taken + added)
+        for ordinal in range(-(-(taken + added) // one_in))
     ]
     return sorted(times)
 
@@ -136,16 +189,14 @@ def peak(times: Sequence[int], span_ms: int) -> int:
     return most
 
 
-def _peaks(spread: Spread, fills: list[tuple[int, int, int, int]], size_ms: int, effective_ms: int) -> Peaks:
-    # Windows of a million slots need no two hundred of them to show their shape.
-    sample: list[tuple[int, int, int, int]] = []
+def _peaks(spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: int) -> Peaks:
+    sample: list[Fill] = []
     weight = 0
-    for fill in islice(fills, PEAK_SAMPLE):
+    for fill in fills:
         sample.append(fill)
         weight += fill[1] + fill[2]
-        if weight > 50_000:
+        if weight > PEAK_EVENTS:
             break
-    if weight > 2_000_000:
-        return Peaks(spread, 0, 0)
-    times = placements(spread, sample, size_ms, effective_ms)
-    return Peaks(spread, peak(times, 1000), peak(times, 100))
+    one_in = -(-weight // PEAK_EVENTS) or 1
+    times = placements(spread, sample, size_ms, effective_ms, one_in=one_in)
+    return Peaks(spread, min(weight, peak(times, 1000) * one_in), min(weight, peak(times, 100) * one_in))

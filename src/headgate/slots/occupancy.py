@@ -61,6 +61,7 @@ class Occupancy:
         self.ledger = ledger
         self._chunk = chunk
         self._counts: dict[int, list[int]] = {}
+        self._last_ms = -1  # the last window that has counters, as far as is known
         self._known: list[tuple[int, int]] = []  # disjoint, ordered stretches whose counters have been read
         self._jumps: dict[int, int] = {}
         self._runs: dict[int, FullRun] = {}
@@ -80,6 +81,11 @@ class Occupancy:
             self.learn_windows(start_ms, self.ledger.windows_from(start_ms, self._chunk), self._chunk)
             counts = self._counts.get(start_ms)
         return 0 if counts is None else counts[0]
+
+    def is_empty_from(self, start_ms: int) -> bool:
+        """Whether it is known that no window at or after a time holds anything."""
+        self.taken(start_ms)
+        return self._last_ms < start_ms and self._known[-1][0] <= start_ms and self._known[-1][1] >= LATEST_MS
 
     def first_free(self, start_ms: int) -> int:
         """The first open window at or after `start_ms` (itself open) that is not full; `LATEST_MS` if none."""
@@ -171,6 +177,7 @@ class Occupancy:
 
     def _remember(self, count: WindowCount) -> None:
         self._stored.add(count.start_ms)
+        self._last_ms = max(self._last_ms, count.start_ms)
         if count.start_ms not in self._changed:
             self._counts[count.start_ms] = [count.taken, count.placed]
 

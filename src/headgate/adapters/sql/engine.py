@@ -24,6 +24,10 @@ from headgate.errors import ConfigurationError
 BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
 
+ASIDE = 2
+"""How many long reads go on at once."""
+_CONNECT_ARGS = {"connect_timeout": 10}
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -63,9 +67,10 @@ class Database:
         self._engine: Engine | None = None
         self.async_engine: AsyncEngine | None = None
         self._autocommit: AsyncEngine | None = None
+        self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         if self.dialect == "postgresql":
             self.async_engine = create_async_engine(
-                self.url, pool_size=pool_size, max_overflow=0, connect_args={"connect_timeout": 10}
+                self.url, pool_size=pool_size, max_overflow=0, connect_args=_CONNECT_ARGS
             )
             self._autocommit = self.async_engine.execution_options(isolation_level="AUTOCOMMIT")
         else:
@@ -91,6 +96,23 @@ class Database:
         """Runs `work(connection, …)` without taking the write lock; what it reads is one snapshot a statement."""
         return await self._run(self._deadline, True, work, args, kwargs)
 
+    async def read_aside(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """`read` on a thread of its own, for work that takes its time: it keeps neither the event loop nor SQLite's
+        one thread from serving others. A database in memory has one connection, so there this is `read`."""
+        if self._engine is not None and isinstance(self._engine.pool, sa.pool.StaticPool):
+            return await self.read(work, *args, **kwargs)
+        if self._aside is None:
+            engine = self._engine or sa.create_engine(self.url, pool_size=ASIDE, connect_args=_CONNECT_ARGS)
+            self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
+        engine, threads = self._aside
+        with translated():
+            async with asyncio.timeout(self._deadline):
+                return await asyncio.shield(
+                    asyncio.get_running_loop().run_in_executor(
+                        threads, _in_transaction, engine, True, work, args, kwargs
+                    )
+                )
+
     async def once(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs `work(connection, …)`, which writes in one statement at most: on PostgreSQL that is atomic by itself,
         and is spared a transaction's round trips; elsewhere this is `write`."""
@@ -115,6 +137,9 @@ class Database:
         self._holders -= 1
         if self._holders:
             return
+        if self._aside is not None:
+            await asyncio.to_thread(self._aside[1].shutdown)
+            self._aside[0].dispose()
         if self.async_engine is not None:
             await self.async_engine.dispose()
         if self._threads is not None and self._engine is not None:

@@ -53,7 +53,7 @@ class SqlSlotStore:
         return await self._database.read(slots.booked, before_ms, after, limit)
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
-        return await self._database.read(slots.survey, name, look)
+        return await self._database.read_aside(slots.survey, name, look)
 
     async def prune(self, before_ms: int) -> Pruned:
         total = 0

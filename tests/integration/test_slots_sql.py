@@ -1,15 +1,18 @@
-"""Slots on PostgreSQL where two writers meet at a point that only its locks make reachable."""
+"""Slots in databases: where locks and threads decide what happens."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import psycopg
+import pytest
+from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_ledger import check_ledger
-from tests.contracts.test_slot_store import NOW, T
+from tests.contracts.test_slot_store import NOW, T_MS, T
 
 from headgate.bootstrap import slot_store
-from headgate.slots import SlotScheduler, WindowPolicy
+from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
 from headgate.testing import eventually
 
 
@@ -37,3 +40,22 @@ async def test_an_event_that_moves_to_another_config_while_it_is_cancelled_frees
             assert (await cancelling).config_name == "b"
         assert sum((await check_ledger(store, "a", NOW)).values()) == 1
         assert await check_ledger(store, "b", NOW) == {}
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_a_long_forecast_keeps_nobody_from_booking(kind: str, request: pytest.FixtureRequest) -> None:
+    store = await slot_store(slot_store_url(kind, request))
+    await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    looking, seen = threading.Event(), threading.Event()
+
+    def look(*_: object) -> bool:
+        looking.set()
+        return seen.wait(30)
+
+    survey = asyncio.create_task(store.survey("c", look))
+    await eventually(looking.is_set)
+    (booked,) = await store.book("c", [SlotRequest("meanwhile", T_MS)], now_ms=NOW)
+    assert not isinstance(booked, Exception)
+    seen.set()
+    assert await survey
+    await store.close()
