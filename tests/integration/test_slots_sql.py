@@ -7,11 +7,15 @@ import threading
 
 import psycopg
 import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_ledger import check_ledger
 from tests.contracts.test_slot_store import NOW, T_MS, T
 
-from headgate.bootstrap import slot_store
+from headgate.adapters.sql.slot_store import SqlSlotStore
+from headgate.bootstrap import database, slot_store
+from headgate.errors import Conflict
 from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
 from headgate.testing import eventually
 
@@ -59,3 +63,23 @@ async def test_a_long_forecast_keeps_nobody_from_booking(kind: str, request: pyt
     seen.set()
     assert await survey
     await store.close()
+
+
+async def test_a_rollback_on_the_same_connection_costs_no_later_booking(postgres_url: str) -> None:
+    """psycopg answers a rollback with DEALLOCATE ALL once it has prepared statements of its own, and ours go too."""
+    store = SqlSlotStore(await database(postgres_url, pool_size=1))
+    await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    await store.book("c", [SlotRequest("before", T_MS)], now_ms=NOW)
+    for _ in range(10):
+        assert await store.find("before")
+    for number in range(3):
+        with pytest.raises(Conflict):
+            await store._database.write(_fails)
+        (booked,) = await store.book("c", [SlotRequest(f"after-{number}", T_MS)], now_ms=NOW)
+        assert not isinstance(booked, Exception)
+    await store.close()
+
+
+def _fails(connection: Connection) -> None:
+    connection.execute(sa.text("SELECT 1"))
+    raise Conflict

@@ -23,6 +23,7 @@ Raw = AsyncConnection[Any]
 Rows = list[tuple[bytes | None, ...]]
 
 _DONE = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK}
+_NOT_PREPARED = b"26000"
 _prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
 
 
@@ -57,6 +58,7 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
     """
     pgconn = raw.pgconn
     known = _prepared.setdefault(raw, set())
+    idle = pgconn.transaction_status == pq.TransactionStatus.IDLE
     try:
         pgconn.enter_pipeline_mode()
         fresh = [statement for statement, _ in calls if statement.name not in known]
@@ -81,6 +83,11 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
     known.update(statement.name for statement, answer in zip(fresh, answers, strict=False) if answer.status in _DONE)
     for answer in answers:
         if answer.status == pq.ExecStatus.FATAL_ERROR:
+            if idle and len(fresh) < len(calls) and answer.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
+                # psycopg says DEALLOCATE ALL after a rollback, and thereby forgets our statements too. This happens
+                # between transactions only, so nothing of this one has run yet; what it prepared is there.
+                known.intersection_update(statement.name for statement in fresh)
+                return await fly(raw, calls)
             raise _error(answer)
     return [_rows(answer) for answer in answers[len(fresh) :]]
 
