@@ -90,9 +90,6 @@ class UnreliableCache:
         self._reach()
         await self._cache.forget(quota)
 
-    async def ping(self) -> None:
-        self._reach()
-
     async def close(self) -> None:
         self._server.close()
         await self._cache.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.adapters.redis.calls import Script, packed
+from headgate.adapters.redis.calls import Script
 from headgate.adapters.redis.remedies import slot_of
 from headgate.adapters.redis.streaming import StreamingClient, StreamingConnection
 from headgate.adapters.redis.url import Address, RedisUrl
@@ -19,7 +19,6 @@ KEY_LIFE_MS = 24 * 3_600_000
 """How long a note about an idempotency key is kept; as long as the database remembers it."""
 REFUSAL_MS = 3_600_000
 """How long copies of older versions are refused: longer than any read of the database is under way."""
-PING = packed(b"PING")
 
 
 class RedisQuotaCache:
@@ -76,9 +75,6 @@ class RedisQuotaCache:
 
     async def forget(self, quota: Quota) -> None:
         await self._call(self._forget, quota.user_id, _pair(quota.user_id), [b"%d" % quota.version, b"%d" % REFUSAL_MS])
-
-    async def ping(self) -> None:
-        await self._client.execute(PING)
 
     async def close(self) -> None:
         await self._client.close()

@@ -101,10 +101,6 @@ class SqlDeliveryLedger:
         life = notifications.DELIVERY_LIFE
         return await _pruned(self._database, delivery.settled_at, delivery.message_id, before_ms, life)
 
-    async def now_ms(self) -> int:
-        """The database's clock."""
-        return await self._database.read(notifications.clock_ms, None)
-
 
 class SqlAnalyticsStore:
     """Attempts, one row each."""
