@@ -66,6 +66,16 @@ def test_commands_and_their_options_exist(page: Path) -> None:
             assert option in {*known, "--help"}, f"{option} in headgate {typed}"
 
 
+def test_every_command_is_listed() -> None:
+    page = (ROOT / "docs/reference/cli.md").read_text("utf-8")
+    unseen = [(name, command) for name, command in typer.main.get_command(app).commands.items()]
+    while unseen:
+        name, command = unseen.pop()
+        children = getattr(command, "commands", {})
+        unseen += [(f"{name} {child}", inner) for child, inner in children.items()]
+        assert children or f"`headgate {name}" in page.replace("migrate [up]", "migrate up"), f"list headgate {name}"
+
+
 def test_every_page_is_in_the_site() -> None:
     listed = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     for page in PAGES:
