@@ -16,6 +16,7 @@ import headgate.adapters.sql
 from headgate.adapters.sql import migrate
 from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.tables import metadata
+from headgate.errors import ConfigurationError
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -54,6 +55,15 @@ async def test_many_processes_may_start_on_an_empty_database(url: str) -> None:
     assert sorted(map(bool, applied)) == [False, False, False, True]
     for database in databases:
         await database.close()
+
+
+async def test_a_database_newer_than_the_code_is_left_alone(url: str) -> None:
+    database = Database(url)
+    await migrate.upgrade(database)
+    await database.write(lambda c: c.exec_driver_sql("UPDATE headgate_schema_version SET version_num = '9999_later'"))
+    with pytest.raises(ConfigurationError, match=r"9999_later.*upgrade headgate"):
+        await migrate.upgrade(database)
+    await database.close()
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])

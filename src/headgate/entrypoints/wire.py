@@ -8,6 +8,7 @@ from headgate.admission.documents import document_of
 from headgate.admission.model import Decision, Plan
 from headgate.iso8601 import format_instant, from_ms
 from headgate.slots import AssignedSlot, Forecast, PolicyVersion
+from headgate.slots.forecast import WindowFill
 
 
 def slot_json(slot: AssignedSlot) -> dict[str, Any]:
@@ -48,15 +49,17 @@ def forecast_json(forecast: Forecast) -> dict[str, Any]:
         "placed": forecast.placed,
         "refused": forecast.refused,
         "windowCount": forecast.window_count,
-        "windows": [
-            {"start": format_instant(fill.start), "taken": fill.taken, "added": fill.added, "limit": fill.limit}
-            for fill in forecast.windows
-        ],
+        "windows": [_fill_json(fill) for fill in forecast.windows],
+        "nextWindows": [_fill_json(fill) for fill in forecast.next_windows],
         "peaks": [
             {"spread": peaks.spread.value, "perSecond": peaks.per_second, "per100Ms": peaks.per_100_ms}
             for peaks in forecast.peaks
         ],
     }
+
+
+def _fill_json(fill: WindowFill) -> dict[str, Any]:
+    return {"start": format_instant(fill.start), "taken": fill.taken, "added": fill.added, "limit": fill.limit}
 
 
 def decision_json(decision: Decision) -> dict[str, Any]:

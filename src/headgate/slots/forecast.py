@@ -17,6 +17,7 @@ MOST_EVENTS = 100_000_000
 MOST_STEPS = 100_000
 """A forecast gives up after so many partly booked windows and openings of a calendar; the rest costs no step."""
 SHOWN_WINDOWS = 120
+NEXT_WINDOWS = 30
 PEAK_SAMPLE = 200
 """Windows of which the placements are drawn, to show what a second or a tenth of one would see."""
 PEAK_EVENTS = 10_000
@@ -63,7 +64,9 @@ class Forecast:
     """Events beyond the policy's horizon."""
     window_count: int
     windows: tuple[WindowFill, ...]
-    """The first windows, at most 120."""
+    """The first windows that would take some of the events, at most 120."""
+    next_windows: tuple[WindowFill, ...]
+    """The next open windows from the wanted time on, full ones too: how full each would be."""
     peaks: tuple[Peaks, ...]
     """For the policy's own spread first, then for the other one."""
 
@@ -90,8 +93,21 @@ def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: 
         filled.left,
         filled.count,
         tuple(WindowFill(from_ms(at), *rest) for at, *rest in filled.fills[:SHOWN_WINDOWS]),
+        _next_windows(policy, occupancy, effective, {at: added for at, _, added, _ in filled.fills}),
         tuple(_peaks(spread, filled.fills, policy.size_ms, effective) for spread in spreads),
     )
+
+
+def _next_windows(
+    policy: WindowPolicy, occupancy: Occupancy, effective_ms: int, added: dict[int, int]
+) -> tuple[WindowFill, ...]:
+    fills = []
+    start = occupancy.following(align(effective_ms, policy.size_ms))
+    while len(fills) < NEXT_WINDOWS and start < LATEST_MS:
+        taken, limit = occupancy.taken(start), policy.max_per_window
+        fills.append(WindowFill(from_ms(start), taken, added.get(start, 0), limit))
+        start = occupancy.following(start + policy.size_ms)
+    return tuple(fills)
 
 
 class _Filled:

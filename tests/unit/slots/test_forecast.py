@@ -105,3 +105,13 @@ def test_peaks_are_counted_in_sliding_spans() -> None:
     assert peak([0, 999, 1000, 1001, 1998], 1000) == 4
     assert peak([0, 1000, 2000], 1000) == 1
     assert peak([], 1000) == 0
+
+
+async def test_the_next_windows_are_shown_full_ones_too() -> None:
+    store = MemorySlotStore()
+    await store.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    await store.book("c", [SlotRequest(f"old-{n}", AT) for n in range(5)], now_ms=NOW)
+    said = await forecast_of(store, 2)
+    assert said.next_windows[0].start == from_ms(AT)
+    assert [(fill.taken, fill.added) for fill in said.next_windows[:5]] == [(2, 0), (2, 0), (1, 1), (0, 1), (0, 0)]
+    assert len(said.next_windows) == 30

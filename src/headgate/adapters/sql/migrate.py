@@ -12,6 +12,7 @@ import alembic.script
 from sqlalchemy.engine import Connection
 
 from headgate.adapters.sql.engine import Database
+from headgate.errors import ConfigurationError
 
 _LOCK = 0x68656164
 """The advisory lock that makes concurrent starters take turns ("head")."""
@@ -34,7 +35,11 @@ def pending(connection: Connection) -> list[str]:
     script = alembic.script.ScriptDirectory.from_config(_config())
     current = _current(connection)
     known = [revision.revision for revision in reversed(list(script.walk_revisions()))]
-    return known[known.index(current) + 1 :] if current in known else known
+    if current is not None and current not in known:
+        raise ConfigurationError(
+            "database_url", f"the database is at {current}, which this headgate does not know; upgrade headgate"
+        )
+    return known if current is None else known[known.index(current) + 1 :]
 
 
 def _upgrade(connection: Connection) -> list[str]:

@@ -35,7 +35,8 @@ class SqlSlotStore:
     async def configure(
         self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, only_if_absent: bool = False
     ) -> PolicyVersion:
-        return await self._database.write(slots.configure, name, policy, now_ms, only_if_absent)
+        # A changed window size counts every booked slot again, however many there are.
+        return await self._database.write_unhurried(slots.configure, name, policy, now_ms, only_if_absent)
 
     async def history(self, name: str) -> list[PolicyVersion]:
         return await self._database.read(slots.history, name)

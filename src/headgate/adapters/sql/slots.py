@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from headgate.adapters.sql.instants import InstantText
 from headgate.adapters.sql.slot_tables import slot, slot_config, slot_policy, slot_run, slot_window
 from headgate.adapters.sql.tables import now
 from headgate.errors import Conflict, NotFound
-from headgate.iso8601 import from_ms, to_ms
+from headgate.iso8601 import EPOCH, from_ms, to_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
@@ -241,8 +242,9 @@ def _policy_version(row: Row[Any]) -> PolicyVersion:
     return PolicyVersion(row.name, row.version, policy_from_json(row.policy), row.created_at)
 
 
+@lru_cache(maxsize=256)
 def policy_from_json(text: str) -> WindowPolicy:
-    """A stored policy."""
+    """A stored policy. Remembered: every booking reads it, and a calendar remembers the days it has worked out."""
     stored = json.loads(text)
     return WindowPolicy(
         stored["maxPerWindow"], stored["windowSize"], stored["spread"], stored["calendar"], stored["maxDelay"]
@@ -253,15 +255,17 @@ def _recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: in
     """Counts the booked slots again, in windows of the new size."""
     size = policy.size_ms
     connection.execute(slot_window.delete().where(slot_window.c.config_name == name))
-    times = connection.execute(
-        sa.select(slot.c.scheduled_at)
-        .where(slot.c.config_name == name, slot.c.scheduled_at >= from_ms(align(now_ms, size)))
-        .order_by(slot.c.scheduled_at)
-    ).scalars()
-    counts = []
-    for start, group in groupby(align(to_ms(at), size) for at in times):
-        taken = sum(1 for _ in group)
-        counts.append(WindowCount(start, taken, taken))
+    ahead = (slot.c.config_name == name) & (slot.c.scheduled_at >= from_ms(align(now_ms, size)))
+    if connection.dialect.name == "postgresql":
+        start = sa.func.date_bin(policy.window, slot.c.scheduled_at, EPOCH, type_=slot.c.scheduled_at.type)
+        rows = connection.execute(sa.select(start, sa.func.count()).where(ahead).group_by(start).order_by(start))
+        counts = [WindowCount(to_ms(at), taken, taken) for at, taken in rows]
+    else:
+        times = connection.execute(sa.select(slot.c.scheduled_at).where(ahead).order_by(slot.c.scheduled_at)).scalars()
+        counts = []
+        for start_ms, group in groupby(align(to_ms(at), size) for at in times):
+            taken = sum(1 for _ in group)
+            counts.append(WindowCount(start_ms, taken, taken))
     _insert_windows(connection, name, counts)
 
 

@@ -154,6 +154,7 @@ class ForecastShown(_Shown):
     refused: int
     window_count: int
     windows: list[Window]
+    next_windows: list[Window]
     peaks: list[Peak]
 
 
