@@ -101,7 +101,7 @@ def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: 
 def _next_windows(
     policy: WindowPolicy, occupancy: Occupancy, effective_ms: int, added: dict[int, int]
 ) -> tuple[WindowFill, ...]:
-    fills = []
+    fills: list[WindowFill] = []
     start = occupancy.following(align(effective_ms, policy.size_ms))
     while len(fills) < NEXT_WINDOWS and start < LATEST_MS:
         taken, limit = occupancy.taken(start), policy.max_per_window
