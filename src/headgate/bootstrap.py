@@ -371,12 +371,14 @@ async def payments(
     queue: DispatchQueue,
     *,
     execute: bool = False,
+    tend: bool = False,
     notifications: Notifications | None = None,
     simulator: Simulator | None = None,
     observer: DispatchObserver | None = None,
 ) -> AsyncIterator[Payments]:
     """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
-    wherever they are."""
+    wherever they are. With `tend`, this process takes payments from the Kafka topic, if there is Kafka, and gives
+    back slots whose payment never came."""
     # Imported here: the bank's client and the check of accounts are extras.
     from headgate.apps.payments.intake import PaymentIntake, leave_to_dispatcher
     from headgate.apps.payments.notices import GatewayNotices, LoggedNotices
@@ -407,17 +409,42 @@ async def payments(
         release = DirectRelease(queue.store, engine) if direct and engine is not None else leave_to_dispatcher
         desk = PaymentIntake(store, slots, rules=rules, slot_config=wanted.config, release=release)
         opened.push_async_callback(desk.close)
-        if settings.temporal_address is None:
-            yield Payments(desk, desk, store, domain, simulator)
-            return
-        from headgate.adapters.temporal.client import connect
-        from headgate.apps.payments.workflow_domain import on_temporal
-        from headgate.apps.payments.workflow_intake import WorkflowIntake
+        application = Payments(desk, desk, store, domain, simulator)
+        if settings.temporal_address is not None:
+            from headgate.adapters.temporal.client import connect
+            from headgate.apps.payments.workflow_domain import on_temporal
+            from headgate.apps.payments.workflow_intake import WorkflowIntake
 
-        domain = on_temporal(domain, steps, desk)
-        address, security = _temporal_address(settings), _temporal_security(settings)
-        client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
-        yield Payments(WorkflowIntake(client, domain.init_task_queue), desk, store, domain, simulator)
+            domain = on_temporal(domain, steps, desk)
+            address, security = _temporal_address(settings), _temporal_security(settings)
+            client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
+            intake = WorkflowIntake(client, domain.init_task_queue)
+            application = application._replace(intake=intake, domain=domain)
+        if tend:
+            await opened.enter_async_context(_tending(settings, application))
+        yield application
+
+
+@asynccontextmanager
+async def _tending(settings: Settings, application: Payments) -> AsyncIterator[None]:
+    """Inside, payments are taken from their topic, and slots without a payment are given back now and then."""
+    stop = asyncio.Event()
+    tasks = [asyncio.create_task(application.desk.keep_reclaiming(stop))]
+    async with AsyncExitStack() as opened:
+        if settings.kafka_bootstrap is not None:
+            # Imported here: the driver is an extra.
+            from headgate.adapters.kafka.log import KafkaLog
+            from headgate.apps.payments.topic import PaymentTopic, rejected_topic
+
+            topic = settings.payments.topic
+            messages = KafkaLog(settings.kafka_bootstrap, topics=(topic, rejected_topic(topic)))
+            opened.push_async_callback(messages.close)
+            tasks.append(asyncio.create_task(PaymentTopic(messages, topic, application.intake.initiate).run(stop)))
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.gather(*tasks)
 
 
 def payment_domain(steps: PaymentSteps) -> Domain:

@@ -6,6 +6,8 @@ and given back when it is not (`reclaim_slots`). Payment, audit, context and que
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -13,11 +15,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from headgate.apps.payments.context import context_json
-from headgate.apps.payments.domain import ITEM_TYPE, Payment, PaymentAudit, PaymentRecord, PaymentStatus
+from headgate.apps.payments.domain import ITEM_TYPE, Payment, PaymentAudit, PaymentRecord, PaymentStatus, Terms
 from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
 from headgate.apps.payments.rules import RuleBook, fingerprint
 from headgate.dispatch.model import EnqueueRequest
-from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound
+from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.gather import Gatherer
 from headgate.iso8601 import format_instant, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest
@@ -27,6 +29,9 @@ SLOT_PREFIX = "payment:"
 """Slots are booked under this and the payment's id, so that other users of a config are left alone."""
 MOST_TRIES = 5
 ORPHANED_AFTER = timedelta(minutes=10)
+RECLAIM_EVERY = 300.0
+
+log = logging.getLogger(__name__)
 
 
 class PaymentExists(Conflict):
@@ -130,6 +135,20 @@ class PaymentIntake:
                 await self._slots.cancel(event_id)
         return len(orphans)
 
+    async def keep_reclaiming(self, stop: asyncio.Event, every: float = RECLAIM_EVERY) -> None:
+        """`reclaim_slots`, now and then, until `stop` is set."""
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), every)
+                return
+            try:
+                reclaimed = await self.reclaim_slots()
+            except StoreError as error:
+                log.warning("slots without a payment could not be looked for: %s", error)
+            else:
+                if reclaimed:
+                    log.info("%d slots without a payment were given back", reclaimed)
+
     async def close(self) -> None:
         """Returns when all accepted payments are kept."""
         await self._singles.close()
@@ -140,9 +159,9 @@ class PaymentIntake:
         for attempt in range(1, MOST_TRIES + 1):
             await self._find_existing(wanted, outcomes)
             wanted = {index: payment for index, payment in wanted.items() if index not in outcomes}
-            await self._apply_rules(wanted, outcomes)
-            slots = await self._book({i: p for i, p in wanted.items() if i not in outcomes}, outcomes)
-            fresh = [self._new(wanted[index], slot, workflow_id) for index, slot in slots.items()]
+            terms = await self._apply_rules(wanted, outcomes)
+            slots = await self._book({index: wanted[index] for index in terms}, outcomes)
+            fresh = [_new(wanted[index], terms[index], slot, workflow_id) for index, slot in slots.items()]
             if not fresh:
                 return
             try:
@@ -170,16 +189,19 @@ class PaymentIntake:
             else:
                 outcomes[index] = PaymentExists(payment.payment_id)
 
-    async def _apply_rules(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> None:
-        now = datetime.now(UTC)
+    async def _apply_rules(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> dict[int, Terms]:
+        """The terms of those that may go on."""
+        now, terms = datetime.now(UTC), dict[int, Terms]()
         for index, payment in wanted.items():
             try:
                 self._rules.check(payment, now)
-                self._rules.terms(payment)
+                terms[index] = self._rules.terms(payment)
             except InvalidInput as error:
                 outcomes[index] = error
         if self._rules.reject_duplicates:
-            await self._refuse_duplicates({i: p for i, p in wanted.items() if i not in outcomes}, outcomes)
+            await self._refuse_duplicates({index: wanted[index] for index in terms}, outcomes)
+            terms = {index: each for index, each in terms.items() if index not in outcomes}
+        return terms
 
     async def _refuse_duplicates(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> None:
         """Another payment alike is refused. Of two that arrive at the same moment in different chunks both may pass:
@@ -216,10 +238,11 @@ class PaymentIntake:
                     slots[index] = booking
         return slots
 
-    def _new(self, payment: Payment, slot: AssignedSlot, workflow_id: str | None) -> NewPayment:
-        terms, at = self._rules.terms(payment), slot.scheduled_time
-        item = EnqueueRequest(ITEM_TYPE, payment.payment_id, context_json(payment, terms, at), at, True, workflow_id)
-        return NewPayment(payment, terms, at, fingerprint(payment), item)
+
+def _new(payment: Payment, terms: Terms, slot: AssignedSlot, workflow_id: str | None) -> NewPayment:
+    at = slot.scheduled_time
+    item = EnqueueRequest(ITEM_TYPE, payment.payment_id, context_json(payment, terms, at), at, True, workflow_id)
+    return NewPayment(payment, terms, at, fingerprint(payment), item)
 
 
 def _repetition(payment: Payment, earlier: Payment, outcome: Outcome) -> Outcome:

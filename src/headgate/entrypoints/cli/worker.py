@@ -93,7 +93,13 @@ async def _dispatch(
         bootstrap.slot_scheduler(settings) as slots,
         bootstrap.dispatch_queue(settings) as queue,
         bootstrap.notifications(quiet) as notifications,
-        bootstrap.payments(settings, slots, queue, notifications=notifications) as payments,
+        bootstrap.payments(
+            settings,
+            slots,
+            queue,
+            notifications=notifications,
+            tend=settings.temporal_address is None or "init" in roles,
+        ) as payments,
     ):
         domains.add(payments.domain)
         if settings.temporal_address is not None:

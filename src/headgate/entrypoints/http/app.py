@@ -104,6 +104,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 told.slots,
                 told.queue,
                 execute=_executes(told),
+                tend=_executes(told),
                 notifications=told.notifications,
                 observer=observer,
             )

@@ -1,0 +1,75 @@
+"""A feed whose process is killed three times: every payment is kept once, with its slot and its place in the queue."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from headgate import bootstrap
+from headgate.settings import Settings
+
+LINES = 6000
+HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
+REST = "12.34,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z\n"
+
+
+def rows(url: str, statement: str) -> list[Any]:
+    with psycopg.connect(url) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def kill_midway(submit: list[str], environment: dict[str, str], url: str, slots: int) -> None:
+    """Kills a submission as soon as so many slots are booked."""
+    process = subprocess.Popen(submit, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        ready = rows(url, "SELECT to_regclass('headgate_slot')")[0][0]
+        if ready and rows(url, "SELECT count(*) FROM headgate_slot")[0][0] >= slots:
+            break
+    process.kill()
+    process.wait()
+
+
+def run_to_the_end(submit: list[str], environment: dict[str, str]) -> Any:
+    ended = subprocess.run(submit, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+async def test_killed_submissions_lose_nothing_and_double_nothing(postgres_url: str, tmp_path: Path) -> None:
+    feed = tmp_path / "feed.csv"
+    with feed.open("w") as file:
+        file.write(HEADER)
+        file.writelines(f"p{number:05d},{REST}" for number in range(LINES))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment["HEADGATE_DATABASE_URL"] = postgres_url
+    submit = [sys.executable, "-m", "headgate", "payments", "submit", str(feed), "--json"]
+    for share in (0.1, 0.3, 0.5):
+        kill_midway(submit, environment, postgres_url, int(share * LINES))
+        kept = rows(postgres_url, "SELECT count(*) FROM headgate_payment")
+        queued = rows(postgres_url, "SELECT count(*) FROM headgate_dispatch_queue")
+        contexts = rows(postgres_url, "SELECT count(*) FROM headgate_dispatch_context")
+        assert kept == queued == contexts, "payment, queue entry and context are one"
+    settings = Settings.load(database_url=postgres_url)
+    async with bootstrap.slot_scheduler(settings) as slots, bootstrap.dispatch_queue(settings) as queue:
+        # A slot nobody will come back for: its payment is not in the feed.
+        await slots.assign("payment:never-sent", "default", "2030-03-01T16:00:00Z")
+        told = await asyncio.to_thread(run_to_the_end, submit, environment)
+        assert told["accepted"] + told["duplicates"] == LINES
+        async with bootstrap.payments(settings, slots, queue) as payments:
+            assert await payments.desk.reclaim_slots(timedelta(0)) == 1
+    for table in ("headgate_payment", "headgate_payment_audit", "headgate_dispatch_queue", "headgate_slot"):
+        assert rows(postgres_url, f"SELECT count(*) FROM {table}") == [(LINES,)], table
+    apart = "SELECT count(*) FROM headgate_payment p JOIN headgate_slot s ON s.event_id = 'payment:' || p.payment_id"
+    assert rows(postgres_url, f"{apart} WHERE s.scheduled_at = p.scheduled_at") == [(LINES,)]
+    full = "SELECT max(n) FROM (SELECT count(*) AS n FROM headgate_slot GROUP BY window_start) AS w"
+    assert rows(postgres_url, full) == [(100,)]

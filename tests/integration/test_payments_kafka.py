@@ -1,0 +1,81 @@
+"""Payments from a Kafka topic: kept once, refused ones passed on, none lost when a store is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from headgate.adapters.kafka.log import KafkaLog
+from headgate.adapters.memory.payments import MemoryPaymentStore
+from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.adapters.memory.slots import MemorySlotStore
+from headgate.apps.notifications.ports import Delivered, Record
+from headgate.apps.payments.domain import ITEM_TYPE, Payment
+from headgate.apps.payments.intake import Outcome, PaymentIntake
+from headgate.apps.payments.topic import PaymentTopic, rejected_topic
+from headgate.dispatch.config import DispatchConfig
+from headgate.errors import StoreUnavailable
+from headgate.slots.model import WindowPolicy
+from headgate.slots.scheduler import SlotScheduler
+from headgate.testing import eventually
+
+PARTY = {"name": "Alice", "iban": "DE89370400440532013000"}
+
+
+def document(payment_id: str, **changes: Any) -> str:
+    told = {"paymentId": payment_id, "amount": "1.00", "currency": "EUR", "payer": PARTY, "payee": PARTY}
+    return json.dumps({**told, "executeAt": "2030-03-01T16:00:00Z", **changes})
+
+
+async def test_a_topic_of_payments(kafka_bootstrap: str) -> None:
+    topic = f"payments-{uuid.uuid4().hex[:8]}"
+    messages = KafkaLog(kafka_bootstrap, topics=(topic, rejected_topic(topic)), delivery_seconds=20)
+    queue, slot_store = MemoryQueueStore(), MemorySlotStore()
+    await queue.configure(DispatchConfig(item_type=ITEM_TYPE))
+    store = MemoryPaymentStore(queue, slot_store)
+    outages = 1
+
+    async with SlotScheduler(slot_store) as slots:
+        await slots.configure("default", WindowPolicy(100, "PT4S"))
+        intake = PaymentIntake(store, slots)
+
+        async def initiate(payments: Sequence[Payment]) -> list[Outcome]:
+            nonlocal outages
+            if outages:
+                outages -= 1
+                raise StoreUnavailable("the database is away")
+            return await intake.initiate(payments)
+
+        values = [
+            document("k1"),
+            "not json",
+            document("k2"),
+            document("k1"),
+            document("k1", amount="2.00"),
+            document("k3", currency="EURO"),
+        ]
+        outcomes = await messages.publish([Record(topic, "key", value) for value in values])
+        assert list(outcomes) == [None] * len(values)
+        stop = asyncio.Event()
+        running = asyncio.create_task(PaymentTopic(messages, topic, initiate).run(stop))
+        source = await messages.read(rejected_topic(topic), "test")
+        refused: list[Delivered] = []
+
+        async def all_refused() -> bool:
+            refused.extend(await source.receive(10, 0.5))
+            return len(refused) >= 3
+
+        await eventually(all_refused, within=60)
+        assert sorted(await store.find(["k1", "k2", "k3"])) == ["k1", "k2"]
+        told = sorted((json.loads(each.record.value) for each in refused), key=lambda each: each["offset"])
+        assert [each["record"] for each in told] == [values[1], values[4], values[5]]
+        for each, word in zip(told, ("not valid JSON", "was used before", "currency"), strict=True):
+            assert word in each["reason"]
+        stop.set()
+        await running
+        await source.close()
+        await intake.close()
+    await messages.close()
