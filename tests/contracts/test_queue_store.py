@@ -282,7 +282,7 @@ async def test_failures_count_retries_wait_longer_and_end_as_dead_letters(store:
         await store.settle([after_failure(claim, CONFIG, f"no {retry}")], now=now)
         item = await get(store, "p000")
         assert (item.status, item.retry_count, item.last_error) == (Status.READY, retry, f"no {retry}")
-        assert item.due_at == now + pause * SECOND
+        assert item.due_at == now + pause * SECOND + CONFIG.look_ahead
         assert await claims(store, now=item.due_at - timedelta(milliseconds=1)) == []
         now = item.due_at
     (claim,) = await claims(store, now=now)

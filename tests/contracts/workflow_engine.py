@@ -105,7 +105,7 @@ class WorkflowEngineContract:
         assert once.retry_count == 1
         assert once.last_error is not None
         assert "card declined" in once.last_error
-        batch = await harness.store.claim(WORK, 1, NO_DELAY)
+        batch = await harness.store.claim(WORK, 1, requests[0].config.look_ahead)
         (again,) = [StartRequest(i.claim, requests[0].config, i.context_json or "", NO_DELAY) for i in batch.items]
         (outcome,) = await harness.engine.start([again])
         assert outcome.start is Start.STARTED

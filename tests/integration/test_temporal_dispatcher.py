@@ -144,6 +144,7 @@ async def test_firings_that_overlap_a_running_cycle_are_skipped(rig: Rig) -> Non
         return (await handle.describe()).info.num_actions_skipped_overlap
 
     await eventually(skipped, every=0.1)
+    await eventually(lambda: running)
     assert most == 1
     release.set()
 

@@ -119,11 +119,13 @@ def _counted(
     through: tuple[Status, ...],
     batch_id: str | None = None,
 ) -> Change:
-    """A retry is counted; at the maximum the item is dead-lettered."""
+    """A retry is counted; at the maximum the item is dead-lettered. Claims look ahead, so its time is put off by that
+    much more: the pause is kept whole."""
     retries = claim.retries + 1
     error = shortened(error)
     if retries >= config.max_dispatch_retries:
         path = (*through, Status.DEAD_LETTER)
         return Change(claim, path, Action.DEAD_LETTERED, retries, error, batch_id=batch_id, detail=error)
     path = (*through, Status.READY)
-    return Change(claim, path, action, retries, error, config.backoff(retries), batch_id, error)
+    pause = config.backoff(retries) + config.look_ahead
+    return Change(claim, path, action, retries, error, pause, batch_id, error)

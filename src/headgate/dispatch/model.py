@@ -200,7 +200,8 @@ class Item:
     status: Status
     execute_at: datetime
     due_at: datetime
-    """When it may be claimed: `execute_at`, or later while it waits for a retry."""
+    """What claims go by: `execute_at`, or later while it waits for a retry. They look ahead of it by the config's
+    `look_ahead`."""
     slotted: bool
     init_workflow_id: str | None
     batch_id: str | None

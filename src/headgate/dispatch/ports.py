@@ -56,7 +56,7 @@ class QueueStore(Protocol):
         self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
     ) -> list[bool]:
         """Writes each change and its audit entry, if its claim still holds; False where it does not. A change to
-        COMPLETED deletes the context. At most one change an item."""
+        COMPLETED deletes the context. Of several changes to one item one is written."""
         ...
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
@@ -105,9 +105,9 @@ class QueueLedger(Protocol):
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:
-        """Requeues (to READY) or discards (to CANCELLED) items; with None, all dead letters. A requeued item is as
-        new: its time, its context and its slot stand, retries and error start afresh. `NotFound` or `Conflict` for an
-        item that is not there or not in a status that allows it; then nothing is changed at all."""
+        """Requeues (to READY) or discards (to CANCELLED) items; with None, all dead letters, in batches. A requeued
+        item is as new: its time, its context and its slot stand, retries and error start afresh. `NotFound` or
+        `Conflict` for an item that is not there or not in a status that allows it; then nothing is changed at all."""
         ...
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:

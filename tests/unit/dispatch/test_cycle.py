@@ -173,6 +173,21 @@ async def test_start_failures_end_as_dead_letters(bench: Bench) -> None:
     assert ("dead_lettered", 1) in bench.heard.told
 
 
+@pytest.mark.parametrize("buffer", [0, 10])
+async def test_the_pause_before_a_retry_is_kept_however_far_claims_look_ahead(bench: Bench, buffer: int) -> None:
+    await bench.store.configure(CONFIG.changed({"preStartBufferMins": buffer, "maxDispatchRetries": 9}))
+    await put(bench, "a")
+    bench.engine.outcomes["a"] = StartOutcome(Start.FAILED, "no")
+    now = T
+    for pause in (5, 10, 20):
+        assert (await bench.cycle.run("PAY", now=now)).failed == 1
+        again = now + pause * SECOND
+        assert (await bench.cycle.run("PAY", now=again - timedelta(milliseconds=1))).claimed == 0
+        now = again
+    bench.engine.outcomes.clear()
+    assert (await bench.cycle.run("PAY", now=now)).started == 1
+
+
 async def test_a_poisoned_context_is_sorted_out_alone(bench: Bench) -> None:
     """Peer bug 20: one bad row must not block its batch."""
     await put(bench, "bad", "good", "missing")

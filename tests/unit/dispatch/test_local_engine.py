@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -25,15 +25,31 @@ NO_DELAY = timedelta(0)
 
 
 class FlakyStore(MemoryQueueStore):
-    """Fails to settle as often as told."""
+    """Fails to settle as often as told, hangs while told to."""
 
     failures = 0
+    before_settling: Callable[[], Awaitable[Any]] | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def config(self, item_type: str) -> DispatchConfig | None:
+        await self.answering.wait()
+        return await super().config(item_type)
 
     async def settle(self, changes: Sequence[Change], **options: Any) -> list[bool]:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("gone")
+        if self.before_settling is not None:
+            before, self.before_settling = self.before_settling, None
+            await before()
         return await super().settle(changes, **options)
+
+    async def settle_now(self, changes: Sequence[Change]) -> list[bool]:
+        return await super().settle(changes)
 
 
 class Turnstile:
@@ -78,6 +94,11 @@ class Bench:
         assert found is not None
         return found[0].status
 
+    async def seen_at(self, item_id: str) -> datetime | None:
+        found = await self.store.find("WORK", item_id)
+        assert found is not None
+        return found[0].seen_at
+
     async def depth(self) -> dict[Status, int]:
         return dict((await self.store.stats("WORK")).depth)
 
@@ -110,19 +131,47 @@ async def test_an_execution_begins_only_when_its_plan_admits_it() -> None:
     await bench.engine.close()
 
 
-async def test_the_kill_switch_is_looked_at_when_the_time_has_come() -> None:
+async def test_who_waits_for_a_plan_is_given_back_when_the_kill_switch_is_thrown() -> None:
     turnstile = Turnstile()
     bench = Bench(guard=turnstile)
     await bench.start("a", admission_plan="tps50")
     await eventually(lambda: turnstile.asked)
     await bench.store.configure((await bench.configure()).changed({"enabled": False}))
-    turnstile.gate.release()
 
     async def back() -> bool:
         return await bench.status("a") is Status.READY
 
     await eventually(back)
     assert bench.began == []
+    await bench.engine.close()
+
+
+async def test_who_is_admitted_calls_at_once_whatever_the_store_does() -> None:
+    """A look at the store between the admission and the call would let calls bunch beyond the plan."""
+    turnstile = Turnstile()
+    bench = Bench(guard=turnstile)
+    await bench.start("a", admission_plan="tps50")
+    await eventually(lambda: turnstile.asked)
+    bench.store.answering.clear()
+    turnstile.gate.release()
+    await eventually(lambda: bench.began == ["a"], within=10)
+    bench.store.answering.set()
+    bench.gate.set()
+    await bench.engine.close()
+
+
+async def test_a_plan_that_can_not_be_asked_fails_the_run() -> None:
+    class Broken:
+        async def admit(self, plan: str, key: str) -> None:
+            raise ValueError("no such plan")
+
+    bench = Bench(guard=Broken())
+    await bench.start("a", admission_plan="tps50", max_dispatch_retries=1)
+
+    async def dead() -> bool:
+        return await bench.status("a") is Status.DEAD_LETTER
+
+    await eventually(dead)
     await bench.engine.close()
 
 
@@ -143,15 +192,28 @@ async def test_an_outcome_is_told_until_the_store_takes_it() -> None:
 async def test_long_runs_show_signs_of_life() -> None:
     bench = Bench()
     await bench.start("a", stale_claim_threshold_mins=0.005)
-    found = await bench.store.find("WORK", "a")
-    assert found is not None
-    first = found[0].seen_at
+    first = await bench.seen_at("a")
 
     async def seen() -> bool:
-        found = await bench.store.find("WORK", "a")
-        return found is not None and found[0].seen_at != first
+        return await bench.seen_at("a") != first
 
     await eventually(seen)
+    bench.gate.set()
+    await bench.engine.close()
+
+
+async def test_a_run_that_must_show_life_often_does_so_beside_patient_ones() -> None:
+    """The heart is in the middle of a long pause when the run begins."""
+    bench = Bench()
+    await bench.start("patient", stale_claim_threshold_mins=60)
+    await asyncio.sleep(0)
+    await bench.start("urgent", stale_claim_threshold_mins=0.01)
+    first = await bench.seen_at("urgent")
+
+    async def seen() -> bool:
+        return await bench.seen_at("urgent") != first
+
+    await eventually(seen, within=5)
     bench.gate.set()
     await bench.engine.close()
 
@@ -180,6 +242,28 @@ async def test_a_new_claim_of_a_run_that_still_goes_on_is_taken_over() -> None:
     request = StartRequest(item.claim, await bench.configure(), "{}", NO_DELAY)
     assert [outcome.start for outcome in await bench.engine.start([request])] == [Start.ALREADY_STARTED]
     bench.gate.set()
+
+    async def completed() -> bool:
+        return await bench.status("a") is Status.COMPLETED
+
+    await eventually(completed)
+    assert bench.began == ["a"]
+    await bench.engine.close()
+
+
+async def test_a_claim_that_takes_a_run_over_while_it_reports_is_told_too() -> None:
+    bench = Bench()
+    bench.gate.set()
+    (old,) = await bench.start("a")
+    bench.store.failures = 2
+    await eventually(lambda: bench.store.failures == 1)
+    await bench.store.settle_now([released(old, "taken for dead")])
+    (item,) = (await bench.store.claim("WORK", 1, NO_DELAY)).items
+    # The report of the old claim is under way when the new one takes the run over.
+    bench.store.before_settling = lambda: bench.engine.start(
+        [StartRequest(item.claim, DispatchConfig(item_type="WORK"), "{}", NO_DELAY)]
+    )
+    bench.store.failures = 0
 
     async def completed() -> bool:
         return await bench.status("a") is Status.COMPLETED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from headgate.adapters.sql import queue_ledger
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import unrunnable
 from headgate.dispatch.queue import DispatchQueue
@@ -166,6 +167,24 @@ async def test_dead_letters_are_listed_requeued_and_discarded(queue: DispatchQue
     assert (await queue.prune(datetime.now(UTC) + timedelta(days=1))).items == 1
 
 
+async def test_requeueing_all_ends_even_if_they_die_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = queue_ledger.write_audit
+
+    def die_again(connection: sa.Connection, entries: Sequence[dict[str, Any]]) -> None:
+        written(connection, entries)
+        connection.execute(sa.text("UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER'"))
+
+    async with DispatchQueue.open(f"sqlite:///{tmp_path / 'queue.db'}") as queue:
+        await queue.configure("PAYMENT")
+        await queue.enqueue_many("PAYMENT", [(f"p{n:03}", {}, None) for n in range(5)])
+        monkeypatch.setattr(queue_ledger, "CHUNK", 2)
+        monkeypatch.setattr(queue_ledger, "write_audit", die_again)
+        await queue.discard("PAYMENT", ["p004"])
+        assert await asyncio.wait_for(queue.requeue("PAYMENT"), 30) == 5
+
+
 async def test_lists_check_what_they_are_asked_for(queue: DispatchQueue) -> None:
     for call in (
         queue.list("PAYMENT", "SLEEPING"),
@@ -196,6 +215,15 @@ async def test_enqueue_in_the_callers_own_transaction(tmp_path: Path) -> None:
         assert [item.item_id for item in await queue.list("PAYMENT")] == ["kept"]
         with pytest.raises(InvalidInput, match="connection"):
             await queue.enqueue("PAYMENT", "x", connection=object())
+
+
+async def test_a_connection_to_another_kind_of_database_is_refused(postgres_url: str) -> None:
+    elsewhere = sa.create_engine("sqlite://")
+    async with DispatchQueue.open(postgres_url) as queue:
+        await queue.configure("PAYMENT")
+        with elsewhere.connect() as connection, pytest.raises(InvalidInput, match="the queue is in postgresql"):
+            await queue.enqueue("PAYMENT", "x", connection=connection)
+    elsewhere.dispose()
 
 
 async def test_enqueue_in_the_callers_own_transaction_on_postgresql(postgres_url: str) -> None:

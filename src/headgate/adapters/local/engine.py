@@ -30,6 +30,8 @@ from headgate.errors import StoreError
 
 SHORTEST_BEAT, LONGEST_BEAT = 0.05, 15.0
 LONGEST_PAUSE = 5.0
+SWITCH_SECONDS = 0.5
+"""How often the kill switch is looked at by who waits for admission."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +75,8 @@ class LocalEngine:
         self._lanes: dict[str, asyncio.Semaphore] = {}
         self._closing = False
         self._heart: asyncio.Task[None] | None = None
+        self._span = LONGEST_BEAT
+        self._quicker = asyncio.Event()
 
     # -- WorkflowEngine ------------------------------------------------------------------------------------------
 
@@ -96,6 +100,8 @@ class LocalEngine:
         run = _Run(request.claim, request, self._registry[item_type].execute, loop.time())
         self._runs[request.execution_id] = run
         self._held[item_type] += 1
+        if _beat_of(request) < self._span:
+            self._quicker.set()
         run.task = loop.create_task(self._carry(run), name=request.execution_id)
         return STARTED
 
@@ -144,9 +150,7 @@ class LocalEngine:
             if delay > 0:
                 await asyncio.sleep(delay)
             async with self._lane(item_type):
-                if request.config.admission_plan is not None:
-                    await self._guard.admit(request.config.admission_plan, item_type)
-                if not await outcomes.enabled(item_type):
+                if not await self._may_begin(item_type, request.config.admission_plan):
                     return lambda: outcomes.released(run.claim, "the kill switch was off at its time")
                 run.begun = True
                 await run.execute(run.claim.item_id, json.loads(request.context_json))
@@ -159,20 +163,47 @@ class LocalEngine:
             return lambda: outcomes.failed(run.claim, failure)
         return lambda: outcomes.completed(run.claim)
 
+    async def _may_begin(self, item_type: str, plan: str | None) -> bool:
+        """Whether the kill switch lets it begin, and then not before the plan admits it. The switch is watched while it
+        waits, not looked at afterwards: whoever is admitted must call at once, or a slow look would let calls bunch."""
+        if not await self._outcomes.enabled(item_type):
+            return False
+        if plan is None:
+            return True
+        admission = asyncio.ensure_future(self._guard.admit(plan, item_type))
+        switch = asyncio.ensure_future(self._switched_off(item_type))
+        try:
+            await asyncio.wait({admission, switch}, return_when=asyncio.FIRST_COMPLETED)
+            (admission if admission.done() else switch).result()
+            return admission.done()
+        finally:
+            admission.cancel()
+            switch.cancel()
+
+    async def _switched_off(self, item_type: str) -> None:
+        """Returns when the kill switch is off."""
+        while True:
+            await asyncio.sleep(SWITCH_SECONDS)
+            if not await self._outcomes.enabled(item_type):
+                return
+
     async def _report(self, run: _Run, tell: Callable[[], Awaitable[bool]]) -> None:
         """Tells the outcome until it is told: the effect has happened, and nothing but the report may show it."""
         run.begun = run.executed = True
         pause = 0.05
         while True:
+            claim = run.claim
             try:
-                await tell()
+                told = await tell()
             except StoreError:
                 if self._closing:
                     return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
-                return
+                # A claim that took the run over while it was being told of counts instead.
+                if told or run.claim == claim:
+                    return
 
     def _lane(self, item_type: str) -> asyncio.Semaphore:
         lane = self._lanes.get(item_type)
@@ -185,10 +216,12 @@ class LocalEngine:
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            spans = [run.request.config.stale_after.total_seconds() for run in self._runs.values()]
-            beat = min(max(min(spans, default=LONGEST_BEAT) / 4, SHORTEST_BEAT), LONGEST_BEAT)
-            await asyncio.sleep(beat)
-            long = [run for run in self._runs.values() if loop.time() - run.started >= beat]
+            self._span = min((_beat_of(run.request) for run in self._runs.values()), default=LONGEST_BEAT)
+            with contextlib.suppress(TimeoutError):
+                # Cut short by a run that needs a quicker beat than those so far.
+                await asyncio.wait_for(self._quicker.wait(), self._span)
+            self._quicker.clear()
+            long = [run for run in self._runs.values() if loop.time() - run.started >= self._span]
             if long:
                 with contextlib.suppress(StoreError):
                     await self._touch(long)
@@ -200,3 +233,8 @@ class LocalEngine:
             # Lost to another dispatcher, which runs it by now: stop, unless only the report is missing.
             if not held and not run.executed and run.claim == claim and run.task is not None:
                 run.task.cancel()
+
+
+def _beat_of(request: StartRequest) -> float:
+    """How often the run must show a sign of life."""
+    return min(max(request.config.stale_after.total_seconds() / 4, SHORTEST_BEAT), LONGEST_BEAT)

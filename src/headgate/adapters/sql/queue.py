@@ -79,11 +79,11 @@ class SqlQueueStore:
     ) -> set[tuple[str, str]]:
         if not self._postgres:
             if within is not None:
-                return await _joined(within, queue_portable.enqueue, requests, now)
+                return await _joined(self._database.dialect, within, queue_portable.enqueue, requests, now)
             return await self._retried(queue_portable.enqueue, requests, now)
         hints = self._hints.due(wanted)
         if within is not None:
-            return await _joined(within, queue_postgres.enqueue, requests, now, hints)
+            return await _joined(self._database.dialect, within, queue_postgres.enqueue, requests, now, hints)
         return await self._database.once(queue_postgres.enqueue, requests, now, hints)
 
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
@@ -163,7 +163,15 @@ class SqlQueueStore:
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:
-        count = await self._database.write(queue_ledger.redirect, item_type, item_ids, to, now)
+        count = 0
+        if item_ids is not None:
+            count = await self._database.write(queue_ledger.redirect, item_type, item_ids, to, now)
+        else:
+            # Each once, in order of their ids: one that dies again at once is not redirected again and again.
+            after: str | None = ""
+            while after is not None:
+                some, after = await self._database.write(queue_ledger.redirect_dead, item_type, after, to, now)
+                count += some
         await self._tell(item_type)
         return count
 
@@ -201,12 +209,14 @@ class SqlQueueStore:
 
 
 async def _joined(
-    connection: Any, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    dialect: str, connection: Any, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
 ) -> R:
     """Runs `work` in the caller's transaction."""
+    if not isinstance(connection, AsyncConnection | sa.Connection):
+        raise InvalidInput("connection", "must be a SQLAlchemy Connection or AsyncConnection")
+    if connection.dialect.name != dialect:
+        raise InvalidInput("connection", f"leads to {connection.dialect.name}; the queue is in {dialect}")
     with translated():
         if isinstance(connection, AsyncConnection):
             return await connection.run_sync(work, *args, **kwargs)
-        if isinstance(connection, sa.Connection):
-            return work(connection, *args, **kwargs)
-    raise InvalidInput("connection", "must be a SQLAlchemy Connection or AsyncConnection")
+        return work(connection, *args, **kwargs)

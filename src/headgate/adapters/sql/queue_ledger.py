@@ -153,24 +153,33 @@ _REDIRECT = (
 
 
 def redirect(
-    connection: sa.Connection, item_type: str, item_ids: Sequence[str] | None, to: Status, now: datetime | None
+    connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status, now: datetime | None
 ) -> int:
-    moment = now or database_clock(connection)
-    if item_ids is not None:
-        found = _listed(connection, item_type, list(dict.fromkeys(item_ids)), to)
-        _write_redirected(connection, found, to, moment)
-        return len(found)
-    count = 0
-    while found := _dead_letters(connection, item_type):
-        _write_redirected(connection, found, to, moment)
-        count += len(found)
-    return count
+    found = _listed(connection, item_type, list(dict.fromkeys(item_ids)), to)
+    _write_redirected(connection, found, to, now or database_clock(connection))
+    return len(found)
+
+
+def redirect_dead(
+    connection: sa.Connection, item_type: str, after: str, to: Status, now: datetime | None
+) -> tuple[int, str | None]:
+    """Redirects some of the dead letters past the id `after`. Returns how many, and the last id it looked at; None
+    when there are no more."""
+    ids = _dead_letters(connection, item_type, after)
+    if not ids:
+        return 0, None
+    locked = sa.select(queue).where(of_items(item_type, ids)).order_by(queue.c.item_id).with_for_update()
+    rows = [item(row) for row in connection.execute(locked)]
+    # Somebody else may have redirected some of them before they were locked.
+    found = [one for one in rows if one.status is Status.DEAD_LETTER]
+    _write_redirected(connection, found, to, now or database_clock(connection))
+    return len(found), ids[-1]
 
 
 def _listed(connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status) -> list[Item]:
     rows: dict[str, Item] = {}
     for some in chunks(sorted(item_ids)):
-        statement = sa.select(queue).where(of_items(item_type, some)).with_for_update()
+        statement = sa.select(queue).where(of_items(item_type, some)).order_by(queue.c.item_id).with_for_update()
         rows.update({row.item_id: item(row) for row in connection.execute(statement)})
     for item_id in item_ids:
         if item_id not in rows:
@@ -179,19 +188,13 @@ def _listed(connection: sa.Connection, item_type: str, item_ids: Sequence[str], 
     return list(rows.values())
 
 
-def _dead_letters(connection: sa.Connection, item_type: str) -> list[Item]:
-    """A handful of dead letters, locked."""
+def _dead_letters(connection: sa.Connection, item_type: str, after: str) -> list[str]:
     dialect = connection.dialect.name
     item_type_, item_id = (only(DEAD, name, dialect) for name in ("item_type", "item_id"))
-    some = (
-        sa.select(queue.c.item_id).where(among(DEAD, dialect), item_type_ == item_type).order_by(item_id).limit(CHUNK)
-    )
-    ids = list(connection.execute(some).scalars())
-    if not ids:
-        return []
-    locked = sa.select(queue).where(of_items(item_type, ids)).with_for_update()
-    found = (item(row) for row in connection.execute(locked))
-    return [one for one in found if one.status is Status.DEAD_LETTER]
+    statement = sa.select(queue.c.item_id).where(among(DEAD, dialect), item_type_ == item_type)
+    if after:
+        statement = statement.where(item_id > after)
+    return list(connection.execute(statement.order_by(item_id).limit(CHUNK)).scalars())
 
 
 def _write_redirected(connection: sa.Connection, found: Sequence[Item], to: Status, now: datetime) -> None:
