@@ -18,6 +18,7 @@ from headgate.slots.model import AssignedSlot, checked_id
 LARGEST_CONTEXT = 2 * 1024 * 1024
 """Bytes of JSON; the default limit."""
 LONGEST_ERROR = 2000
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 LONGEST_WORKFLOW_ID = 400
 
 
@@ -268,7 +269,7 @@ class Pruned(NamedTuple):
 def context_json(context: Any, largest: int = LARGEST_CONTEXT) -> str:
     """The context as JSON text, or `InvalidInput`."""
     try:
-        text = json.dumps(context, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _encode(context)
         size = len(text) if text.isascii() else len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput("context", f"is not JSON: {error}"[:200]) from None

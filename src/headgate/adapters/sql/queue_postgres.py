@@ -21,7 +21,9 @@ CHANNEL = "headgate_dispatch"
 
 _ENQUEUE = """
 WITH input AS MATERIALIZED (
-    SELECT * FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::text[])
+    SELECT coalesce(item_type, %s::text) AS item_type, item_id, context_json, execute_at,
+        coalesce(slotted, %s::boolean) AS slotted, init_workflow_id
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::text[])
         AS i (item_type, item_id, context_json, execute_at, slotted, init_workflow_id)
 ), clock AS MATERIALIZED (
     SELECT coalesce(%s::timestamptz, clock_timestamp()) AS now
@@ -48,10 +50,27 @@ def enqueue(
 ) -> set[tuple[str, str]]:
     """Writes what is not there yet, and returns it; listeners are told of the types in `hints`. Requests are unique
     and sorted."""
-    types, ids, contexts, *others = (list(column) for column in zip(*requests, strict=True))
-    parameters = (types, ids, _array(contexts), *others, now, list(hints))
+    types, ids, contexts, times, slotted, workflows = zip(*requests, strict=True)
+    first = requests[0]
+    parameters = (
+        first.item_type,
+        first.slotted,
+        _unless_all(types, first.item_type),
+        _array(ids),
+        _array(contexts),
+        _unless_all(times, None),
+        _unless_all(slotted, first.slotted),
+        _unless_all(workflows, None),
+        now,
+        list(hints),
+    )
     rows = connection.exec_driver_sql(_ENQUEUE, parameters)
     return {(row[0], row[1]) for row in rows if row[0]}
+
+
+def _unless_all(column: Sequence[Any], value: Any) -> list[Any]:
+    """The column; empty if it holds one value only, which costs less to send: `unnest` fills it up with NULL."""
+    return [] if column.count(value) == len(column) else list(column)
 
 
 def _array(texts: Sequence[str]) -> str:
