@@ -1,4 +1,4 @@
-"""The in-process engine keeps the contract of engines."""
+"""The in-process engine keeps the contract of engines, on every store."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from typing import Any
 import pytest
 
 from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.bootstrap import queue_store
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.reporting import OutcomeReporter
-from tests.contracts.workflow_engine import WORK, Ran, WorkflowEngineContract
+from tests.contracts.conftest import SLOT_STORES, slot_store_url
+from tests.contracts.workflow_engine import Ran, Store, WorkflowEngineContract
 
 
 class LocalHarness:
-    def __init__(self) -> None:
-        self.store = MemoryQueueStore()
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.work = "WORK"
         self.ran: list[Ran] = []
         self._gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         registry = Registry()
-        self.domain = registry.register(WORK, self._behave, max_dispatch_retries=2, retry_backoff_secs=0)
+        self.domain = registry.register(self.work, self._behave, max_dispatch_retries=2, retry_backoff_secs=0)
         self.engine = LocalEngine(registry, OutcomeReporter(self.store))
 
     def release(self, item_id: str) -> None:
@@ -37,12 +39,13 @@ class LocalHarness:
             raise RuntimeError(context["error"])
 
 
-@pytest.fixture
-async def harness() -> AsyncIterator[LocalHarness]:
-    harness = LocalHarness()
+@pytest.fixture(params=SLOT_STORES)
+async def harness(request: pytest.FixtureRequest) -> AsyncIterator[LocalHarness]:
+    harness = LocalHarness(await queue_store(slot_store_url(request.param, request)))
     await harness.store.configure(harness.domain.config)
     yield harness
     await harness.engine.close()
+    await harness.store.close()
 
 
 class TestLocalEngine(WorkflowEngineContract):

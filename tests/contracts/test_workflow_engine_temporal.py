@@ -1,4 +1,4 @@
-"""The Temporal engine keeps the contract of engines, on a real server."""
+"""The Temporal engine keeps the contract of engines, on a real server and every store."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from typing import Any
 
 import pytest
 
-from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.temporal.client import connect, connect_for_dispatch
 from headgate.adapters.temporal.engine import TemporalEngine
 from headgate.adapters.temporal.workers import exec_worker
+from headgate.bootstrap import queue_store
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.reporting import OutcomeReporter
-from tests.contracts.workflow_engine import WORK, Ran, WorkflowEngineContract
+from tests.contracts.conftest import SLOT_STORES, slot_store_url
+from tests.contracts.workflow_engine import Ran, Store, WorkflowEngineContract
 
 
 class TemporalHarness:
-    def __init__(self) -> None:
-        self.store = MemoryQueueStore()
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.work = f"WORK-{uuid.uuid4().hex}"
         self.ran: list[Ran] = []
         self._gates: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        queue = f"work-{uuid.uuid4().hex}"
-        self.domain = Registry().register(
-            WORK, self._behave, max_dispatch_retries=2, retry_backoff_secs=0, exec_task_queue=queue
-        )
+        self.domain = Registry().register(self.work, self._behave, max_dispatch_retries=2, retry_backoff_secs=0)
         self.outcomes = OutcomeReporter(self.store)
         self.engine: TemporalEngine
 
@@ -43,9 +42,9 @@ class TemporalHarness:
             raise RuntimeError(context["error"])
 
 
-@pytest.fixture
-async def harness(temporal_address: str) -> AsyncIterator[TemporalHarness]:
-    harness = TemporalHarness()
+@pytest.fixture(params=SLOT_STORES)
+async def harness(temporal_address: str, request: pytest.FixtureRequest) -> AsyncIterator[TemporalHarness]:
+    harness = TemporalHarness(await queue_store(slot_store_url(request.param, request)))
     await harness.store.configure(harness.domain.config)
     harness.engine = TemporalEngine(await connect_for_dispatch(temporal_address), harness.outcomes)
     client = await connect(temporal_address)
@@ -53,6 +52,7 @@ async def harness(temporal_address: str) -> AsyncIterator[TemporalHarness]:
         yield harness
     await harness.engine.close()
     await harness.outcomes.close()
+    await harness.store.close()
 
 
 class TestTemporalEngine(WorkflowEngineContract):

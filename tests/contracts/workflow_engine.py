@@ -1,6 +1,6 @@
 """What every `WorkflowEngine` promises. Each engine's test module brings a harness and inherits the tests.
 
-The harness runs items of type `WORK` whose context says how they behave:
+The harness runs items of the type `work` whose context says how they behave:
 `{"do": "succeed"}`, `{"do": "fail", "error": "…"}`, `{"do": "wait"}` (until `release(item_id)`).
 """
 
@@ -15,7 +15,6 @@ from headgate.dispatch.ports import Execution, QueueLedger, QueueStore, Start, S
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
 
-WORK = "WORK"
 NO_DELAY = timedelta(0)
 
 
@@ -33,10 +32,12 @@ class Store(QueueStore, QueueLedger, Protocol):
 
 
 class EngineHarness(Protocol):
-    """An engine with a queue behind it, in which `WORK` is configured (two retries, no backoff)."""
+    """An engine with a queue behind it, in which `work` is configured (two retries, no backoff)."""
 
     engine: WorkflowEngine
     store: Store
+    work: str
+    """An item type nobody else uses."""
     ran: list[Ran]
 
     def release(self, item_id: str) -> None:
@@ -46,16 +47,18 @@ class EngineHarness(Protocol):
 
 async def claimed(harness: EngineHarness, contexts: dict[str, Any], delay: timedelta = NO_DELAY) -> list[StartRequest]:
     """Start requests for items freshly enqueued and claimed."""
-    config = await harness.store.config(WORK)
+    config = await harness.store.config(harness.work)
     assert config is not None
-    await harness.store.enqueue([EnqueueRequest.of(WORK, item_id, context) for item_id, context in contexts.items()])
-    batch = await harness.store.claim(WORK, len(contexts), NO_DELAY)
+    await harness.store.enqueue(
+        [EnqueueRequest.of(harness.work, item_id, context) for item_id, context in contexts.items()]
+    )
+    batch = await harness.store.claim(harness.work, len(contexts), NO_DELAY)
     assert len(batch.items) == len(contexts)
     return [StartRequest(item.claim, config, item.context_json or "", delay) for item in batch.items]
 
 
 async def item(harness: EngineHarness, item_id: str) -> Item:
-    found = await harness.store.find(WORK, item_id)
+    found = await harness.store.find(harness.work, item_id)
     assert found is not None
     return found[0]
 
@@ -105,7 +108,7 @@ class WorkflowEngineContract:
         assert once.retry_count == 1
         assert once.last_error is not None
         assert "card declined" in once.last_error
-        batch = await harness.store.claim(WORK, 1, requests[0].config.look_ahead)
+        batch = await harness.store.claim(harness.work, 1, requests[0].config.look_ahead)
         (again,) = [StartRequest(i.claim, requests[0].config, i.context_json or "", NO_DELAY) for i in batch.items]
         (outcome,) = await harness.engine.start([again])
         assert outcome.start is Start.STARTED
@@ -126,7 +129,7 @@ class WorkflowEngineContract:
         requests = await claimed(harness, {"here": {"do": "wait"}})
         await harness.engine.start(requests)
         await eventually(lambda: harness.ran)
-        strangers = [Claim(WORK, f"never-{n}", 1, 0) for n in range(120)]
+        strangers = [Claim(harness.work, f"never-{n}", 1, 0) for n in range(120)]
         states = await harness.engine.describe([*strangers[:60], requests[0].claim, *strangers[60:]])
         assert [state.execution for state in states] == (
             [Execution.NOT_FOUND] * 60 + [Execution.RUNNING] + [Execution.NOT_FOUND] * 60
@@ -142,7 +145,7 @@ class WorkflowEngineContract:
         """The cycle records DISPATCHED after the engine's answer; the execution may be over by then."""
         await harness.engine.start(await claimed(harness, {"quick": {"do": "succeed"}}))
         await eventually(lambda: all_stand(harness, ["quick"], Status.COMPLETED))
-        found = await harness.store.find(WORK, "quick")
+        found = await harness.store.find(harness.work, "quick")
         assert found is not None
         assert found[1] is None, "COMPLETED deletes the context"
 
@@ -162,5 +165,5 @@ class WorkflowEngineContract:
         assert (await item(harness, "zombie")).status is Status.CLAIMED
 
     async def test_room_is_a_number_or_unlimited(self, harness: EngineHarness) -> None:
-        room = harness.engine.room(WORK)
+        room = harness.engine.room(harness.work)
         assert room is None or room > 0
