@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from headgate.adapters.temporal.crew import TemporalCrew
     from headgate.apps.payments.downstream.simulator import Simulator
     from headgate.apps.payments.intake import PaymentIntake
-    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore
+    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore, Permits
+    from headgate.apps.payments.ports import Gate as DownstreamGate
     from headgate.apps.payments.steps import PaymentSteps
     from headgate.apps.payments.workflow_intake import WorkflowIntake
 
@@ -466,15 +467,22 @@ def _downstream(
     """The bank behind its gate: the configured one, or a simulator in this process."""
     from headgate.admission.async_limiter import AsyncLimiter
     from headgate.apps.payments.downstream.client import HttpDownstream
-    from headgate.apps.payments.downstream.gate import SharedGate, downstream_plan
+    from headgate.apps.payments.downstream.gate import PermitGate, SharedGate, downstream_plan
     from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
 
     wanted = settings.payments
-    # Processes on one PostgreSQL share the limit through it, if not through Redis. On SQLite one process executes.
-    shared = settings.database_url if settings.database_url.startswith("postgres") else "memory://"
-    limiter = AsyncLimiter(settings.redis_url or shared, plans=[downstream_plan(wanted.tps)], deadline=2.0)
-    opened.push_async_callback(limiter.close)
-    gate = SharedGate(limiter, wanted.tps)
+    gate: DownstreamGate
+    if settings.redis_url is not None:
+        permits = _redis_permits(settings.redis_url, wanted.tps)
+        opened.push_async_callback(permits.close)
+        gate = PermitGate(permits)
+        opened.push_async_callback(gate.close)
+    else:
+        # Processes on one PostgreSQL share the limit through it. On SQLite one process executes.
+        shared = settings.database_url if settings.database_url.startswith("postgres") else "memory://"
+        limiter = AsyncLimiter(shared, plans=[downstream_plan(wanted.tps)], deadline=2.0)
+        opened.push_async_callback(limiter.close)
+        gate = SharedGate(limiter, wanted.tps)
     if wanted.downstream_url is not None:
         bank = HttpDownstream(wanted.downstream_url, gate)
     else:
@@ -482,6 +490,14 @@ def _downstream(
         bank = HttpDownstream("http://simulator", gate, transport=SimulatorTransport(simulator))
     opened.push_async_callback(bank.close)
     return bank, simulator
+
+
+def _redis_permits(url: str, count: int) -> Permits:
+    try:
+        from headgate.adapters.redis.permits import RedisPermits
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("redis_url", f"Redis needs {error.name}: pip install 'headgate[redis]'") from error
+    return RedisPermits(url, count, timeout=2.0)
 
 
 class Notifications(NamedTuple):

@@ -113,6 +113,23 @@ class Gate(Protocol):
         ...
 
 
+class Permits(Protocol):
+    """So many calls may be under way, all processes together."""
+
+    async def take(self, permit: str, hold: float) -> float:
+        """0 if the permit is taken, for `hold` seconds unless `free` says less; else the seconds until it is worth
+        asking again. `StoreUnavailable` if nobody can tell."""
+        ...
+
+    async def free(self, permit: str, after: float) -> None:
+        """The permit is free in `after` seconds, if that is sooner than it would be."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what it holds."""
+        ...
+
+
 class Notice(NamedTuple):
     """Something to tell a party."""
 

@@ -1,0 +1,31 @@
+"""A process that calls the bank as fast as the gate lets it: given the bank, Redis, a name, how many calls and the limit."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+
+from headgate.adapters.redis.permits import RedisPermits
+from headgate.apps.payments.domain import Party, Payment
+from headgate.apps.payments.downstream.client import HttpDownstream
+from headgate.apps.payments.downstream.gate import PermitGate
+
+PARTY = Party("Alice", "DE89370400440532013000")
+
+
+async def main(bank: str, redis_url: str, name: str, calls: str, tps: str) -> None:
+    permits = RedisPermits(redis_url, int(tps), timeout=2.0)
+    gate = PermitGate(permits)
+    client = HttpDownstream(bank, gate)
+    now = datetime.now(UTC)
+    await asyncio.gather(
+        *(client.pay(Payment(f"{name}-{number}", "1.00", "EUR", PARTY, PARTY, now)) for number in range(int(calls)))
+    )
+    await client.close()
+    await gate.close()
+    await permits.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
