@@ -1,4 +1,4 @@
-"""A process that calls the bank as fast as the gate lets it: given the bank, Redis, a name, how many calls and the limit."""
+"""A process that calls the bank as fast as the gate lets it; given the bank, Redis, a name, the calls, the limit."""
 
 from __future__ import annotations
 
