@@ -174,6 +174,19 @@ def test_a_shadow_is_counted_and_never_denies(store: LimitStore, key: str, ten_a
     assert second.plan == ten_a_minute.plan
 
 
+def test_a_shadow_that_can_never_fit_the_cost_denies_nobody(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    """What the limiters ask of a shadow whose size is below the cost: one more than fits."""
+    shadow, real = Rule(ten_a_minute.plan, ten_a_minute.spec, shadow=True), Rule(f"real{key}", FixedWindow(50, "PT1M"))
+    for used in (0, 4):
+        if used:
+            store.decide([Charge(key, shadow, used)], now_us=T0)
+        decision = store.decide([Charge(key, shadow, 11), Charge(key, real, 20)], now_us=T0 + 1)
+        assert decision.allowed
+        state = decision.states[0]
+        assert (state.allowed, state.remaining) == (False, 10 - used)
+        assert state.retry_after_us > 0
+
+
 def test_a_hold_is_decided_once_and_settled_once(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
     chain, hold = [Charge(key, ten_a_minute, 6)], Hold("h", 30_000_000)
     look = [Charge(key, ten_a_minute)]

@@ -65,6 +65,9 @@ def hops(field: str, value: str) -> list[str]:
     """The addresses a forwarding header lists, the farthest first, each as its proxy wrote it."""
     if field != "forwarded":
         return [hop.strip() for hop in value.split(",")]
+    if value.count('"') % 2:
+        # Proxies close what they open: a stranger's open quote would swallow what they appended.
+        return [""]
     found = []
     for element in _split(value, ","):
         pairs = (pair.partition("=") for pair in _split(element, ";"))

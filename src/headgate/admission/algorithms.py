@@ -237,6 +237,7 @@ def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Offer:
     retry = 0
     excess = used + cost - spec.limit
     if excess > 0:
+        retry = spec.window_us  # what never fits, if no entry leaves enough
         for index in range(1, len(view), 2):
             excess -= view[index + 1]
             if excess <= 0:

@@ -20,13 +20,14 @@ from headgate.admission.ports import AdmissionObserver, AsyncLimitStore, AsyncPl
 from headgate.admission.reservations import (
     DEFAULT_TTL,
     AsyncReservation,
+    held_first,
     held_us,
     reservation_id,
     settled,
     settled_cost,
 )
 from headgate.admission.short_ways import ShortWay, short_ways
-from headgate.admission.waiting import AsyncLines, deadline_of, out_of_time
+from headgate.admission.waiting import LONGEST_NAP, AsyncLines, deadline_of, out_of_reach, out_of_time
 from headgate.clock import Clock, SystemClock
 from headgate.errors import RateLimitExceeded, StoreUnavailable
 from headgate.wiring import factory
@@ -94,7 +95,7 @@ class AsyncLimiter:
                     decision = way(key)
                     if decision is not None:
                         return decision
-        except TypeError:
+        except (TypeError, KeyError):
             check_key(key)
         return await self._acquire(await self._chain(key, plans, cost))
 
@@ -113,7 +114,7 @@ class AsyncLimiter:
 
     async def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """What `acquire` would say; charges nothing."""
-        return await self._decide(await self._chain(key, plans, cost), spend=False)
+        return await self._decided(await self._chain(key, plans, cost), spend=False)
 
     async def wait(
         self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float | None = None
@@ -125,24 +126,27 @@ class AsyncLimiter:
         name = (key, *(charge.rule.plan for charge in chain))
         async with self._lines.stand(name, deadline_us, self._clock) as first:
             if not first:
-                return out_of_time(await self._decide(chain, spend=False))
+                return self._outage.tell(out_of_time(await self._decided(chain, spend=False)))
             while True:
-                decision = await self._acquire(chain)
-                if decision.allowed:
-                    return decision
-                if deadline_us is not None and self._clock.monotonic_us() + decision.retry_after_us > deadline_us:
-                    return decision
-                await self._pause(decision.retry_after)
+                # Built anew each time: plans may have changed meanwhile.
+                decision = await self._acquired(await self._chain(key, plans, cost))
+                if decision.allowed or out_of_reach(decision, deadline_us, self._clock):
+                    return self._outage.tell(decision)
+                await self._pause(min(decision.retry_after, LONGEST_NAP))
 
     async def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
         """Gives `cost` back to every plan, at most what is spent there."""
         chain = await self._chain(key, plans, cost)
         await self._ask("refund", lambda: self._store.refund(chain))
+        if self._purses is not None:
+            self._purses.forget_denials(chain)
 
     async def reset(self, key: str, plans: str | Sequence[str]) -> None:
         """Makes `key` as new under every plan."""
         chain = await self._chain(key, plans, 1)
         await self._ask("reset", lambda: self._store.reset(chain))
+        if self._purses is not None:
+            self._purses.forget(chain)
 
     async def reserve(
         self,
@@ -159,7 +163,7 @@ class AsyncLimiter:
         """
         chain = await self._chain(key, plans, cost)
         hold = Hold(reservation_id(id) if id is not None else uuid4().hex, held_us(ttl))
-        decision = await self._decide(chain, hold=hold)
+        decision = self._outage.tell(await self._decided(held_first(chain, cost), hold=hold))
         names = [charge.rule.plan for charge in chain]
         return AsyncReservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
 
@@ -239,14 +243,19 @@ class AsyncLimiter:
         return self._book.chain(key, plans, cost)
 
     async def _acquire(self, chain: list[Charge]) -> Decision:
-        if self._purses is None or not self._purses.suits(chain):
-            return await self._decide(chain)
-        return self._outage.tell(await self._lease(chain, self._purses))
+        return self._outage.tell(await self._acquired(chain))
 
-    async def _decide(self, chain: list[Charge], *, spend: bool = True, hold: Hold | None = None) -> Decision:
-        return self._outage.tell(await self._decided(chain, spend, hold))
+    async def _acquired(self, chain: list[Charge]) -> Decision:
+        if self._purses is None or not self._purses.suits(chain):
+            return await self._decided(chain)
+        return await self._lease(chain, self._purses)
 
     async def _decided(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        decision = await self._asked(chain, spend, hold)
+        return decision if decision is not None else await self._instead(chain, spend, hold)
+
+    async def _asked(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision | None:
+        """The store's decision; `None` if it can't be asked."""
         if self._local:
             return await self._store.decide(chain, spend=spend, hold=hold)
         outage = self._outage
@@ -260,6 +269,11 @@ class AsyncLimiter:
             else:
                 outage.worked("decide", started)
                 return decision
+        return None
+
+    async def _instead(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        """The decision of the plans' `on_error`."""
+        outage = self._outage
         instead = outage.fallback_chain(chain)
         if instead:
             try:
@@ -302,13 +316,17 @@ class AsyncLimiter:
             now_us = self._clock.monotonic_us()
             amount = purse.wish(cost, now_us)
             while True:
-                decision = await self._decided(purse.charged(amount))
-                if decision.allowed or decision.degraded or amount == cost:
+                decision = await self._asked(purse.charged(amount))
+                if decision is None or decision.allowed or amount == cost:
                     break
                 amount = less(decision, amount, cost)
-            if decision.allowed and amount > cost:
-                self._outage.leased(decision.plan, amount)
-            decision = purse.took(amount, cost, decision, now_us)
+            if decision is None:
+                # Only what was asked for: a lease of the fallback's tokens would be lost.
+                decision = await self._instead(chain)
+            else:
+                if decision.allowed and amount > cost:
+                    self._outage.leased(decision.plan, amount)
+                decision = purse.took(amount, cost, decision, now_us)
         stale = purses.filled(purse, now_us)
         if stale is not None:
             async with stale.lock:

@@ -92,12 +92,17 @@ class Purse:
             self.tokens -= cost
             reset, left = max(self.reset_at_us - now_us, 0), last.remaining + self.tokens
             return Decision(True, left, last.limit, 0, reset, last.plan)
-        if self._denial is not None:
-            denied_cost, denial = self._denial
+        denied = self._denial
+        if denied is not None:
+            denied_cost, denial = denied
             passed = now_us - self._denied_at_us
             if cost >= denied_cost and passed < min(denial.retry_after_us, DENIED_US):
                 return denial._replace(retry_after_us=denial.retry_after_us - passed)
         return None
+
+    def forget_denial(self) -> None:
+        """Lets the next call ask the store; this alone needs no lock."""
+        self._denial = None
 
     def idle(self, now_us: int) -> bool:
         """Whether nothing here can be spent any more."""
@@ -127,8 +132,6 @@ class Purse:
     def took(self, amount: int, cost: int, decision: Decision, now_us: int) -> Decision:
         """Puts what the store gave into the purse, less `cost`, and answers the caller. `now_us` is from before the
         store was asked, so that every end computed from it comes early rather than late."""
-        if decision.degraded:
-            return decision
         if not decision.allowed:
             self._size = max(self._size // 2, 1)
             self._denial, self._denied_at_us = (cost, decision), now_us
@@ -180,7 +183,10 @@ class Purses:
         if purse is not None and all(mine.rule is charge.rule for mine, charge in zip(purse.chain, chain, strict=True)):
             return purse
         with self._lock:
-            if purse is not None:
+            # What is left under plans that only grew goes back, by their new arithmetic. Else it stays spent: it could
+            # make room that nobody left, or undo the state of another algorithm.
+            if purse is not None and all(map(_grew, purse.chain, chain)):
+                purse.chain = [charge._replace(cost=1) for charge in chain]
                 self._retired.append(purse)
             purse = self._purses[name] = Purse(name, chain, self._policy, self._new_lock())
             return purse
@@ -197,6 +203,26 @@ class Purses:
                 del self._purses[name]
                 return oldest
             return None
+
+    def forget(self, chain: Sequence[Charge]) -> None:
+        """Drops every purse that holds tokens of a (plan, key) of `chain`, after these were made as new."""
+        with self._lock:
+            for purse in self._touching(chain):
+                del self._purses[purse.name]
+
+    def forget_denials(self, chain: Sequence[Charge]) -> None:
+        """Lets every purse on a (plan, key) of `chain` ask again, after something was given back there."""
+        with self._lock:
+            for purse in self._touching(chain):
+                purse.forget_denial()
+
+    def _touching(self, chain: Sequence[Charge]) -> list[Purse]:
+        cells = {(charge.key, charge.rule.plan) for charge in chain}
+        return [
+            purse
+            for purse in self._purses.values()
+            if any((charge.key, charge.rule.plan) in cells for charge in purse.chain)
+        ]
 
     def clear(self) -> list[Purse]:
         """Takes all purses out."""
@@ -237,3 +263,10 @@ class Purses:
             return None if purse is None or purse.rule is not rule else purse.spend(1, tell_us())
 
         return spend_one if self._new_lock is Gate else spend_one_on_a_loop
+
+
+def _grew(before: Charge, after: Charge) -> bool:
+    """Whether a charge's rule is what it was, or the same algorithm with more room."""
+    old, new = before.rule.spec, after.rule.spec
+    window = getattr(new, "window_us", None)
+    return new.tag == old.tag and new.size >= old.size and window == getattr(old, "window_us", None)

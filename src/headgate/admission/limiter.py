@@ -16,9 +16,17 @@ from headgate.admission.model import Charge, Decision, OnError, Plan, Rule
 from headgate.admission.outage import Outage
 from headgate.admission.plans import PlanBook, check_key
 from headgate.admission.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry, Settlement
-from headgate.admission.reservations import DEFAULT_TTL, Reservation, held_us, reservation_id, settled, settled_cost
+from headgate.admission.reservations import (
+    DEFAULT_TTL,
+    Reservation,
+    held_first,
+    held_us,
+    reservation_id,
+    settled,
+    settled_cost,
+)
 from headgate.admission.short_ways import ShortWay, short_ways
-from headgate.admission.waiting import Lines, deadline_of, out_of_time
+from headgate.admission.waiting import LONGEST_NAP, Lines, deadline_of, out_of_reach, out_of_time
 from headgate.clock import Clock, SystemClock
 from headgate.errors import RateLimitExceeded, StoreUnavailable
 from headgate.wiring import factory
@@ -91,7 +99,7 @@ class Limiter:
                     decision = way(key)
                     if decision is not None:
                         return decision
-        except TypeError:
+        except (TypeError, KeyError):
             check_key(key)
         return self._acquire(self._chain(key, plans, cost))
 
@@ -109,7 +117,7 @@ class Limiter:
 
     def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """What `acquire` would say; charges nothing."""
-        return self._decide(self._chain(key, plans, cost), spend=False)
+        return self._decided(self._chain(key, plans, cost), spend=False)
 
     def wait(self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float | None = None) -> Decision:
         """`acquire` as soon as there is room. Callers of this limiter who wait for the same are served in the order
@@ -119,24 +127,27 @@ class Limiter:
         name = (key, *(charge.rule.plan for charge in chain))
         with self._lines.stand(name, deadline_us, self._clock) as first:
             if not first:
-                return out_of_time(self._decide(chain, spend=False))
+                return self._outage.tell(out_of_time(self._decided(chain, spend=False)))
             while True:
-                decision = self._acquire(chain)
-                if decision.allowed:
-                    return decision
-                if deadline_us is not None and self._clock.monotonic_us() + decision.retry_after_us > deadline_us:
-                    return decision
-                self._pause(decision.retry_after)
+                # Built anew each time: plans may have changed meanwhile.
+                decision = self._acquired(self._chain(key, plans, cost))
+                if decision.allowed or out_of_reach(decision, deadline_us, self._clock):
+                    return self._outage.tell(decision)
+                self._pause(min(decision.retry_after, LONGEST_NAP))
 
     def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
         """Gives `cost` back to every plan, at most what is spent there."""
         chain = self._chain(key, plans, cost)
         self._ask("refund", lambda: self._store.refund(chain))
+        if self._purses is not None:
+            self._purses.forget_denials(chain)
 
     def reset(self, key: str, plans: str | Sequence[str]) -> None:
         """Makes `key` as new under every plan."""
         chain = self._chain(key, plans, 1)
         self._ask("reset", lambda: self._store.reset(chain))
+        if self._purses is not None:
+            self._purses.forget(chain)
 
     def reserve(
         self,
@@ -153,7 +164,7 @@ class Limiter:
         """
         chain = self._chain(key, plans, cost)
         hold = Hold(reservation_id(id) if id is not None else uuid4().hex, held_us(ttl))
-        decision = self._decide(chain, hold=hold)
+        decision = self._outage.tell(self._decided(held_first(chain, cost), hold=hold))
         names = [charge.rule.plan for charge in chain]
         return Reservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
 
@@ -234,14 +245,19 @@ class Limiter:
         return self._book.chain(key, plans, cost)
 
     def _acquire(self, chain: list[Charge]) -> Decision:
-        if self._purses is None or not self._purses.suits(chain):
-            return self._decide(chain)
-        return self._outage.tell(self._lease(chain, self._purses))
+        return self._outage.tell(self._acquired(chain))
 
-    def _decide(self, chain: list[Charge], *, spend: bool = True, hold: Hold | None = None) -> Decision:
-        return self._outage.tell(self._decided(chain, spend, hold))
+    def _acquired(self, chain: list[Charge]) -> Decision:
+        if self._purses is None or not self._purses.suits(chain):
+            return self._decided(chain)
+        return self._lease(chain, self._purses)
 
     def _decided(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        decision = self._asked(chain, spend, hold)
+        return decision if decision is not None else self._instead(chain, spend, hold)
+
+    def _asked(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision | None:
+        """The store's decision; `None` if it can't be asked."""
         if self._local:
             return self._store.decide(chain, spend=spend, hold=hold)
         outage = self._outage
@@ -254,6 +270,11 @@ class Limiter:
             else:
                 outage.worked("decide", started)
                 return decision
+        return None
+
+    def _instead(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        """The decision of the plans' `on_error`."""
+        outage = self._outage
         instead = outage.fallback_chain(chain)
         if instead:
             try:
@@ -286,13 +307,17 @@ class Limiter:
             now_us = self._clock.monotonic_us()
             amount = purse.wish(cost, now_us)
             while True:
-                decision = self._decided(purse.charged(amount))
-                if decision.allowed or decision.degraded or amount == cost:
+                decision = self._asked(purse.charged(amount))
+                if decision is None or decision.allowed or amount == cost:
                     break
                 amount = less(decision, amount, cost)
-            if decision.allowed and amount > cost:
-                self._outage.leased(decision.plan, amount)
-            decision = purse.took(amount, cost, decision, now_us)
+            if decision is None:
+                # Only what was asked for: a lease of the fallback's tokens would be lost.
+                decision = self._instead(chain)
+            else:
+                if decision.allowed and amount > cost:
+                    self._outage.leased(decision.plan, amount)
+                decision = purse.took(amount, cost, decision, now_us)
         stale = purses.filled(purse, now_us)
         if stale is not None:
             with stale.lock:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from headgate.admission.model import Decision
+from headgate.admission.model import Charge, Decision
 from headgate.admission.ports import Settlement
-from headgate.errors import InvalidInput, NotFound
+from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 
 DEFAULT_TTL = 60.0
 LONGEST_TTL = 86_400.0
@@ -51,7 +52,9 @@ class Reservation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self.cancel()
+            # What can't be given back stays spent; the block's own error is the one to be heard.
+            with suppress(NotFound, StoreUnavailable):
+                self.cancel()
 
 
 class AsyncReservation:
@@ -87,7 +90,8 @@ class AsyncReservation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            await self.cancel()
+            with suppress(NotFound, StoreUnavailable):
+                await self.cancel()
 
 
 def reservation_id(value: object) -> str:
@@ -102,6 +106,12 @@ def held_us(ttl: float) -> int:
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL:
         raise InvalidInput("ttl", f"use seconds above 0 and up to {LONGEST_TTL:.0f}")
     return max(round(ttl * 1_000_000), 1)
+
+
+def held_first(chain: list[Charge], cost: int) -> list[Charge]:
+    """`chain` with the charges at full cost first: a store remembers the first one's, and a shadow that `cost` is
+    too much for is charged less (`plans.PlanBook`)."""
+    return sorted(chain, key=lambda charge: charge.cost != cost)
 
 
 def settled_cost(actual: object) -> int:

@@ -15,6 +15,11 @@ from headgate.admission.model import Decision, Reason
 from headgate.clock import Clock
 from headgate.errors import InvalidInput
 
+LONGEST_NAP = 5.0
+"""Seconds until the first in line looks again at the latest: a refund, a reset or a raised plan makes room early."""
+FOREVER = 1e9
+"""Seconds beyond which a timeout is none; what threads can wait for ends not far above."""
+
 
 class Lines:
     """Lines of threads, by what they wait for; a line that is empty is gone."""
@@ -59,8 +64,10 @@ class AsyncLines:
             turn.set()
         try:
             if not turn.is_set():
+                # Not `wait_for`: until Python 3.12 it swallows a cancellation that comes with the turn.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(turn.wait(), seconds_until(deadline_us, clock))
+                    async with asyncio.timeout(seconds_until(deadline_us, clock)):
+                        await turn.wait()
             yield turn.is_set()
         finally:
             line.remove(turn)
@@ -81,7 +88,12 @@ def deadline_of(timeout: float | None, now_us: int) -> int | None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise InvalidInput("timeout", f"{timeout!r} is not a number of seconds of at least 0")
-    return None if timeout == float("inf") else now_us + round(timeout * 1_000_000)
+    return None if timeout > FOREVER else now_us + round(timeout * 1_000_000)
+
+
+def out_of_reach(denial: Decision, deadline_us: int | None, clock: Clock) -> bool:
+    """Whether there will be no room before the deadline."""
+    return deadline_us is not None and clock.monotonic_us() + denial.retry_after_us > deadline_us
 
 
 def out_of_time(decision: Decision) -> Decision:

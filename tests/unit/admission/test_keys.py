@@ -216,6 +216,14 @@ def test_the_forwarded_header_is_read(value: str, key: str) -> None:
     assert resolver(Request({"forwarded": value}, peer="10.0.0.1")) == key
 
 
+@pytest.mark.parametrize("forged", ['for=6.6.6.6;x="', 'for="', 'for="6.6.6.6'])
+@pytest.mark.parametrize("written", ["for=192.0.2.43", 'for="[2001:db8::1]"', 'for=192.0.2.43;host="a.example"'])
+def test_peer_bug_9_an_open_quote_does_not_hide_what_the_proxy_wrote(forged: str, written: str) -> None:
+    resolver = client_address(trusted_proxies=["10.0.0.0/8"], forwarded="Forwarded")
+    with pytest.raises(InvalidInput, match="address is unknown"):
+        resolver(Request({"forwarded": f"{forged}, {written}"}, peer="10.0.0.1"))
+
+
 def test_a_unix_socket_has_no_address() -> None:
     forwarded = Request({"x-forwarded-for": "203.0.113.1"}, peer=None)
     with pytest.raises(InvalidInput):

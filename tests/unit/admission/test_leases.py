@@ -100,6 +100,49 @@ async def test_changed_plans_give_the_old_lease_back(world: World) -> None:
     assert (await world.limiter(plans=raised).peek("u", "p")).remaining == 1949
 
 
+@pytest.mark.parametrize("changed", [SlidingWindow(10, "P1D"), FixedWindow(10, "P1D"), FixedWindow(1000, "PT1H")])
+async def test_a_lease_of_plans_before_makes_no_room_under_those_now(world: World, changed: Any) -> None:
+    """The old arithmetic would undo the state of another algorithm, or free what the new limit had clipped."""
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"))], lease=LEASE)
+    for _ in range(20):
+        await limiter.acquire("u", "p")
+    answer = limiter.replace_plans([Plan("p", changed)])
+    if answer is not None:
+        await answer
+    await limiter.reset("other", "p")
+    left = (await limiter.peek("u", "p")).remaining
+    assert sum([(await limiter.acquire("u", "p")).allowed for _ in range(left + 20)]) == left
+    await limiter.close()
+    assert not (await world.limiter(plans=[Plan("p", changed)]).acquire("u", "p")).allowed
+
+
+async def test_a_fallback_is_charged_what_was_asked_not_a_lease(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"), on_error="fallback")], lease=LEASE)
+    for _ in range(300):
+        await limiter.acquire("u", "p")
+    world.store.down = True
+    world.clock.advance(2)
+    for left in range(999, 0, -1):
+        decision = await limiter.acquire("u", "p")
+        assert (decision.allowed, decision.reason, decision.remaining) == (True, "FALLBACK", left)
+
+
+async def test_reset_and_refund_are_seen_at_once(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(20, "P1D"))], lease=LEASE)
+    for undo in (limiter.reset("u", "p"), limiter.refund("u", "p", 20)):
+        assert sum([(await limiter.acquire("u", "p")).allowed for _ in range(30)]) == 20
+        await undo
+    assert (await limiter.acquire("u", "p")).remaining == 19
+
+
+async def test_tokens_leased_before_a_reset_are_gone(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(100, "P1D"))], lease=LEASE)
+    for _ in range(20):
+        await limiter.acquire("u", "p")
+    await limiter.reset("u", "p")
+    assert sum([(await limiter.acquire("u", "p")).allowed for _ in range(150)]) == 100
+
+
 async def test_an_outage_ends_leases_in_policy(world: World) -> None:
     limiter = world.limiter(plans=[Plan("p", TokenBucket(100, 1), on_error="closed")], lease=LEASE)
     for _ in range(5):

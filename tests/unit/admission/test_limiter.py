@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, TokenBucket
+from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
 from headgate.errors import (
     ConfigurationError,
     CostExceedsCapacity,
@@ -150,6 +150,76 @@ async def test_a_shadow_counts_what_it_would_have_denied(world: World) -> None:
         assert limiter.shadow_denials == {"tight": 5}
 
 
+@pytest.mark.parametrize(
+    "spec", [TokenBucket(1, 1), FixedWindow(1, "PT1M"), SlidingWindow(1, "PT1M"), SlidingLog(1, "PT1M")]
+)
+async def test_a_shadow_too_small_for_the_cost_denies_nobody(world: World, spec: Any) -> None:
+    shadow = Plan("tight", spec, shadow=True)
+    for limiter in (world.limiter(plans=[shadow, GOLD]), world.limiter(on="memory", plans=[shadow, GOLD])):
+        decision = await limiter.acquire("u", ["tight", "gold"], 4)
+        assert (decision.allowed, decision.remaining, decision.plan) == (True, 6, "gold")
+        assert limiter.shadow_denials == {"tight": 1}
+        reservation = await limiter.reserve("u", ["tight", "gold"], 5)
+        assert (await limiter.peek("u", "gold")).remaining == 1
+        await reservation.cancel()
+        assert (await limiter.peek("u", "gold")).remaining == 6
+
+
+async def test_a_look_is_no_decision(limiter: Any, world: World) -> None:
+    await limiter.peek("u", ["gold", "daily"])
+    assert world.watcher.decisions == []
+    dark = world.limiter(plans=[Plan("dark", TokenBucket(1, 1), shadow=True)])
+    for _ in range(3):
+        await dark.peek("u", "dark")
+    assert dark.shadow_denials == {}
+
+
+@pytest.mark.parametrize("timeout", [1e12, 1e305, float("inf")])
+async def test_a_very_long_timeout_is_none(limiter: Any, timeout: float) -> None:
+    assert (await limiter.wait("u", "gold", timeout=timeout)).allowed
+
+
+async def test_who_waits_is_served_by_the_plans_in_force(world: World) -> None:
+    limiter = world.limiter(plans=[DAILY])
+    await limiter.acquire("u", "daily", 12)
+    pauses = world.pauses
+
+    class Raised(list[float]):
+        def append(self, seconds: float) -> None:
+            super().append(seconds)
+            inner = getattr(limiter, "limiter", limiter)
+            inner.replace_plans([Plan("daily", FixedWindow(13, "P1D"))])
+
+    world.pauses = Raised(pauses)
+    assert (await limiter.wait("u", "daily")).limit == 13
+    assert world.pauses == [5.0], "looked again long before the day was over"
+    assert world.watcher.reasons == ["OK", "OK"], "one decision a wait"
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_is_cancelled_as_its_turn_comes_is_cancelled(turns: int) -> None:
+    """`asyncio.wait_for` would lose the cancellation, and the caller would go on."""
+    world = World("async")
+    gate = asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        await gate.wait()
+        world.clock.advance(seconds)
+
+    limiter = AsyncLimiter(world.async_store, plans=[Plan("slow", TokenBucket(1, 1))], clock=world.clock, pause=pause)
+    await limiter.acquire("u", "slow")
+    first, second = (asyncio.create_task(limiter.wait("u", "slow", timeout=60)) for _ in range(2))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    first.cancel()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.wait({second}, timeout=5)
+    assert second.cancelled()
+    assert not limiter._lines._lines
+
+
 async def test_wait_pauses_as_told_and_no_longer(limiter: Any, world: World) -> None:
     await limiter.acquire("u", "gold", 10)
     assert (await limiter.wait("u", "gold", 3, timeout=5)).allowed
@@ -273,6 +343,25 @@ def test_a_block_that_fails_gives_its_reservation_back() -> None:
     with limiter.reserve("u", "daily", 10):
         pass
     assert limiter.peek("u", "daily").remaining == 2
+
+
+async def test_a_block_that_fails_while_the_store_is_away_tells_its_own_error() -> None:
+    here, there = World("sync"), World("async")
+
+    def work() -> None:
+        with here.limiter(plans=[DAILY]).limiter.reserve("u", "daily", 10):
+            here.store.down = True
+            raise ZeroDivisionError
+
+    async def awaited_work() -> None:
+        async with await there.limiter(plans=[DAILY]).reserve("u", "daily", 10, ttl=5):
+            there.clock.advance(6)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    with pytest.raises(ZeroDivisionError):
+        await awaited_work()
 
 
 async def test_what_it_opened_it_closes_and_nothing_else(world: World) -> None:

@@ -86,6 +86,7 @@ def test_what_was_not_run_has_a_remedy(text: str, step: Remedy) -> None:
         "LOADING Redis is loading the dataset in memory",
         "CLUSTERDOWN The cluster is down",
         "TRYAGAIN Multiple keys request during rehashing of slot",
+        "ERR max number of clients reached",
         "MISCONF Redis is configured to save RDB snapshots",
         "ERR Error running script (call to f_x): @user_script:9: -OOM command not allowed when used memory > 'max'",
     ],

@@ -27,9 +27,10 @@ _UNAVAILABLE = {
     "MISCONF": "can't save its data and takes no writes",
     "NOREPLICAS": "has too few replicas to write to",
     "READONLY": "is a replica now",
+    "max number of clients": "takes no more connections",
 }
 # Redis 6 wraps an error met inside a script ("ERR Error running script …: -OOM …"), Redis 7 puts its code first.
-_CODE = re.compile(rf"(?:^|-)({'|'.join(_UNAVAILABLE)}|NOSCRIPT|MOVED|ASK)\b")
+_CODE = re.compile(rf"(?:^ERR |^|-)({'|'.join(_UNAVAILABLE)}|NOSCRIPT|MOVED|ASK)\b")
 
 
 class Refused(NamedTuple):

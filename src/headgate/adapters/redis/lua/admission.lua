@@ -122,7 +122,11 @@ for round = 1, times do
       elseif tag == FIXED then
         if used + cost > size then retry = start + a - now end
       elseif tag == LOG then
-        if used + cost > size and used > 0 then retry = log_leaves(log, used + cost - size) + a - now end
+        if cost > size then
+          retry = a
+        elseif used + cost > size then
+          retry = log_leaves(log, used + cost - size) + a - now
+        end
       else
         local in_view = c - floor(max(now - start, 0) / b)
         local free = size - used - cost
