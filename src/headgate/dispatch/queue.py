@@ -222,6 +222,8 @@ class DispatchQueue:
         await self._check_known(checked_type(item_type))
         if item_id is not None:
             checked_id(item_id, "item_id")
+        if before is not None and (not isinstance(before, int) or not 0 < before < 2**63):
+            raise InvalidInput("before", "must be the auditId of an entry")
         return await self.store.audit(item_type, item_id, _checked_limit(limit), before)
 
     # -- operating -----------------------------------------------------------------------------------------------
@@ -275,7 +277,7 @@ def _readable(context: str | None) -> Any:
         return None
     try:
         return json.loads(context)
-    except ValueError:
+    except (ValueError, RecursionError):
         return context
 
 

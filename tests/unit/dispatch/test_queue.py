@@ -167,6 +167,19 @@ async def test_dead_letters_are_listed_requeued_and_discarded(queue: DispatchQue
     assert (await queue.prune(datetime.now(UTC) + timedelta(days=1))).items == 1
 
 
+@pytest.mark.parametrize("text", ["{bad", "[" * 100_000])
+async def test_a_poisoned_context_can_be_looked_at(tmp_path: Path, text: str) -> None:
+    url = f"sqlite:///{tmp_path / 'queue.db'}"
+    async with DispatchQueue.open(url) as queue:
+        await queue.configure("PAYMENT")
+        await queue.enqueue("PAYMENT", "p1", context={})
+        engine = sa.create_engine(url)
+        with engine.begin() as connection:
+            connection.execute(sa.text("UPDATE headgate_dispatch_context SET context_json = :text"), {"text": text})
+        engine.dispose()
+        assert (await queue.show("PAYMENT", "p1")).context == text
+
+
 async def test_requeueing_all_ends_even_if_they_die_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +205,7 @@ async def test_lists_check_what_they_are_asked_for(queue: DispatchQueue) -> None
         queue.list("PAYMENT", after="a\x9b"),
         queue.audit("PAYMENT", item_id="\x00"),
         queue.audit("PAYMENT", limit=100_000),
+        queue.audit("PAYMENT", before=2**70),
         queue.requeue("PAYMENT", "abc"),
         queue.requeue("PAYMENT", [""]),
         queue.prune("long ago"),
