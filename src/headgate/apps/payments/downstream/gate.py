@@ -35,6 +35,8 @@ KEY = "downstream"
 SECOND = 1.0
 MARGIN = 0.05
 LONGEST_TRIP = 0.5
+LATE = 0.1
+"""A shared permit that took longer to get is not used; so much of `LONGEST_TRIP` may be gone already."""
 SHORTEST_PAUSE = 0.001
 OUTAGE_PAUSE = 0.5
 
@@ -65,7 +67,7 @@ class PermitGate:
     async def enter(self) -> Callable[[], None]:
         async with self._turn:
             permit = await self._taken()
-        return lambda: self._free(permit)
+        return lambda: self._free(permit, SECOND)
 
     async def close(self) -> None:
         """Returns when all answered calls are told of."""
@@ -80,21 +82,21 @@ class PermitGate:
                 # Too many calls are worse than late ones: nothing passes while nobody can count.
                 log.warning("calls to the downstream wait: %s", error)
                 wait = OUTAGE_PAUSE
-            if not wait and self._monotonic() - asked <= MARGIN:
+            if not wait and self._monotonic() - asked <= LATE:
                 return permit
             if not wait:
-                # It came late, so it may be free again before its call is answered: not to be relied upon.
-                self._free(permit)
+                # It came late, so it may be free again before its call is answered: better another one.
+                self._free(permit, 0.0)
             await self._pause(wait)
 
-    def _free(self, permit: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._tell(permit))
+    def _free(self, permit: str, after: float) -> None:
+        task = asyncio.get_running_loop().create_task(self._tell(permit, after))
         self._freeing.add(task)
         task.add_done_callback(self._freeing.discard)
 
-    async def _tell(self, permit: str) -> None:
+    async def _tell(self, permit: str, after: float) -> None:
         with suppress(StoreError):  # it is free after its hold, then
-            await self._permits.free(permit, SECOND)
+            await self._permits.free(permit, after)
 
 
 class SharedGate:
