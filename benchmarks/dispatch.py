@@ -1,8 +1,9 @@
-"""Table "Dispatch": PostgreSQL with synchronous commit, beside procrastinate."""
+"""Table "Dispatch": PostgreSQL with synchronous commit, beside procrastinate and DBOS; and Temporal's own client."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from datetime import timedelta
@@ -10,10 +11,14 @@ from itertools import count
 from typing import Any
 
 import psycopg
-from procrastinate import App, PsycopgConnector
+from procrastinate import App
 
+from benchmarks.dispatch_peers import Dbos, procrastinate, with_procrastinate
 from benchmarks.measure import Race, Row, Spread, Table, Target, per_second, race, summary
 from headgate.adapters.local.engine import LocalEngine
+from headgate.adapters.temporal.client import connect_for_dispatch
+from headgate.adapters.temporal.engine import TemporalEngine
+from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.reporting import OutcomeReporter
@@ -21,6 +26,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.worker import DispatchWorker
 from headgate.testing import eventually
 from headgate.testing.servers.postgres import PostgresServer
+from headgate.testing.servers.temporal import TemporalServer
 
 CONTEXT = {
     "amount": "12.34",
@@ -35,35 +41,20 @@ def tables(quick: bool) -> list[Table]:
     """Measures everything; `quick` shows that it runs, not how fast."""
     with PostgresServer(fsync=True) as postgres:
         ours, theirs = postgres.databases.create("ours"), postgres.databases.create("theirs")
-        asyncio.run(_with_peer(theirs, lambda app: app.schema_manager.apply_schema_async()))
+        asyncio.run(with_procrastinate(theirs, lambda app: app.schema_manager.apply_schema_async()))
+        dbos = Dbos(postgres.databases.create("dbos"))
         table = Table("Dispatch")
-        single(table, ours, theirs, quick)
+        single(table, ours, theirs, dbos, quick)
         batches(table, ours, theirs, quick)
-        whole_way(table, ours, theirs, quick)
+        whole_way(table, ours, theirs, dbos, quick)
+        with TemporalServer(durable=False) as temporal:
+            temporal_starts(table, ours, temporal.address, quick)
         growth(table, ours, quick)
         table.close()
     return [table]
 
 
-# -- the contestants -----------------------------------------------------------------------------------------------
-
-
-def peer(url: str) -> App:
-    """Procrastinate with one task that does nothing."""
-    app = App(connector=PsycopgConnector(conninfo=url, min_size=1, max_size=16))
-
-    @app.task(name="noop", queue="work")
-    async def noop(number: int, context: dict[str, str]) -> None: ...
-
-    return app
-
-
-async def _with_peer(url: str, work: Callable[[App], Awaitable[Any]]) -> float:
-    app = peer(url)
-    async with app.open_async():
-        started = time.perf_counter()
-        await work(app)
-        return time.perf_counter() - started
+# -- our side ------------------------------------------------------------------------------------------------------
 
 
 async def _with_queue(url: str, work: Callable[[DispatchQueue, str], Awaitable[Any]]) -> float:
@@ -93,8 +84,8 @@ async def _callers(callers: int, total: int, call: Callable[[int], Coroutine[Any
 # -- the rows ------------------------------------------------------------------------------------------------------
 
 
-def single(table: Table, ours: str, theirs: str, quick: bool) -> None:
-    total = 300 if quick else 3000
+def single(table: Table, ours: str, theirs: str, dbos: Dbos, quick: bool) -> None:
+    total, fewer = (300, 100) if quick else (3000, 1000)
 
     async def enqueue(queue: DispatchQueue, name: str) -> None:
         await _callers(8, total, lambda n: queue.enqueue(name, f"item-{n}", context=CONTEXT))
@@ -106,7 +97,8 @@ def single(table: Table, ours: str, theirs: str, quick: bool) -> None:
     run = race(
         {
             "headgate": lambda: total / asyncio.run(_with_queue(ours, enqueue)),
-            "procrastinate": lambda: total / asyncio.run(_with_peer(theirs, defer)),
+            "procrastinate": lambda: total / asyncio.run(with_procrastinate(theirs, defer)),
+            "DBOS": lambda: dbos.enqueue(8, fewer, CONTEXT),
         }
     )
     _row(table, "enqueue one by one, 8 callers", run, Target(least=3))
@@ -127,15 +119,15 @@ def batches(table: Table, ours: str, theirs: str, quick: bool) -> None:
     run = race(
         {
             "headgate": lambda: rounds * 1000 / asyncio.run(_with_queue(ours, enqueue)),
-            "procrastinate": lambda: rounds * 1000 / asyncio.run(_with_peer(theirs, defer)),
+            "procrastinate": lambda: rounds * 1000 / asyncio.run(with_procrastinate(theirs, defer)),
         }
     )
     _row(table, "enqueue, batches of 1000", run, Target(least=5))
 
 
-def whole_way(table: Table, ours: str, theirs: str, quick: bool) -> None:
+def whole_way(table: Table, ours: str, theirs: str, dbos: Dbos, quick: bool) -> None:
     """Claim, start and complete work that does nothing, in one process."""
-    mine, other = (1000, 100) if quick else (10_000, 1000)
+    mine, other, fewer = (1000, 100, 100) if quick else (10_000, 1000, 500)
 
     async def headgate() -> float:
         async with DispatchQueue.open(ours) as queue:
@@ -157,8 +149,8 @@ def whole_way(table: Table, ours: str, theirs: str, quick: bool) -> None:
             await running
         return mine / seconds
 
-    async def procrastinate() -> float:
-        app = peer(theirs)
+    async def deferred() -> float:
+        app = procrastinate(theirs)
         async with app.open_async():
             await app.connector.execute_query_async("TRUNCATE procrastinate_jobs CASCADE")
             items = ({"number": n, "context": CONTEXT} for n in range(other))
@@ -167,8 +159,50 @@ def whole_way(table: Table, ours: str, theirs: str, quick: bool) -> None:
             await app.run_worker_async(concurrency=32, wait=False, install_signal_handlers=False)
             return other / (time.perf_counter() - started)
 
-    run = race({"headgate": lambda: asyncio.run(headgate()), "procrastinate": lambda: asyncio.run(procrastinate())})
+    run = race(
+        {
+            "headgate": lambda: asyncio.run(headgate()),
+            "procrastinate": lambda: asyncio.run(deferred()),
+            "DBOS": lambda: dbos.execute(fewer, CONTEXT),
+        }
+    )
     _row(table, "claim, start, complete; no-op, in-process", run, Target(least=8))
+
+
+def temporal_starts(table: Table, url: str, address: str, quick: bool) -> None:
+    """Workflows nobody executes, started by cycles (claim and record included) and by the bare client."""
+    total, together = 120 if quick else 200, 64
+    text = json.dumps(CONTEXT)
+
+    async def cycle() -> float:
+        client = await connect_for_dispatch(address)
+        async with DispatchQueue.open(url) as queue:
+            name = f"WORK{next(_runs)}"
+            await queue.configure(name, jitter_window_ms=0, exec_workflow_type="Noop", exec_task_queue="nobody")
+            await queue.enqueue_many(name, [(f"item-{n}", CONTEXT, None) for n in range(total)])
+            cycles = DispatchCycle(queue.store, TemporalEngine(client, concurrency=together))
+            started = time.perf_counter()
+            report = await cycles.run(name)
+            seconds = time.perf_counter() - started
+            assert report.started == total, report
+            return total / seconds
+
+    async def bare() -> float:
+        client = await connect_for_dispatch(address)
+        name = f"bare-{next(_runs)}"
+        started = time.perf_counter()
+        await _callers(
+            together,
+            total,
+            lambda n: client.start_workflow("Noop", args=[f"item-{n}", text], id=f"{name}-{n}", task_queue="nobody"),
+        )
+        return total / (time.perf_counter() - started)
+
+    run = race(
+        {"headgate": lambda: asyncio.run(cycle()), "Temporal's client": lambda: asyncio.run(bare())},
+        repeats=5 if quick else 9,
+    )
+    _row(table, "Temporal: starts by the cycle, 64 concurrent", run, Target(least=0.9))
 
 
 def growth(table: Table, url: str, quick: bool) -> None:
@@ -226,6 +260,8 @@ def _fill(connection: psycopg.Connection[Any], name: str, status: str, rows: int
 
 
 def _row(table: Table, work: str, run: Race, target: Target) -> None:
+    """Our figure against the fastest of the others in the same round."""
     ours = per_second(run.spread("headgate").median)
-    table.add(Row(work, ours, "procrastinate", run.ratio("headgate", "procrastinate"), target))
+    others = [name for name in run.figures if name != "headgate"]
+    table.add(Row(work, ours, run.best(*others), run.ratio("headgate", *others), target))
     table.note(summary(work, run))
