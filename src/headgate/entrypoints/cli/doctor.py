@@ -59,7 +59,7 @@ async def _findings(settings: Settings) -> AsyncIterator[Finding]:
     async for finding in _database(settings.database_url):
         yield finding
     if settings.redis_url is None:
-        yield Finding("redis", True, "not configured: limits are kept in memory")
+        yield Finding("redis", True, "not configured: the service counts limits in the database")
     else:
         yield await _reached("redis", settings.redis_url, 6379, "check HEADGATE_REDIS_URL and that the server runs")
     if settings.kafka_bootstrap is None:
