@@ -300,7 +300,7 @@ async def test_a_copy_that_could_not_be_dropped_is_dropped_when_redis_is_back(tm
         users = [new_user() for _ in range(3)]
         for user in users:
             await here.intake.configure(user, 1, 10)
-            assert [v.allowed for v in await send_many(there.intake, user, 2)] == [True, False]
+            assert sorted(v.allowed for v in await send_many(there.intake, user, 2)) == [False, True]
         here.cache.down = True
         for user in users:
             await here.intake.configure(user, 2, 10)
