@@ -316,7 +316,7 @@ async def test_a_copy_that_could_not_be_dropped_is_dropped_when_redis_is_back(tm
 
         await eventually(all_dropped)
         for user in users:
-            assert [v.allowed for v in await send_many(there.intake, user, 3)] == [True, True, False]
+            assert sorted(v.allowed for v in await send_many(there.intake, user, 3)) == [False, True, True]
 
 
 @pytest.mark.parametrize("generation", [0, 1, 2])
