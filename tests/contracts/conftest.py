@@ -11,7 +11,7 @@ import pytest
 
 from headgate.admission.ports import AsyncLimitStore, LimitStore
 from headgate.bootstrap import slot_store
-from headgate.limit_stores import async_limit_store, limit_store
+from headgate.bootstrap.limit_stores import async_limit_store, limit_store
 from headgate.slots.ports import SlotStore
 from headgate.testing.availability import available
 from headgate.testing.plugin import SHARED

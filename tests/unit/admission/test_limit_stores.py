@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from headgate.bootstrap.limit_stores import async_limit_store, limit_store
 from headgate.errors import ConfigurationError
-from headgate.limit_stores import async_limit_store, limit_store
 
 
 def test_limits_in_memory_load_no_database_library() -> None:

@@ -5,8 +5,8 @@ import ssl
 import pytest
 
 from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
+from headgate.bootstrap.limit_stores import async_limit_store, limit_store
 from headgate.errors import ConfigurationError
-from headgate.limit_stores import async_limit_store, limit_store
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,184 @@
+"""The payments application: intake, bank, and what tends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from headgate.adapters.memory.payments import MemoryPaymentStore
+from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.adapters.sql.payment_store import SqlPaymentStore
+from headgate.admission.async_limiter import AsyncLimiter
+from headgate.apps.payments.domain import ITEM_TYPE as PAYMENT
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.ports import DispatchObserver, WorkflowEngine
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Domain
+from headgate.dispatch.reporting import OutcomeReporter
+from headgate.errors import ConfigurationError
+from headgate.settings import Settings
+from headgate.slots.scheduler import SlotScheduler
+
+if TYPE_CHECKING:
+    from headgate.apps.payments.downstream.simulator import Simulator
+    from headgate.apps.payments.intake import PaymentIntake
+    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore, Permits
+    from headgate.apps.payments.ports import Gate as DownstreamGate
+    from headgate.apps.payments.steps import PaymentSteps
+    from headgate.apps.payments.workflow_intake import WorkflowIntake
+
+
+from headgate.bootstrap.databases import database
+from headgate.bootstrap.execution import local_dispatch
+from headgate.bootstrap.sms_gateway import Notifications
+from headgate.bootstrap.temporal import temporal_address, temporal_engine, temporal_security
+
+
+class Payments(NamedTuple):
+    """The payments application of a settings tree."""
+
+    intake: PaymentIntake | WorkflowIntake
+    """Where payments are accepted: here, or by the init worker where there is Temporal."""
+    desk: PaymentIntake
+    """Shows and cancels."""
+    store: PaymentStore
+    domain: Domain
+    """For whoever executes."""
+    simulator: Simulator | None
+    """The downstream, if no other is configured."""
+
+
+@asynccontextmanager
+async def payments(
+    settings: Settings,
+    slots: SlotScheduler,
+    queue: DispatchQueue,
+    *,
+    execute: bool = False,
+    tend: bool = False,
+    notifications: Notifications | None = None,
+    simulator: Simulator | None = None,
+    observer: DispatchObserver | None = None,
+) -> AsyncIterator[Payments]:
+    """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
+    wherever they are. With `tend`, this process takes payments from the Kafka topic, if there is Kafka, and gives
+    back slots whose payment never came."""
+    # Imported here: the bank's client and the check of accounts are extras.
+    from headgate.apps.payments.intake import PaymentIntake, leave_to_dispatcher
+    from headgate.apps.payments.notices import GatewayNotices, LoggedNotices
+    from headgate.apps.payments.release import DirectRelease
+    from headgate.apps.payments.rules import RuleBook, load_rules
+    from headgate.apps.payments.steps import PaymentSteps
+
+    wanted = settings.payments
+    rules = RuleBook() if wanted.rules is None else load_rules(wanted.rules)
+    async with AsyncExitStack() as opened:
+        store = await _payment_store(settings, queue, opened)
+        bank, simulator = _downstream(settings, simulator, opened)
+        notifier: Notifier = LoggedNotices()
+        if notifications is not None and rules.subscribers:
+            notifier = GatewayNotices(notifications.intake.send, rules.subscribers)
+        steps = PaymentSteps(store, bank, notifier)
+        opened.push_async_callback(steps.close)
+        domain = payment_domain(steps)
+        await queue.define(domain.config)
+        engine: WorkflowEngine | None = None
+        if settings.temporal_address is not None:
+            engine = await temporal_engine(settings, OutcomeReporter(queue.store))
+        elif execute:
+            engine = await opened.enter_async_context(
+                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch)
+            )
+        direct = wanted.mode == "direct" and engine is not None
+        release = DirectRelease(queue.store, engine) if direct and engine is not None else leave_to_dispatcher
+        desk = PaymentIntake(store, slots, rules=rules, slot_config=wanted.config, release=release)
+        opened.push_async_callback(desk.close)
+        application = Payments(desk, desk, store, domain, simulator)
+        if settings.temporal_address is not None:
+            from headgate.adapters.temporal.client import connect
+            from headgate.apps.payments.workflow_domain import on_temporal
+            from headgate.apps.payments.workflow_intake import WorkflowIntake
+
+            domain = on_temporal(domain, steps, desk)
+            address, security = temporal_address(settings), temporal_security(settings)
+            client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
+            intake = WorkflowIntake(client, domain.init_task_queue)
+            application = application._replace(intake=intake, domain=domain)
+        if tend:
+            await opened.enter_async_context(_tending(settings, application))
+        yield application
+
+
+@asynccontextmanager
+async def _tending(settings: Settings, application: Payments) -> AsyncIterator[None]:
+    """Inside, payments are taken from their topic, and slots without a payment are given back now and then."""
+    stop = asyncio.Event()
+    tasks = [asyncio.create_task(application.desk.keep_reclaiming(stop))]
+    async with AsyncExitStack() as opened:
+        if settings.kafka_bootstrap is not None:
+            # Imported here: the driver is an extra.
+            from headgate.adapters.kafka.log import KafkaLog
+            from headgate.apps.payments.topic import PaymentTopic, rejected_topic
+
+            topic = settings.payments.topic
+            messages = KafkaLog(settings.kafka_bootstrap, topics=(topic, rejected_topic(topic)))
+            opened.push_async_callback(messages.close)
+            tasks.append(asyncio.create_task(PaymentTopic(messages, topic, application.intake.initiate).run(stop)))
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.gather(*tasks)
+
+
+def payment_domain(steps: PaymentSteps) -> Domain:
+    """Payments as dispatch knows them. Their own gate stands at the call, so no plan is named here."""
+    return Domain(DispatchConfig(item_type=PAYMENT, dispatch_interval_secs=2), steps.execute, guarded=())
+
+
+async def _payment_store(settings: Settings, queue: DispatchQueue, opened: AsyncExitStack) -> PaymentStore:
+    if isinstance(queue.store, MemoryQueueStore):
+        return MemoryPaymentStore(queue.store)
+    shared = await database(settings.database_url, pool_size=settings.database_pool_size)
+    opened.push_async_callback(shared.close)
+    return SqlPaymentStore(shared)
+
+
+def _downstream(
+    settings: Settings, simulator: Simulator | None, opened: AsyncExitStack
+) -> tuple[Downstream, Simulator | None]:
+    """The bank behind its gate: the configured one, or a simulator in this process."""
+    from headgate.apps.payments.downstream.client import HttpDownstream
+    from headgate.apps.payments.downstream.gate import PermitGate, SharedGate, downstream_plan
+    from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
+
+    wanted = settings.payments
+    gate: DownstreamGate
+    if settings.redis_url is not None:
+        permits = _redis_permits(settings.redis_url, wanted.tps)
+        opened.push_async_callback(permits.close)
+        gate = PermitGate(permits)
+        opened.push_async_callback(gate.close)
+    else:
+        # Processes on one PostgreSQL share the limit through it. On SQLite one process executes.
+        shared = settings.database_url if settings.database_url.startswith("postgres") else "memory://"
+        limiter = AsyncLimiter(shared, plans=[downstream_plan(wanted.tps)], deadline=2.0)
+        opened.push_async_callback(limiter.close)
+        gate = SharedGate(limiter, wanted.tps)
+    if wanted.downstream_url is not None:
+        bank = HttpDownstream(wanted.downstream_url, gate)
+    else:
+        simulator = simulator or Simulator(Behaviour(tps=wanted.tps))
+        bank = HttpDownstream("http://simulator", gate, transport=SimulatorTransport(simulator))
+    opened.push_async_callback(bank.close)
+    return bank, simulator
+
+
+def _redis_permits(url: str, count: int) -> Permits:
+    try:
+        from headgate.adapters.redis.permits import RedisPermits
+    except ModuleNotFoundError as error:
+        raise ConfigurationError("redis_url", f"Redis needs {error.name}: pip install 'headgate[redis]'") from error
+    return RedisPermits(url, count, timeout=2.0)

@@ -1,0 +1,92 @@
+"""Executing on Temporal: its engine, and the workers of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.ports import DispatchObserver, Guard, Outcomes, WorkflowEngine
+from headgate.dispatch.queue import Store as QueueStore
+from headgate.dispatch.registry import Domain
+from headgate.dispatch.reporting import OutcomeReporter
+from headgate.errors import ConfigurationError
+from headgate.settings import Settings
+
+if TYPE_CHECKING:
+    from headgate.adapters.temporal.client import Security
+    from headgate.adapters.temporal.crew import TemporalCrew
+
+
+async def temporal_engine(settings: Settings, outcomes: Outcomes | None = None) -> WorkflowEngine:
+    """The engine on the settings' Temporal; it connects when first used."""
+    address = temporal_address(settings)
+    # Imported here, as below: the SDK is an extra.
+    from headgate.adapters.temporal.client import connect_for_dispatch
+    from headgate.adapters.temporal.engine import TemporalEngine
+
+    security = temporal_security(settings)
+    client = await connect_for_dispatch(address, settings.temporal_namespace, lazy=True, security=security)
+    return TemporalEngine(client, outcomes)
+
+
+async def temporal_crew(
+    settings: Settings,
+    domains: Iterable[Domain],
+    store: QueueStore,
+    roles: Collection[str],
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+) -> TemporalCrew:
+    """The Temporal workers of this process, for some of the roles `dispatch`, `init` and `exec`."""
+    address = temporal_address(settings)
+    from headgate.adapters.temporal.client import connect
+    from headgate.adapters.temporal.crew import TemporalCrew
+    from headgate.adapters.temporal.dispatcher import DispatcherActivities
+    from headgate.adapters.temporal.schedule import DispatchSchedules
+    from headgate.adapters.temporal.versioning import versioned
+    from headgate.adapters.temporal.workers import WorkerOptions
+
+    async def measure(item_type: str) -> None:
+        if observer is not None:
+            observer.measured(item_type, (await store.stats(item_type)).depth)
+
+    client = await connect(address, settings.temporal_namespace, security=temporal_security(settings))
+    outcomes = OutcomeReporter(store, observer=observer)
+    cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer)
+    schedules = DispatchSchedules(client)
+    build = settings.temporal_build_id
+    return TemporalCrew.of(
+        client,
+        [replace(domain, config=await store.config(domain.item_type) or domain.config) for domain in domains],
+        roles,
+        dispatcher=DispatcherActivities(cycle.run, schedules, measure=measure),
+        schedules=schedules,
+        outcomes=outcomes,
+        guard=guard,
+        options=WorkerOptions(deployment=None if build is None else versioned(build)),
+    )
+
+
+def temporal_security(settings: Settings) -> Security:
+    from headgate.adapters.temporal.client import Security
+
+    key = settings.temporal_api_key
+    return Security(
+        tls=settings.temporal_tls,
+        api_key=None if key is None else key.get_secret_value(),
+        ca_file=settings.temporal_ca_file,
+        cert_file=settings.temporal_cert_file,
+        key_file=settings.temporal_key_file,
+    )
+
+
+def temporal_address(settings: Settings) -> str:
+    if settings.temporal_address is None:
+        raise ConfigurationError("temporal_address", "is not set; set HEADGATE_TEMPORAL_ADDRESS to host:port")
+    if find_spec("temporalio") is None:
+        raise ConfigurationError("temporal_address", "Temporal needs temporalio: pip install 'headgate[temporal]'")
+    return settings.temporal_address

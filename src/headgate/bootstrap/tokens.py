@@ -1,0 +1,41 @@
+"""Who may call: tokens, and the audit of administration."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from headgate.access.gate import Gate
+from headgate.access.model import Scope, Token, digest
+from headgate.access.ports import TokenStore
+from headgate.adapters.sql.access import SqlAccessStore
+from headgate.settings import Settings
+
+if TYPE_CHECKING:
+    pass
+
+
+from headgate.bootstrap.databases import database, embedded_url
+
+
+@asynccontextmanager
+async def access_store(settings: Settings) -> AsyncIterator[SqlAccessStore]:
+    """Tokens and the audit of administration, in the settings' database."""
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    try:
+        yield SqlAccessStore(shared)
+    finally:
+        await shared.close()
+
+
+def gate(settings: Settings, store: TokenStore) -> Gate:
+    """Who may call: the tokens of the settings, and those of the store."""
+    fixed = {
+        "HEADGATE_API_TOKEN": (settings.api_token, frozenset({Scope.READ, Scope.ASSIGN, Scope.SEND})),
+        "HEADGATE_ADMIN_TOKEN": (settings.admin_token, frozenset({Scope.ADMIN})),
+    }
+    return Gate(
+        store,
+        [Token(name, scopes, digest(secret.get_secret_value())) for name, (secret, scopes) in fixed.items() if secret],
+    )
