@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from headgate.admission.addresses import networks
 from headgate.errors import ConfigurationError
 from headgate.slots.model import WindowPolicy
 
@@ -63,6 +64,31 @@ class HttpSettings(_Section):
     shutdown_seconds: int = Field(30, ge=1)
     """How long requests in flight may take to finish after SIGTERM."""
     workers: int = Field(1, ge=1, le=256)
+    trusted_proxies: str = ""
+    """Networks of proxies whose word about their clients is believed, as `10.0.0.0/8,192.0.2.7`."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str) -> str:
+        try:
+            _, unix = networks([each.strip() for each in value.split(",") if each.strip()])
+        except ConfigurationError as error:
+            raise ValueError(error.problem) from None
+        if unix:
+            raise ValueError("sockets have no address; give networks")
+        return value
+
+
+class IngressSettings(_Section):
+    """The service's own limits, for `HEADGATE_INGRESS_…`."""
+
+    per_second: float | None = Field(None, gt=0, le=1_000_000)
+    """How many requests a second a caller may make: a token or, where none is asked for, an address. Unset, as many as
+    it likes: callers are few and known, and a feed is meant to come as fast as it can."""
+    burst: int | None = Field(None, ge=1, le=10_000_000)
+    """How many at once; unset, a second's worth."""
+    failures_per_minute: int = Field(600, ge=0, le=1_000_000)
+    """How many requests with a wrong token, or none, an address may make before it has to wait; 0: any number."""
 
 
 class LimitSettings(_Section):
@@ -165,6 +191,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     slots: SlotSettings = SlotSettings()
     http: HttpSettings = HttpSettings()
+    ingress: IngressSettings = IngressSettings()
     limits: LimitSettings = LimitSettings()
     dispatch: DispatchSettings = DispatchSettings()
     payments: PaymentSettings = PaymentSettings()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headgate.bootstrap.databases import DatabaseFacts, database, database_facts, migrate_up, migration_script
     from headgate.bootstrap.execution import dispatch_guard, dispatching, domains, local_dispatch
+    from headgate.bootstrap.front_door import ingress
     from headgate.bootstrap.limit_stores import async_limit_store, limit_store
     from headgate.bootstrap.limits import Admission, admission, async_plan_registry, plan_registry
     from headgate.bootstrap.payment_app import Payments, payment_domain, payments
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MODULES = {
     "databases": ("DatabaseFacts", "database", "database_facts", "migrate_up", "migration_script"),
     "execution": ("dispatch_guard", "dispatching", "domains", "local_dispatch"),
+    "front_door": ("ingress",),
     "limit_stores": ("async_limit_store", "limit_store"),
     "limits": ("Admission", "admission", "async_plan_registry", "plan_registry"),
     "payment_app": ("Payments", "payment_domain", "payments"),

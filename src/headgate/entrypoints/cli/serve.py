@@ -118,6 +118,9 @@ def _configuration(app: object, settings: Settings, workers: int = 1) -> uvicorn
         access_log=False,
         log_config=None,
         server_header=False,
+        # Without a trusted proxy nobody's word about addresses and schemes is believed, not even a neighbour's.
+        proxy_headers=bool(settings.http.trusted_proxies),
+        forwarded_allow_ips=settings.http.trusted_proxies,
         backlog=BACKLOG,
         timeout_graceful_shutdown=settings.http.shutdown_seconds,
         # Longer than proxies and clients keep idle connections (60 s mostly): who closes first must be them, or a

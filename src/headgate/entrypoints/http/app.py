@@ -30,6 +30,7 @@ from headgate.entrypoints.http import (
 )
 from headgate.entrypoints.http.auth import AccessGuard, HeaderLimit
 from headgate.entrypoints.http.body import BodyLimit
+from headgate.entrypoints.http.ingress import Ingress
 from headgate.entrypoints.http.services import Services
 from headgate.settings import Settings
 
@@ -86,6 +87,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         access = await opened.enter_async_context(bootstrap.access_store(told.settings))
         told.gate, told.audit = bootstrap.gate(told.settings, access), access
         told.settings.refuse_exposure(other_tokens=bool(await told.gate.keyring()))
+        told.ingress = Ingress(
+            await opened.enter_async_context(bootstrap.ingress(told.settings, registry=told.registry))
+        )
         told.slots = await opened.enter_async_context(bootstrap.slot_scheduler(told.settings, registry=told.registry))
         told.probes["database"] = lambda: told.slots.history(told.settings.slots.default_config)
         told.admission = await opened.enter_async_context(bootstrap.admission(told.settings, registry=told.registry))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headgate.access.model import Caller, needed_scope
+from headgate.access.model import ANYONE, Caller, needed_scope
 from headgate.entrypoints.http import problem
 from headgate.entrypoints.http.problem import Problem
 from headgate.entrypoints.http.services import Services, services
@@ -19,7 +19,8 @@ MOST_HEADER_BYTES = 32 * 1024
 
 
 class AccessGuard:
-    """Lets a request pass if its bearer token has the scope it needs, or if there are no tokens at all.
+    """Lets a request pass if its bearer token has the scope it needs, or if there are no tokens at all, and if its
+    caller is within the service's own limits. No body is read before that.
 
     A change under `/admin` is recorded with the token's name before it is made, and with its status after: one that
     can't be recorded is not made.
@@ -30,12 +31,15 @@ class AccessGuard:
         self._log = structlog.get_logger()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or not scope["path"].startswith(GUARDED):
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         told = services(scope)
+        guarded = scope["path"].startswith(GUARDED)
         try:
-            caller = await self._admitted(told, scope)
+            caller = await self._admitted(told, scope) if guarded else ANYONE
+            if not guarded:
+                await told.ingress.admit(scope, ANYONE)
         except Problem as refusal:
             await refusal.response()(scope, receive, send)
             return
@@ -52,7 +56,11 @@ class AccessGuard:
         caller = await told.gate.caller(secret)
         if caller is None:
             detail = "send Authorization: Bearer and a valid token"
-            raise Problem(401, "unauthorized", "Unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
+            challenge = {"WWW-Authenticate": "Bearer"}
+            raise await told.ingress.failed(scope) or Problem(
+                401, "unauthorized", "Unauthorized", detail, headers=challenge
+            )
+        await told.ingress.admit(scope, caller)
         needed = needed_scope(scope.get("method", "GET"), scope["path"])
         if needed is not None and not caller.may(needed):
             raise Problem(403, "forbidden", "Forbidden", f"this needs a token with the scope {needed.value}")

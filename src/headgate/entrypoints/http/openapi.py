@@ -8,6 +8,7 @@ from fastapi import FastAPI
 
 from headgate.entrypoints.http import problem
 from headgate.entrypoints.http.auth import GUARDED
+from headgate.entrypoints.http.ingress import EXEMPT
 from headgate.settings import Settings
 
 
@@ -42,6 +43,8 @@ def _completed(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
             guarded = path.startswith(GUARDED)
             if guarded and settings.has_tokens:
                 operation["security"] = [{"adminToken" if path.startswith("/admin") else "apiToken": []}]
-            for status, response in problem.documented(*((401, 403) if guarded else ()), 500, 503).items():
+            limited = guarded or (settings.ingress.per_second is not None and not path.startswith(EXEMPT))
+            expected = (*((401, 403) if guarded else ()), *((429,) if limited else ()), 500, 503)
+            for status, response in problem.documented(*expected).items():
                 responses.setdefault(str(status), response)
     return document

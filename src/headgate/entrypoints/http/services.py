@@ -12,6 +12,7 @@ from headgate.access.gate import Gate
 from headgate.access.ports import AdminAudit
 from headgate.bootstrap import Admission, Notifications, Payments
 from headgate.dispatch.queue import DispatchQueue
+from headgate.entrypoints.http.ingress import Ingress
 from headgate.settings import Settings
 from headgate.slots import SlotScheduler
 
@@ -28,6 +29,7 @@ class Services:
     probes: dict[str, Probe] = field(default_factory=dict)
     """Dependencies by name, asked by `/health/ready`."""
     gate: Gate = field(init=False)
+    ingress: Ingress = field(default_factory=Ingress)
     audit: AdminAudit = field(init=False)
     slots: SlotScheduler = field(init=False)
     notifications: Notifications = field(init=False)

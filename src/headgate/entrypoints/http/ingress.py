@@ -1,0 +1,105 @@
+"""The service's own limits, kept by its own limiter: how often a caller may ask, how often an address may guess."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from time import monotonic
+
+import structlog
+from starlette.types import Scope
+
+from headgate.access.model import ANYONE, Caller
+from headgate.admission import addresses, headers
+from headgate.admission.async_limiter import AsyncLimiter
+from headgate.admission.model import Decision
+from headgate.bootstrap.front_door import INGRESS, INGRESS_FAILURES
+from headgate.entrypoints.http.problem import Problem
+
+EXEMPT = ("/health/", "/q/health/", "/metrics", "/q/metrics")
+"""Paths that machines poll: an orchestrator must not take a busy service for a dead one."""
+MOST_REMEMBERED = 10_000
+TELL_EVERY_SECONDS = 10.0
+LARGE_BODY = 64 * 1024
+IPV6_PREFIX = 64
+
+
+class Ingress:
+    """Holds callers to the limiter's plans `ingress` and `ingress-failures`, if it has them.
+
+    A caller is a token's name or, where no token is asked for, the client's address. Failed attempts to authenticate
+    count against the address alone. While it has too many, no secret it has not used before is believed, the right one
+    neither, or guessing would go on at full speed; whoever was known there before is not locked out with the guesser.
+    """
+
+    def __init__(self, limiter: AsyncLimiter | None = None) -> None:
+        plans = {} if limiter is None else limiter.plans
+        self._rate = limiter if INGRESS in plans else None
+        self._guesses = limiter if INGRESS_FAILURES in plans else None
+        self._known: dict[tuple[str, str], None] = {}
+        self._told: dict[str, float] = {}
+        self._log = structlog.get_logger()
+
+    async def admit(self, scope: Scope, caller: Caller) -> None:
+        """Counts a request; raises the refusal if its caller has asked too often."""
+        if self._guesses is not None and caller is not ANYONE:
+            await self._recognise(self._guesses, scope, caller.name)
+        if self._rate is not None and not scope["path"].startswith(EXEMPT):
+            key = f"address:{client_address(scope)}" if caller is ANYONE else f"token:{caller.name}"
+            decision = await self._rate.acquire(key, INGRESS)
+            if not decision.allowed:
+                raise self._refusal(self._rate, decision, key, scope)
+
+    async def failed(self, scope: Scope) -> Problem | None:
+        """Counts a secret that is nobody's; the refusal, if its address has sent too many."""
+        if self._guesses is None:
+            return None
+        key = f"address:{client_address(scope)}"
+        decision = await self._guesses.acquire(key, INGRESS_FAILURES)
+        return None if decision.allowed else self._refusal(self._guesses, decision, key, scope)
+
+    async def _recognise(self, limiter: AsyncLimiter, scope: Scope, name: str) -> None:
+        address = client_address(scope)
+        if (address, name) in self._known:
+            return
+        key = f"address:{address}"
+        decision = await limiter.peek(key, INGRESS_FAILURES)
+        if not decision.allowed:
+            raise self._refusal(limiter, decision, key, scope)
+        if len(self._known) >= MOST_REMEMBERED:
+            del self._known[next(iter(self._known))]
+        self._known[address, name] = None
+
+    def _refusal(self, limiter: AsyncLimiter, decision: Decision, key: str, scope: Scope) -> Problem:
+        now = monotonic()
+        if now - self._told.get(key, -TELL_EVERY_SECONDS) >= TELL_EVERY_SECONDS:
+            if len(self._told) >= MOST_REMEMBERED:
+                self._told.clear()
+            self._told[key] = now
+            retry_after = headers.retry_after(decision)
+            self._log.warning("caller refused: too many requests", caller=key, plan=decision.plan, wait=retry_after)
+        told = dict(headers.fields(decision, [limiter.rule(decision.plan, key)]))
+        if _is_large(scope):
+            told["Connection"] = "close"  # rather than read, for nothing, what is still to come
+        refusal = Problem(429, "quota-exceeded", headers.TITLE, "", headers=told)
+        refusal.body = headers.problem(decision)
+        return refusal
+
+
+def client_address(scope: Scope) -> str:
+    """Who is at the other end: an IPv4 address, or the /64 that one IPv6 subscriber has. The server has looked behind
+    trusted proxies already."""
+    client = scope.get("client")
+    return _block(client[0]) if client else addresses.UNIX
+
+
+@lru_cache(4096)
+def _block(text: str) -> str:
+    address = addresses.parse(text)
+    return text[:64] if address is None else addresses.block(address, IPV6_PREFIX)
+
+
+def _is_large(scope: Scope) -> bool:
+    for name, value in scope["headers"]:
+        if name == b"transfer-encoding" or (name == b"content-length" and int(value) > LARGE_BODY):
+            return True
+    return False
