@@ -156,6 +156,9 @@ def test_the_last_instant_of_all_is_refused_not_a_failure(http: httpx.Client) ->
         ("at=noon", "at"),
         ("at=2027-01-01T00:00:00", "at"),
         ("configName=", "configName"),
+        ("maxPerWindow=0", "maxPerWindow"),
+        ("maxPerWindow=many", "maxPerWindow"),
+        ("maxPerWindow=2147483648", "maxPerWindow"),
     ],
 )
 def test_a_bad_forecast_request_names_its_field(http: httpx.Client, query: str, field: str) -> None:

@@ -195,6 +195,14 @@ async def test_a_calendar_defers_work_and_keeps_one_run_over_the_weekend(slots: 
     await check_ledger(slots, "c", NOW)
 
 
+async def test_configs_are_listed_in_their_active_version(slots: SlotStore) -> None:
+    assert await slots.configs() == []
+    for name, limit in (("b", 1), ("a", 2), ("Z", 3), ("a", 4)):
+        await slots.configure(name, WindowPolicy(limit, "PT4S"), now_ms=NOW)
+    listed = [(config.name, config.version, config.policy.max_per_window) for config in await slots.configs()]
+    assert listed == [("Z", 1, 3), ("a", 2, 4), ("b", 1, 1)]
+
+
 async def test_history_keeps_every_version(slots: SlotStore) -> None:
     policies = [
         WindowPolicy(1, "PT4S"),

@@ -59,9 +59,17 @@ class BlockingSlots:
         """Gives the event's slot back."""
         return self._run(self._slots.cancel(event_id))
 
-    def forecast(self, config_name: str, events: int = 1, at: datetime | str | None = None) -> Forecast:
-        """When that many events would land, without booking anything."""
-        return self._run(self._slots.forecast(config_name, events, at))
+    def forecast(
+        self,
+        config_name: str,
+        events: int = 1,
+        at: datetime | str | None = None,
+        *,
+        max_per_window: int | None = None,
+    ) -> Forecast:
+        """When that many events would land, without booking anything; with `max_per_window`, as if that were the
+        limit already."""
+        return self._run(self._slots.forecast(config_name, events, at, max_per_window=max_per_window))
 
     def close(self) -> None:
         """Closes the store and the loop."""

@@ -44,6 +44,19 @@ class Ledger(Protocol):
         ...
 
 
+class CountsOnly:
+    """A `Ledger` that knows of no runs."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
+        return self._ledger.windows_from(start_ms, limit)
+
+    def run_before(self, start_ms: int) -> FullRun | None:
+        return None
+
+
 class RunChanges(NamedTuple):
     """What a transaction does to the table of runs: remove by start, then write."""
 
@@ -69,6 +82,11 @@ class Occupancy:
         self._changed: set[int] = set()
         self._filled: set[int] = set()
         self._opened: set[int] = set()
+
+    def under(self, policy: WindowPolicy) -> Occupancy:
+        """The same windows as another policy of the same window size would see them. Full runs hold for the active
+        limit only, so this view counts window by window."""
+        return Occupancy(policy, CountsOnly(self.ledger), chunk=self._chunk)
 
     def following(self, at_ms: int) -> int:
         """The first open window at or after a time."""

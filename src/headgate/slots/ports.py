@@ -37,6 +37,10 @@ class SlotStore(Protocol):
         """Every version of `name`, newest first; empty if there is none."""
         ...
 
+    async def configs(self) -> list[PolicyVersion]:
+        """The active version of every config, by name."""
+        ...
+
     async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
         """Books a slot for each request, in order, exactly packed; one that has a slot keeps it.
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TypeVar
@@ -22,6 +23,7 @@ from headgate.slots.model import (
     checked_id,
     checked_name,
 )
+from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking
 from headgate.slots.ports import Pruned, SlotObserver, SlotStore, Unobserved
 from headgate.slots.windows import ever_opens
@@ -128,6 +130,10 @@ class SlotScheduler:
             raise NotFound("config", name)
         return versions
 
+    async def configs(self) -> list[PolicyVersion]:
+        """The active version of every config, by name."""
+        return await self._store.configs()
+
     def flush(self) -> None:
         """Forgets remembered policies; the next look-up asks the store."""
         self._policies.clear()
@@ -194,15 +200,25 @@ class SlotScheduler:
 
     # -- looking ahead and behind --------------------------------------------------------------------------------
 
-    async def forecast(self, config_name: str, events: int = 1, at: datetime | str | None = None) -> Forecast:
-        """When `events` events that want `at` (now, if not given) would land, without booking anything."""
+    async def forecast(
+        self,
+        config_name: str,
+        events: int = 1,
+        at: datetime | str | None = None,
+        *,
+        max_per_window: int | None = None,
+    ) -> Forecast:
+        """When `events` events that want `at` (now, if not given) would land, without booking anything; with
+        `max_per_window`, as if that were the limit already."""
         wanted = None if at is None else to_ms(parse_instant(at, "at"))
-        return await self._store.survey(
-            checked_name(config_name),
-            lambda version, occupancy, now_ms: forecast(
-                version, occupancy, now_ms, events, now_ms if wanted is None else wanted
-            ),
-        )
+
+        def look(version: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Forecast:
+            if max_per_window is not None:
+                version = replace(version, policy=replace(version.policy, max_per_window=max_per_window))
+                occupancy = occupancy.under(version.policy)
+            return forecast(version, occupancy, now_ms, events, now_ms if wanted is None else wanted)
+
+        return await self._store.survey(checked_name(config_name), look)
 
     async def reconcile(
         self,

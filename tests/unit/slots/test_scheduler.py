@@ -159,3 +159,23 @@ async def test_close_lets_accepted_work_finish(slots: SlotScheduler) -> None:
     await asyncio.sleep(0)
     await slots.close()
     assert [slot.event_id for slot in await asyncio.gather(*pending)] == [f"e{n}" for n in range(10)]
+
+
+@pytest.mark.parametrize("limit", [30, 100, 250])
+async def test_a_forecast_under_another_limit_is_what_the_change_would_bring(slots: SlotScheduler, limit: int) -> None:
+    await slots.assign_many([(f"old-{n}", T) for n in range(350)], "default")
+    before = await slots.forecast("default", 500, T)
+    tried = await slots.forecast("default", 500, T, max_per_window=limit)
+    assert await slots.forecast("default", 500, T) == before
+    await slots.configure("default", WindowPolicy(limit, "PT4S"))
+    after = await slots.forecast("default", 500, T)
+    assert tried.windows == after.windows
+    assert tried.next_windows == after.next_windows
+    assert tried.drained_by == after.drained_by
+    with pytest.raises(ConfigurationError, match="max_per_window"):
+        await slots.forecast("default", 1, T, max_per_window=0)
+
+
+async def test_configs_are_listed(slots: SlotScheduler) -> None:
+    await slots.configure("another", WindowPolicy(1, "PT1S"))
+    assert [(config.name, config.version) for config in await slots.configs()] == [("another", 1), ("default", 1)]

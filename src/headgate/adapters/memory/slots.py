@@ -99,6 +99,9 @@ class MemorySlotStore:
         config = self._configs.get(name)
         return config.versions[::-1] if config else []
 
+    async def configs(self) -> list[PolicyVersion]:
+        return [self._configs[name].active for name in sorted(self._configs)]
+
     async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
         existing = {event_id: slot for event_id, _ in requests if (slot := self._slots.get(event_id))}
         config = self._configs.get(name)

@@ -41,6 +41,9 @@ class SqlSlotStore:
     async def history(self, name: str) -> list[PolicyVersion]:
         return await self._database.read(slots.history, name)
 
+    async def configs(self) -> list[PolicyVersion]:
+        return await self._database.read(slots.configs)
+
     async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
         return await self._database.write(self._book, name, requests, now_ms, self._uniform)
 

@@ -104,6 +104,14 @@ def history(connection: Connection, name: str) -> list[PolicyVersion]:
     return [_policy_version(row) for row in rows]
 
 
+def configs(connection: Connection) -> list[PolicyVersion]:
+    """The active version of every config, by name."""
+    active = (slot_config.c.name == slot_policy.c.name) & (slot_config.c.version == slot_policy.c.version)
+    rows = connection.execute(sa.select(slot_policy).join(slot_config, active))
+    # Sorted here: databases order text by rules of their own.
+    return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
+
+
 def book(
     connection: Connection,
     name: str,

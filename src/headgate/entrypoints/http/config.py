@@ -112,6 +112,13 @@ async def configure(request: Request) -> Response:
     return Response(orjson.dumps(config_json(version, active=True)), media_type="application/json")
 
 
+@router.get("/configs", summary="List the configs", response_model=schemas.Configs)
+async def show_all(request: Request) -> Response:
+    """The active version of every config, by name."""
+    body = {"configs": [config_json(version, active=True) for version in await services(request).slots.configs()]}
+    return Response(orjson.dumps(body), media_type="application/json")
+
+
 @router.get(
     "/config/history",
     summary="Show every version of a config",

@@ -7,11 +7,13 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.http import schemas
 from headgate.entrypoints.http.problem import documented, invalid
 from headgate.entrypoints.http.services import services
 from headgate.entrypoints.wire import forecast_json
 from headgate.slots.forecast import MOST_EVENTS
+from headgate.slots.model import MOST_PER_WINDOW
 
 router = APIRouter(prefix="/api/v1", tags=["forecast"])
 
@@ -21,6 +23,13 @@ EVENTS: dict[str, Any] = {
     "maximum": MOST_EVENTS,
     "default": 1,
     "description": "How many events want that time.",
+}
+
+LIMIT: dict[str, Any] = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": MOST_PER_WINDOW,
+    "description": "As if this were the config's limit already: try a change before you make it.",
 }
 
 
@@ -33,6 +42,7 @@ EVENTS: dict[str, Any] = {
         "parameters": [
             schemas.query("configName", schemas.CONFIG_NAME),
             schemas.query("events", EVENTS),
+            schemas.query("maxPerWindow", LIMIT),
             schemas.query("at", schemas.INSTANT | {"description": "The time they want; left out, now."}),
         ]
     },
@@ -41,7 +51,14 @@ async def show(request: Request) -> Response:
     """When that many events would land, how full the next windows are, and when all have run."""
     told, asked = services(request), request.query_params
     name = asked.get("configName", told.settings.slots.default_config)
-    forecast = await told.slots.forecast(name, whole_number(asked.get("events", "1"), "events"), asked.get("at"))
+    events, limit = whole_number(asked.get("events", "1"), "events"), asked.get("maxPerWindow")
+    with typed_as(max_per_window="maxPerWindow"):
+        forecast = await told.slots.forecast(
+            name,
+            events,
+            asked.get("at"),
+            max_per_window=None if limit is None else whole_number(limit, "maxPerWindow"),
+        )
     return Response(orjson.dumps(forecast_json(forecast)), media_type="application/json")
 
 

@@ -172,6 +172,12 @@ class Config(_Shown):
     created_at: str
 
 
+class Configs(_Shown):
+    """The active version of every config, by name."""
+
+    configs: list[Config]
+
+
 class History(_Shown):
     """Every version of a config, newest first."""
 
