@@ -1,16 +1,20 @@
-"""Temporal goes away and comes back: nothing is lost, nothing runs twice, no retry is used up by it."""
+"""Temporal goes away for half a minute and comes back: nothing is lost, no retry is used up by it, nothing runs twice
+but what the server could not be told of. One server is killed, another freezes, so that calls to it are not refused but
+never answered; both at the same time, because half a minute is long for a test."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from headgate import bootstrap
 from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.model import Action, Claim
+from headgate.dispatch.ports import Execution, ExecutionState
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.status import Status
@@ -19,58 +23,87 @@ from headgate.settings import Settings
 from headgate.testing import TemporalServer, eventually
 
 ITEM_TYPE = "STORMY"
-OUTAGE = 12.0
+OUTAGE = 30.0
 """Seconds; longer than the SDK itself retries a call (10), so that what it gives up is given up."""
+HELD, BEFORE, DURING = ([f"{when}-{n}" for n in range(3)] for when in ("held", "before", "during"))
+
+
+class Work:
+    """Counts executions by item. The held ones go on when the test opens the gate."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+        self.gate = asyncio.Event()
+
+    async def execute(self, item_id: str, context: Any) -> None:
+        if item_id in HELD:
+            await self.gate.wait()
+        self.runs[item_id] += 1
 
 
 @asynccontextmanager
-async def working(settings: Settings, registry: Registry) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    running = asyncio.create_task(run_temporal_workers(settings, ["dispatch", "exec"], registry, stop=stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await running
+async def working(server: TemporalServer, directory: Path) -> AsyncIterator[tuple[DispatchQueue, Settings, Work]]:
+    """Workers on the server."""
+    url = f"sqlite:///{directory / 'queue.db'}"
+    settings = Settings.load(database_url=url, temporal_address=server.address)
+    work, registry, stop = Work(), Registry(), asyncio.Event()
+    registry.register(
+        ITEM_TYPE, work.execute, dispatch_interval_secs=1, jitter_window_ms=500, stale_claim_threshold_mins=0.1
+    )
+    async with DispatchQueue(await bootstrap.queue_store(url)) as queue:
+        running = asyncio.create_task(run_temporal_workers(settings, ["dispatch", "exec"], registry, stop=stop))
+        try:
+            await eventually(lambda: defined(queue))
+            yield queue, settings, work
+        finally:
+            stop.set()
+            await running
 
 
-async def test_temporal_killed_and_restarted(own_temporal: TemporalServer, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'queue.db'}"
-    settings = Settings.load(database_url=url, temporal_address=own_temporal.address)
-    executed: Counter[str] = Counter()
-    gate = asyncio.Event()
+async def test_temporal_stopped_for_thirty_seconds(own_temporal: TemporalServer, tmp_path: Path) -> None:
+    with TemporalServer() as frozen:
+        for directory in ("killed", "frozen"):
+            (tmp_path / directory).mkdir()
+        await asyncio.gather(
+            survived(own_temporal, tmp_path / "killed", own_temporal.kill, own_temporal.start),
+            survived(frozen, tmp_path / "frozen", frozen.pause, frozen.resume),
+        )
 
-    async def execute(item_id: str, context: Any) -> None:
-        if item_id.startswith("held"):
-            await gate.wait()
-        executed[item_id] += 1
 
-    registry = Registry()
-    registry.register(ITEM_TYPE, execute, dispatch_interval_secs=1, jitter_window_ms=500)
-    held = [f"held-{n}" for n in range(3)]
-    before = [f"before-{n}" for n in range(3)]
-    during = [f"during-{n}" for n in range(3)]
-    async with DispatchQueue(await bootstrap.queue_store(url)) as queue, working(settings, registry):
-        await eventually(lambda: defined(queue))
-        await queue.enqueue_many(ITEM_TYPE, [(name, {}, None) for name in [*held, *before]])
-        await eventually(lambda: stand(queue, Status.COMPLETED, before))
-        await asyncio.to_thread(own_temporal.kill)
-        await queue.enqueue_many(ITEM_TYPE, [(name, {}, None) for name in during])
-        gate.set()
+async def survived(
+    server: TemporalServer, directory: Path, stop: Callable[[], None], start: Callable[[], None]
+) -> None:
+    """Work goes on before, during and after the outage."""
+    async with working(server, directory) as (queue, settings, work):
+        await queue.enqueue_many(ITEM_TYPE, [(name, {}, None) for name in [*HELD, *BEFORE]])
+        await eventually(lambda: stand(queue, Status.COMPLETED, BEFORE), within=30)
+        await eventually(lambda: stand(queue, Status.DISPATCHED, HELD), within=30)
+        # Dispatchers of the test's own: one that is connected when it happens, and one that connects during it.
+        engines = [await bootstrap.temporal_engine(settings) for _ in range(2)]
+        assert await engines[0].describe([Claim(ITEM_TYPE, "nobody", 1, 0)]) == [ExecutionState(Execution.NOT_FOUND)]
+        dispatchers = [DispatchCycle(queue.store, engine) for engine in engines]
         loop = asyncio.get_running_loop()
-        cycle, back = DispatchCycle(queue.store, await bootstrap.temporal_engine(settings)), loop.time() + OUTAGE
+        await asyncio.to_thread(stop)
+        back = loop.time() + OUTAGE
+        await queue.enqueue_many(ITEM_TYPE, [(name, {}, None) for name in DURING])
+        work.gate.set()
         while loop.time() < back:
-            report = await cycle.run(ITEM_TYPE)
-            assert (report.claimed, report.released, report.slow_down) == (3, 3, True)
-            assert await stand(queue, Status.READY, during)
-            await queue.store.wait(ITEM_TYPE, report.interval)
-        await asyncio.to_thread(own_temporal.start)
-        everything = [*held, *before, *during]
+            for report in await asyncio.gather(*(dispatcher.run(ITEM_TYPE) for dispatcher in dispatchers)):
+                assert (report.started, report.failed, report.dead_lettered, report.recovered) == (0, 0, 0, 0)
+                assert report.released == report.claimed
+                assert report.slow_down == (report.claimed > 0)
+            await queue.store.wait(ITEM_TYPE, 1)
+        assert await stand(queue, Status.READY, DURING)
+        await asyncio.to_thread(start)
+        everything = [*HELD, *BEFORE, *DURING]
         await eventually(lambda: stand(queue, Status.COMPLETED, everything), within=90, every=0.2)
         for name in everything:
-            assert (await queue.show(ITEM_TYPE, name)).item.retry_count == 0, name
-        assert {name: executed[name] for name in [*before, *during]} == dict.fromkeys([*before, *during], 1)
-        assert all(executed[name] >= 1 for name in held), "the server could not be told that they had ended"
+            shown = await queue.show(ITEM_TYPE, name)
+            assert shown.item.retry_count == 0, (name, shown.audit)
+        assert {name: work.runs[name] for name in [*BEFORE, *DURING]} == dict.fromkeys([*BEFORE, *DURING], 1)
+        assert all(work.runs[name] >= 1 for name in HELD), "the server could not be told that they had ended"
+        refused = [entry for entry in await queue.audit(ITEM_TYPE, limit=1000) if entry.action == Action.RELEASED]
+        assert {entry.item_id for entry in refused} == set(DURING), "the audit tells why they were late"
 
 
 async def defined(queue: DispatchQueue) -> bool:

@@ -29,6 +29,10 @@ from headgate.dispatch.ports import STARTED, Execution, ExecutionState, Outcomes
 from headgate.errors import StoreError
 
 RPC_TIMEOUT = timedelta(seconds=10)
+PATIENCE = 15.0
+"""Seconds until a claim is given back whose start nobody answered. A client's first call also connects, and to a server
+that accepts connections and says nothing the SDK tries that for a minute and a half, whatever the call's timeout."""
+UNANSWERED = f"nobody answered within {PATIENCE:g} s"
 CLOSING_SECONDS = 2.0
 """A failed execution reports before it closes; a retry that comes in between waits this long for it."""
 CLOSING_PAUSE = 0.05
@@ -77,7 +81,10 @@ class TemporalEngine:
             if batch.refusal is not None:
                 return batch.refusal
             try:
-                outcome = await self._start_or_find(request)
+                async with asyncio.timeout(PATIENCE):
+                    outcome = await self._start_or_find(request)
+            except TimeoutError:
+                outcome = StartOutcome(Start.EXHAUSTED, UNANSWERED)
             except Exception as error:
                 outcome = refusal(error)
             if outcome.start is Start.EXHAUSTED:
@@ -143,12 +150,15 @@ class TemporalEngine:
         handle = self._client.get_workflow_handle(claim.execution_id)
         async with self._calls:
             try:
-                found = await handle.describe(rpc_timeout=RPC_TIMEOUT)
-                return await self._state(found, claim)
+                async with asyncio.timeout(PATIENCE):
+                    found = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+                    return await self._state(found, claim)
             except RPCError as error:
                 if is_no_workflow(error):
                     return ExecutionState(Execution.NOT_FOUND)
                 return ExecutionState(Execution.UNKNOWN, f"{error.status.name}: {error.message}")
+            except TimeoutError:
+                return ExecutionState(Execution.UNKNOWN, UNANSWERED)
             except Exception as error:
                 return ExecutionState(Execution.UNKNOWN, reason(error))
 
