@@ -75,10 +75,10 @@ def load(port: int, requests: int) -> Callable[[], float]:
 
 def endpoint(table: Table, quick: bool) -> None:
     """Adds the endpoint's row."""
-    requests = 1000 if quick else 8000
+    requests = 1000 if quick else 2000
     with ExitStack() as stack:
         ports = {name: stack.enter_context(server("-c", source)) for name, source in SERVERS.items()}
-        result = race({name: load(port, requests) for name, port in ports.items()}, repeats=2 if quick else 7)
+        result = race({name: load(port, requests) for name, port in ports.items()}, repeats=3 if quick else 21)
     shown = per_second(result.spread("headgate").median)
     ratio = result.ratio("headgate", "bare")
     table.add(Row("FastAPI endpoint with a limiter", shown, "the bare endpoint", ratio, Target(least=0.85)))

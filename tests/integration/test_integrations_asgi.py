@@ -127,3 +127,17 @@ async def sent(app: Any, **scope: Any) -> list[dict[str, Any]]:
 def test_a_wrong_rule_is_refused_when_it_is_made(wrong: Any, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         wrong()
+
+
+async def test_a_key_is_asked_for_once_a_request_however_it_is_decided() -> None:
+    asked: list[str] = []
+
+    def named(scope: Any) -> str:
+        asked.append(scope["path"])
+        return "k"
+
+    async with talk_to(PathRule("*", "large", key=named)) as client:
+        told = [(await client.get("/a")).headers["RateLimit"] for _ in range(5)]
+        assert (await client.get("/a")).status_code == 429
+    assert told == [f'"large";r={left};t=86400' for left in (4, 3, 2, 1, 0)]
+    assert len(asked) == 6

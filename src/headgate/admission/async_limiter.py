@@ -99,6 +99,14 @@ class AsyncLimiter:
             check_key(key)
         return await self._acquire(await self._chain(key, plans, cost))
 
+    def acquire_at_once(self, key: str, plan: str) -> Decision | None:
+        """`acquire` of one unit if it is admitted at once, in this process; else `None`, and nothing is charged."""
+        way = self._ways.get(plan)
+        try:
+            return None if way is None else way(key)
+        except KeyError:
+            return None
+
     async def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
         """`acquire` over any (key, plan, cost): all or nothing, in one decision."""
         if self._refresh_at_us is not None:

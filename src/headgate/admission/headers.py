@@ -21,6 +21,7 @@ from headgate.admission.model import Decision, PlanState, Reason, Rule, Spec, To
 POLICY = "RateLimit-Policy"
 LIMIT = "RateLimit"
 RETRY_AFTER = "Retry-After"
+RAW_LIMIT = LIMIT.lower().encode()
 
 PROBLEM_JSON = "application/problem+json"
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -44,12 +45,10 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
     """
     if len(rules) == 1 and keys is None and not rules[0].shadow:
         # The common case, on the way of every request.
-        policy, start, unit, gain = _prepared(rules[0])
-        spent = decision.limit - decision.remaining
-        if decision.reason is OK and spent > 0 and gain:
-            more_us = max(decision.reset_after_us - (spent - 1) * unit // gain, 0)
-            return [policy, (LIMIT, f"{start}{decision.remaining};t={-(-more_us // 1_000_000)}")]
-        found = [policy]
+        prepared = _prepared(rules[0])
+        if decision.reason is OK:
+            return [prepared.policy, (LIMIT, prepared.item(decision))]
+        found = [prepared.policy]
         if decision.reason not in UNKNOWN:
             found.append((LIMIT, limit_item(decision, rules[0].spec)))
         return found if decision.allowed else [*found, (RETRY_AFTER, str(retry_after(decision)))]
@@ -70,6 +69,12 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
     if not decision.allowed:
         found.append((RETRY_AFTER, str(retry_after(decision))))
     return found
+
+
+def raw_fields(decision: Decision, rule: Rule) -> list[tuple[bytes, bytes]]:
+    """`fields` of a request that `rule` alone admitted, in bytes and lower case, as ASGI wants them."""
+    prepared = _prepared(rule)
+    return [prepared.raw_policy, (RAW_LIMIT, prepared.item(decision).encode())]
 
 
 def policy_item(plan: str, spec: Spec, mark: str | None = None) -> str:
@@ -133,12 +138,29 @@ def seconds_up(us: int) -> int:
     return -(-us // 1_000_000)
 
 
-@lru_cache(1024)
-def _prepared(rule: Rule) -> tuple[tuple[str, str], str, int, int]:
-    """What stays the same for a rule: its policy, the start of its item, and the refill of a bucket that fits one."""
-    spec = rule.spec
-    unit, gain = (spec.unit, spec.gain) if isinstance(spec, TokenBucket) and spec.size <= LARGEST else (0, 0)
-    return (POLICY, policy_item(rule.plan, spec)), f"{string(rule.plan)};r=", unit, gain
+class _Prepared:
+    """What stays the same for a rule: its policy, the start of its item, and the refill of a bucket."""
+
+    __slots__ = ("_gain", "_start", "_unit", "policy", "raw_policy")
+
+    def __init__(self, rule: Rule) -> None:
+        item = policy_item(rule.plan, rule.spec)
+        self.policy = (POLICY, item)
+        self.raw_policy = (POLICY.lower().encode(), item.encode())
+        self._start = f"{string(rule.plan)};r="
+        self._unit, self._gain = (rule.spec.unit, rule.spec.gain) if isinstance(rule.spec, TokenBucket) else (0, 0)
+
+    def item(self, decision: Decision) -> str:
+        """`limit_item` of a decision that admitted."""
+        remaining, more_us = decision.remaining, decision.reset_after_us
+        spent = decision.limit - remaining
+        if self._gain and spent > 0:
+            more_us = max(more_us - (spent - 1) * self._unit // self._gain, 0)
+        shown = remaining if remaining <= LARGEST else LARGEST
+        return f"{self._start}{shown};t={-(-more_us // 1_000_000)}"
+
+
+_prepared = lru_cache(1024)(_Prepared)
 
 
 def _window_us(spec: Spec) -> int:

@@ -103,6 +103,14 @@ class Limiter:
             check_key(key)
         return self._acquire(self._chain(key, plans, cost))
 
+    def acquire_at_once(self, key: str, plan: str) -> Decision | None:
+        """`acquire` of one unit if it is admitted at once, in this process; else `None`, and nothing is charged."""
+        way = self._ways.get(plan)
+        try:
+            return None if way is None else way(key)
+        except KeyError:
+            return None
+
     def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
         """`acquire` over any (key, plan, cost): all or nothing, in one decision."""
         self._maybe_refresh()

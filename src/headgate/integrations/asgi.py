@@ -10,13 +10,15 @@ All rules that match a request are one atomic decision. A WebSocket counts when 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 from headgate.admission.async_limiter import AsyncLimiter
+from headgate.admission.headers import raw_fields
 from headgate.admission.keys import Found, client_address, composite, everyone, header, path, principal
 from headgate.admission.limiter import Limiter
-from headgate.integrations.gate import Fields, Gate, PathRule, Refusal
+from headgate.errors import InvalidInput, NotFound
+from headgate.integrations.gate import Fields, Gate, Limit, PathRule, Refusal, refused
 
 __all__ = [
     "PathRule",
@@ -35,7 +37,11 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Principal: TypeAlias = Callable[[Any], Found | Awaitable[Found]]
+RawFields: TypeAlias = list[tuple[bytes, bytes]]
+"""Response fields as ASGI carries them."""
+Answer: TypeAlias = RawFields | Refusal
 
+STARTS = ("http.response.start", "websocket.accept")
 TRY_LATER = 1013
 """The WebSocket close code for a server that can't serve just now."""
 
@@ -57,7 +63,7 @@ class RateLimitMiddleware:
         partition_keys: bool = False,
     ) -> None:
         self._app = app
-        self._gate = Gate(limiter, partition_keys=partition_keys)
+        self._gate = AsgiGate(limiter, partition_keys=partition_keys)
         self._rules = tuple(rules)
         self._principal = principal or user_of
 
@@ -71,11 +77,41 @@ class RateLimitMiddleware:
         if not limits:
             await self._app(scope, receive, send)
             return
-        answer = await self._gate.admit_async(limits, request)
+        answer = self._gate.admit_soon(limits, request)
+        if isinstance(answer, Coroutine):
+            answer = await answer
         if isinstance(answer, Refusal):
             await refuse(answer, scope, send)
         else:
             await self._app(scope, receive, with_fields(send, answer))
+
+
+class AsgiGate(Gate):
+    """A `Gate` that answers at once what nobody needs to be waited for, and in the form ASGI sends."""
+
+    def admit_soon(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
+        """Decides a request in an event loop; what it can't decide at once must be awaited."""
+        limit = limits[0]
+        if len(limits) > 1 or not limit.is_single or self._partition_keys:
+            return _raw(self.admit_async(limits, request))
+        try:
+            key = limit.key(request)
+        except InvalidInput as error:
+            return refused(error)
+        if isinstance(key, str):
+            plan = limit.plans[0]
+            decision = self._limiter.acquire_at_once(key, plan)
+            if decision is not None:
+                try:
+                    return raw_fields(decision, self._limiter.rule(plan, key))
+                except NotFound:
+                    return []  # the plan was deleted since it decided
+        return _raw(self._admit_plain(limit, key))
+
+
+async def _raw(answer: Awaitable[Fields | Refusal]) -> Answer:
+    told = await answer
+    return told if isinstance(told, Refusal) else encoded(told)
 
 
 class AsgiRequest:
@@ -126,18 +162,18 @@ def user_of(scope: Scope) -> Found:
         return str(user.display_name)
 
 
-def with_fields(send: Send, fields: Fields) -> Send:
+def with_fields(send: Send, fields: RawFields) -> Send:
     """`send`, with the fields that are there when the response starts."""
 
-    async def send_with_fields(message: Message) -> None:
-        if fields and message["type"] in ("http.response.start", "websocket.accept"):
-            message["headers"] = [*message.get("headers", ()), *encoded(fields)]
-        await send(message)
+    def send_with_fields(message: Message) -> Awaitable[None]:
+        if fields and message["type"] in STARTS:
+            message["headers"] = [*message.get("headers", ()), *fields]
+        return send(message)
 
     return send_with_fields
 
 
-def encoded(fields: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+def encoded(fields: Iterable[tuple[str, str]]) -> RawFields:
     """Fields as ASGI wants them."""
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in fields]
 

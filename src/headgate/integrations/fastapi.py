@@ -16,7 +16,7 @@ fields. The decorator runs after the endpoint's dependencies, so they may find t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
@@ -41,8 +41,21 @@ from headgate.admission.keys import (
 )
 from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
-from headgate.integrations.asgi import TRY_LATER, App, AsgiRequest, Receive, Scope, Send, user_of, with_fields
-from headgate.integrations.gate import Cost, Fields, Gate, Limit, Refusal, denial
+from headgate.integrations.asgi import (
+    STARTS,
+    TRY_LATER,
+    Answer,
+    App,
+    AsgiGate,
+    AsgiRequest,
+    Message,
+    RawFields,
+    Receive,
+    Scope,
+    Send,
+    user_of,
+)
+from headgate.integrations.gate import Cost, Limit, Refusal, denial
 
 __all__ = [
     "client_address",
@@ -75,7 +88,9 @@ def install(
     `principal` finds the authenticated user of a request; by default it is `request.state.principal`, or the user
     Starlette's authentication middleware found. `partition_keys` adds `pk` to the RateLimit fields.
     """
-    app.add_middleware(_Limits, gate=Gate(limiter, partition_keys=partition_keys), principal=principal or _principal)
+    app.add_middleware(
+        _Limits, gate=AsgiGate(limiter, partition_keys=partition_keys), principal=principal or _principal
+    )
     for error in (_Refused, RateLimitExceeded):
         app.add_exception_handler(error, _answer)  # type: ignore[arg-type]  # a WebSocket may be left without response
 
@@ -101,8 +116,8 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
         @wraps(endpoint)
         async def admitted(*args: Any, **kwargs: Any) -> Any:
-            refusal = await _exchange().admit(limits)
-            if refusal is not None:
+            undecided = _exchange().admit(limits)
+            if undecided is not None and (refusal := await undecided) is not None:
                 return _response(refusal)
             if is_async:
                 return await endpoint(*args, **kwargs)
@@ -119,8 +134,8 @@ def limited(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 
     limits = (Limit(plans, key=key, cost=cost),)
 
     async def admitted() -> None:
-        refusal = await _exchange().admit(limits)
-        if refusal is not None:
+        undecided = _exchange().admit(limits)
+        if undecided is not None and (refusal := await undecided) is not None:
             raise _Refused(refusal)
 
     return admitted
@@ -137,26 +152,44 @@ class _Refused(HTTPException):
 class _Exchange(AsgiRequest):
     """One request on its way through the app, and the fields its response will carry."""
 
-    __slots__ = ("_gate", "_receive", "fields")
+    __slots__ = ("_fields", "_gate", "_receive", "_send")
 
-    def __init__(self, gate: Gate, principal: Finder, scope: Scope, receive: Receive) -> None:
+    def __init__(self, gate: AsgiGate, principal: Finder, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
         self._principal = principal
         self._gate = gate
         self._receive = receive
-        self.fields: Fields = []
+        self._send = send
+        self._fields: RawFields | None = None
 
     @property
     def native(self) -> HTTPConnection:
         scope = self._scope
         return Request(scope, self._receive) if scope["type"] == "http" else HTTPConnection(scope)
 
-    async def admit(self, limits: tuple[Limit, ...]) -> Refusal | None:
-        answer = await self._gate.admit_async(limits, self)
-        if isinstance(answer, Refusal):
-            return answer
-        self.fields += answer
+    def admit(self, limits: tuple[Limit, ...]) -> Coroutine[Any, Any, Refusal | None] | None:
+        """`None` if the request was admitted at once; else what must be awaited to know."""
+        answer = self._gate.admit_soon(limits, self)
+        if isinstance(answer, list):
+            self._tell(answer)
+            return None
+        return self._admitted(answer)
+
+    async def _admitted(self, answer: Refusal | Coroutine[Any, Any, Answer]) -> Refusal | None:
+        told = answer if isinstance(answer, Refusal) else await answer
+        if isinstance(told, Refusal):
+            return told
+        self._tell(told)
         return None
+
+    def _tell(self, fields: RawFields) -> None:
+        self._fields = fields if self._fields is None else self._fields + fields
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """The application's `send`: adds the fields that are there when the response starts."""
+        if self._fields is not None and message["type"] in STARTS:
+            message["headers"] = [*message.get("headers", ()), *self._fields]
+        return self._send(message)
 
 
 _current: ContextVar[_Exchange] = ContextVar("headgate_exchange")
@@ -174,7 +207,7 @@ def _exchange() -> _Exchange:
 class _Limits:
     """The middleware behind `install`: remembers the request for those who limit it and adds their fields."""
 
-    def __init__(self, app: App, gate: Gate, principal: Finder) -> None:
+    def __init__(self, app: App, gate: AsgiGate, principal: Finder) -> None:
         self._app = app
         self._gate = gate
         self._principal = principal
@@ -185,10 +218,10 @@ class _Limits:
             return
         # Shared with whatever copies the scope further in, so that a principal found there is seen here.
         scope.setdefault("state", {})
-        exchange = _Exchange(self._gate, self._principal, scope, receive)
+        exchange = _Exchange(self._gate, self._principal, scope, receive, send)
         token = _current.set(exchange)
         try:
-            await self._app(scope, receive, with_fields(send, exchange.fields))
+            await self._app(scope, receive, exchange.send)
         finally:
             _current.reset(token)
 

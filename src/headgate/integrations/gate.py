@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from fnmatch import translate
 from typing import Any, NamedTuple, TypeAlias
 
@@ -28,7 +28,7 @@ Charges: TypeAlias = dict[tuple[str, str], int]
 class Limit:
     """Plans that hold for a key, and what a request costs: a number, or a function of the framework's request."""
 
-    __slots__ = ("cost", "is_plain", "key", "plans")
+    __slots__ = ("cost", "is_plain", "is_single", "key", "plans")
 
     def __init__(self, plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> None:
         self.plans = (plans,) if isinstance(plans, str) else tuple(plans)
@@ -40,6 +40,7 @@ class Limit:
         self.cost = cost
         self.is_plain = len(self.plans) == 1 and not callable(cost)
         """Whether it is one plan at one cost."""
+        self.is_single = self.is_plain and cost == 1
 
     def charge(self, charges: Charges, key: str, request: RequestSource) -> None:
         """Adds what `key` is charged. A plan that several limits hold on one key is charged once, the highest cost."""
@@ -125,21 +126,9 @@ class Gate:
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
         """Decides a request in an event loop."""
-        limiter = self._limiter
         try:
             if len(limits) == 1 and limits[0].is_plain:
-                # The common case, on the way of every request.
-                limit = limits[0]
-                key = limit.key(request)
-                if key is not None and not isinstance(key, str):
-                    key = await key
-                if key is None:
-                    return []
-                if self._waits:
-                    decision = await self._awaited(limiter.acquire, key, limit.plans, limit.cost)
-                else:
-                    decision = limiter.acquire(key, limit.plans, limit.cost)  # type: ignore[arg-type]
-                return self._answer(decision, [(key, limit.plans[0])])
+                return await self._admit_plain(limits[0], limits[0].key(request))
             charges: Charges = {}
             for limit in limits:
                 key = limit.key(request)
@@ -149,7 +138,19 @@ class Gate:
                     limit.charge(charges, key, request)
             if not charges:
                 return []
-            return self._answer(await self._awaited(limiter.acquire_chain, chain(charges)), charges)
+            return self._answer(await self._awaited(self._limiter.acquire_chain, chain(charges)), charges)
+        except (InvalidInput, StoreUnavailable) as error:
+            return refused(error)
+
+    async def _admit_plain(self, limit: Limit, key: str | Awaitable[str | None] | None) -> Fields | Refusal:
+        """The common case: one plan at one cost, for a key that was asked for."""
+        try:
+            if key is not None and not isinstance(key, str):
+                key = await key
+            if key is None:
+                return []
+            decision = await self._awaited(self._limiter.acquire, key, limit.plans, limit.cost)
+            return self._answer(decision, [(key, limit.plans[0])])
         except (InvalidInput, StoreUnavailable) as error:
             return refused(error)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from headgate.admission.chain import rule_on
-from headgate.admission.headers import fields, partition, problem, retry_after, string
+from headgate.admission.headers import fields, limit_item, partition, problem, raw_fields, retry_after, string
 from headgate.admission.model import (
     Charge,
     Decision,
@@ -84,6 +84,15 @@ def test_peer_bug_8_who_waits_as_told_is_admitted(spec: Spec, cost: int) -> None
             assert book.acquire(Charge("k", rule, cost), now_us=now).allowed
             assert int(told["Retry-After"]) >= int(told["RateLimit"].rpartition("t=")[2])
     assert denials > 3
+
+
+@pytest.mark.parametrize("size", [1, 3, 10**15 + 7])
+def test_raw_fields_say_the_same_in_bytes(size: int) -> None:
+    for spec in (TokenBucket(capacity=size, per_second=2), FixedWindow(limit=size, window="PT2.3S")):
+        decision = Book().acquire(Charge("k", rule := Rule("p", spec)))
+        told = [(name.lower().encode(), value.encode()) for name, value in fields(decision, [rule])]
+        assert raw_fields(decision, rule) == told
+        assert fields(decision, [rule])[1][1] == limit_item(decision, spec)
 
 
 def test_more_quota_of_a_bucket_comes_with_the_next_token() -> None:

@@ -402,3 +402,12 @@ def test_errors_that_are_no_outage_pass_through() -> None:
         limiter.acquire("u", "gold")
     assert limiter.breaker_state == "closed"
     assert issubclass(StoreUnavailable, Exception)
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_acquiring_at_once_decides_only_what_needs_no_waiting(kind: type[Limiter] | type[AsyncLimiter]) -> None:
+    near = kind("memory://", plans=[Plan("gold", TokenBucket(capacity=2, per_second=1))])
+    assert near.acquire_at_once("new", "gold") is None, "a key it does not know goes the long way"
+    assert near.acquire_at_once("new", "unheard of") is None
+    far = kind("redis://127.0.0.1:1", plans=[Plan("gold", TokenBucket(capacity=2, per_second=1))])
+    assert far.acquire_at_once("k", "gold") is None
