@@ -13,6 +13,7 @@ import re
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -24,6 +25,8 @@ from headgate.slots.model import WindowPolicy
 PREFIX = "HEADGATE_"
 FILE_VARIABLE = "HEADGATE_SETTINGS_FILE"
 DEFAULT_FILE = "headgate.toml"
+SHORTEST_SECRET = 4
+"""A shorter option of a provider's URL (`v=1`) is no secret."""
 
 
 class _Section(BaseModel):
@@ -226,6 +229,21 @@ class Settings(BaseSettings):
         """Whether a token is set here; the database may hold more (`headgate tokens`)."""
         return self.api_token is not None or self.admin_token is not None
 
+    def secrets(self) -> frozenset[str]:
+        """Every secret in these settings, also as a URL writes it."""
+        plain = {key.get_secret_value() for key in (self.api_token, self.admin_token, self.temporal_api_key) if key}
+        for url in (self.database_url, self.redis_url):
+            plain |= _passwords(url or "")
+        for url in (self.payments.downstream_url, self.sms.webhook_url):
+            plain |= _private_parts(url or "")
+        return frozenset(written for secret in plain if secret for written in (secret, quote(secret, safe="")))
+
+    def redacted(self, text: str) -> str:
+        """`text`, which somebody else wrote, without the secrets of these settings."""
+        for secret in sorted(self.secrets(), key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return text
+
     def refuse_exposure(self, *, other_tokens: bool = False) -> None:
         """Raises unless it is safe to listen on `host`: on the loopback, or with a token to ask for."""
         if not is_loopback(self.host) and not self.has_tokens and not other_tokens:
@@ -249,7 +267,30 @@ def is_loopback(host: str) -> bool:
 def masked(url: str) -> str:
     """A URL fit for eyes and logs: its passwords are stars."""
     url = re.sub(r"(://[^:@/?#]*):\S*@", r"\1:***@", url)
-    return re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token)[^=&]*)=[^&#]*", r"\1=***", url)
+    url = re.sub(r"(https?://)[^:@/?#]+@", r"\1***@", url)
+    return re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token|key|sig|auth)[^=&]*)=[^&#]*", r"\1=***", url)
+
+
+def origin(url: str) -> str:
+    """Scheme and host of a URL whose path, too, may be a secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _passwords(url: str) -> set[str]:
+    """The passwords of a URL: before its host, and among its options."""
+    written = re.findall(r"://[^:@/?#]*:(\S*)@", url)
+    hidden = re.compile("password|passwd|secret|token", re.IGNORECASE)
+    options = [value for name, value in parse_qsl(url.partition("?")[2]) if hidden.search(name)]
+    return {*written, *map(unquote, written), *options}
+
+
+def _private_parts(url: str) -> set[str]:
+    """What of a provider's URL may be a secret: who calls, and every option."""
+    parts = urlsplit(url)
+    caller = parts.netloc.rpartition("@")[0]
+    words = [caller, *caller.split(":"), *(value for _, value in parse_qsl(parts.query))]
+    return {written for word in words for written in (word, unquote(word)) if len(written) >= SHORTEST_SECRET}
 
 
 def unknown_variables() -> list[str]:

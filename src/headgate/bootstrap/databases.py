@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from headgate.adapters.sql import migrate
 from headgate.adapters.sql import tables as sql_tables
+from headgate.adapters.sql.access import SqlAccessStore
 from headgate.adapters.sql.engine import Database
 from headgate.settings import Settings
 
@@ -63,6 +64,8 @@ class DatabaseFacts(NamedTuple):
     revision: str | None
     pending: list[str]
     """Migrations this version of headgate knows and the database lacks."""
+    tokens: int
+    """How many tokens callers may present."""
 
 
 async def migrate_up(url: str) -> list[str]:
@@ -81,7 +84,9 @@ async def database_facts(url: str) -> DatabaseFacts:
         revision, pending = await migrate.status(opened)
         now = await opened.read(sql_tables.now)
         version = await opened.read(lambda connection: connection.dialect.server_version_info)
-        return DatabaseFacts(opened.dialect, ".".join(map(str, version or ())), now, revision, pending)
+        known = [] if pending else await SqlAccessStore(opened).tokens()
+        good = sum(token.revoked_at is None for token in known)
+        return DatabaseFacts(opened.dialect, ".".join(map(str, version or ())), now, revision, pending, good)
     finally:
         await opened.close()
 

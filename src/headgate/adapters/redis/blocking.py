@@ -132,6 +132,13 @@ class BlockingClient:
                 return reply
         raise refusal(reply, asked)
 
+    def masters(self) -> tuple[Address, ...]:
+        """Every server that takes writes."""
+        if self.url.shape is Shape.CLUSTER:
+            self._owner(0)
+            return self._nodes
+        return (self._master or self._owner(0),)
+
     def close(self) -> None:
         """Closes idle connections; those in use are closed by their users."""
         for address in list(self._idle):

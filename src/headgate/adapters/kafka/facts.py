@@ -1,0 +1,34 @@
+"""What a Kafka cluster says about itself. Asking changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from headgate.errors import BrokerUnavailable
+
+
+class KafkaFacts(NamedTuple):
+    """The brokers, and how many partitions each of the topics asked about has; None for one that is not there."""
+
+    brokers: int
+    partitions: dict[str, int | None]
+
+
+async def kafka_facts(bootstrap: str, topics: Collection[str], *, timeout: float) -> KafkaFacts:
+    """Asks any broker; `BrokerUnavailable` if none answers in time."""
+    return await asyncio.to_thread(_facts, bootstrap, topics, timeout)
+
+
+def _facts(bootstrap: str, topics: Collection[str], timeout: float) -> KafkaFacts:
+    try:
+        # All topics: asking for one by name might make it.
+        told = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=timeout)
+    except KafkaException as error:
+        raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
+    known = {name: len(topic.partitions) for name, topic in told.topics.items()}
+    return KafkaFacts(len(told.brokers), {topic: known.get(topic) for topic in topics})

@@ -1,0 +1,50 @@
+"""What a Temporal says about itself. Asking changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import NamedTuple
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    DescribeTaskQueueRequest,
+    GetSystemInfoRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from headgate.errors import NotFound, StoreUnavailable
+
+
+class TemporalFacts(NamedTuple):
+    """Its version, and how many workers poll each of the task queues asked about."""
+
+    version: str
+    pollers: dict[str, int]
+
+
+async def temporal_facts(client: Client, task_queues: Collection[str], *, timeout: float) -> TemporalFacts:
+    """Asks the server; `NotFound` if it lacks the client's namespace, `StoreUnavailable` if it does not answer."""
+    each = timedelta(seconds=timeout)
+    service, namespace = client.workflow_service, client.namespace
+    try:
+        system = await service.get_system_info(GetSystemInfoRequest(), timeout=each)
+        await service.describe_namespace(DescribeNamespaceRequest(namespace=namespace), timeout=each)
+        pollers = {}
+        for name in task_queues:
+            asked = DescribeTaskQueueRequest(
+                namespace=namespace,
+                task_queue=TaskQueue(name=name),
+                task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+            )
+            pollers[name] = len((await service.describe_task_queue(asked, timeout=each)).pollers)
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise NotFound("namespace", namespace) from error
+        raise StoreUnavailable(f"Temporal answered {error.status.name}: {error.message}") from error
+    except RuntimeError as error:
+        raise StoreUnavailable(f"no Temporal answers: {error}") from error
+    return TemporalFacts(system.server_version, pollers)

@@ -1,0 +1,79 @@
+"""`headgate doctor`: is everything that is configured there, reachable, up to date and in order?"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from importlib import metadata
+
+import typer
+
+from headgate import __version__
+from headgate.entrypoints.cli.doctor import database, servers
+from headgate.entrypoints.cli.doctor.finding import Finding
+from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json
+from headgate.settings import Settings, settings_file, unknown_variables
+
+PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "redis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check every configured dependency and say what to do; exit status 1 if anything is wrong."""
+    settings = Settings.load()
+    # Drivers write their errors as they like.
+    findings = [_redacted(settings, finding) for finding in run(_examined(settings))]
+    if as_json:
+        say_json([finding._asdict() for finding in findings])
+    else:
+        for finding in findings:
+            verdict = "FAIL" if not finding.ok else "warn" if finding.advice else "ok"
+            say(f"{verdict:<4}  {finding.name}: {finding.told}")
+            if finding.advice:
+                say(f"      {finding.advice}")
+    raise typer.Exit(0 if all(finding.ok for finding in findings) else 1)
+
+
+async def _examined(settings: Settings) -> list[Finding]:
+    """All at once, so that it takes no longer than the slowest, each of which gives up in time."""
+    found = await asyncio.gather(
+        database.examine(settings),
+        servers.redis(settings),
+        servers.kafka(settings),
+        servers.temporal(settings),
+        servers.provider(
+            "downstream",
+            "HEADGATE_PAYMENTS_DOWNSTREAM_URL",
+            settings.payments.downstream_url,
+            "payments go to a simulator in this process",
+        ),
+        servers.provider(
+            "sms provider", "HEADGATE_SMS_WEBHOOK_URL", settings.sms.webhook_url, "messages are written to the log"
+        ),
+    )
+    return [*_here(), *(finding for findings in found for finding in findings)]
+
+
+def _here() -> list[Finding]:
+    found = [
+        Finding("headgate", True, f"{__version__} on Python {platform.python_version()}"),
+        Finding("packages", True, ", ".join(_versions())),
+        Finding("settings file", True, str(settings_file() or "none; the environment and defaults are used")),
+    ]
+    if unknown := unknown_variables():
+        found.append(Finding("environment", False, f"{', '.join(unknown)}: no such setting", "check the spelling"))
+    return found
+
+
+def _redacted(settings: Settings, finding: Finding) -> Finding:
+    advice = finding.advice and settings.redacted(finding.advice)
+    return finding._replace(told=settings.redacted(finding.told), advice=advice)
+
+
+def _versions() -> list[str]:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found

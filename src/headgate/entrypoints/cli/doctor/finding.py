@@ -1,0 +1,50 @@
+"""What an examination finds, and how long it may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from datetime import datetime
+from typing import NamedTuple
+
+from headgate.errors import HeadgateError
+
+PATIENCE_SECONDS = 5.0
+"""How long a server may take to answer a question."""
+LONGEST_SECONDS = 12.0
+"""How long everything asked of one server may take."""
+MOST_OFFSET_SECONDS = 2.0
+
+
+class Finding(NamedTuple):
+    """One thing looked at. Advice about something that is not wrong is a warning."""
+
+    name: str
+    ok: bool
+    told: str
+    advice: str | None = None
+
+
+async def within(name: str, what: str, advice: str, extra: str, work: Awaitable[list[Finding]]) -> list[Finding]:
+    """What `work` finds, or why it found nothing: every error becomes a finding about `what`."""
+    try:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            return await work
+    except TimeoutError:
+        return [Finding(name, False, f"{what} did not answer within {LONGEST_SECONDS:g} s", advice)]
+    except HeadgateError as error:
+        return [Finding(name, False, f"{what}: {error}", advice)]
+    except ModuleNotFoundError as error:
+        return [Finding(name, False, f"{error.name} is not installed", f"pip install 'headgate[{extra}]'")]
+    except Exception as error:
+        # A doctor does not fall ill: whatever went wrong while looking is what was found.
+        return [Finding(name, False, f"{what}: {type(error).__name__}: {error}", advice)]
+
+
+def clock_finding(name: str, whose: str, now: datetime, asked: datetime, answered: datetime) -> Finding:
+    """How far a server's clock is from ours: it told its time somewhere between asking and answering, and only what
+    lies outside of that is offset."""
+    offset = max((asked - now).total_seconds(), (now - answered).total_seconds(), 0.0)
+    wrong = offset > MOST_OFFSET_SECONDS
+    advice = f"{whose} clock decides; set both clocks by NTP" if wrong else None
+    return Finding(name, not wrong, f"{offset:.3f} s away from {whose}", advice)

@@ -1,0 +1,265 @@
+"""`headgate doctor` asks every server in its own protocol: well, unwell, away, and with the wrong key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from headgate import bootstrap
+from headgate.access.gate import create_token
+from headgate.entrypoints.cli import app
+from headgate.entrypoints.cli.doctor import _examined, finding, servers
+from headgate.entrypoints.cli.doctor.finding import Finding
+from headgate.settings import Settings
+from headgate.testing.servers.postgres import PostgresServer
+from headgate.testing.servers.redis import RedisServer
+from headgate.testing.servers.redis_cluster import RedisClusterAddress
+from headgate.testing.servers.redis_sentinel import RedisSentinel
+
+NOWHERE = "127.0.0.1:1"
+SECRET = "pa55-w0rd"
+
+
+async def examined(tmp_path: Path, **settings: Any) -> dict[str, Finding]:
+    wanted = {"database_url": f"sqlite:///{tmp_path / 'doctor.db'}"} | settings
+    return {each.name: each for each in await _examined(Settings(**wanted))}
+
+
+def made_in(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(finding, "LONGEST_SECONDS", 1.5)
+
+
+async def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
+    found = await examined(tmp_path)
+    assert all(each.ok for each in found.values())
+    assert "will be made" in found["database"].told
+    assert "GiB free" in found["disk"].told
+    assert not made_in(tmp_path)
+    lost = await examined(tmp_path, database_url=f"sqlite:///{tmp_path}/no/such/folder.db")
+    assert not lost["database"].ok
+    assert str(tmp_path / "no/such") in str(lost["database"].advice)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
+async def test_a_database_tells_its_version_schema_and_clock(tmp_path: Path, database_url: str) -> None:
+    if "postgres" in database_url:
+        found = await examined(tmp_path, database_url=database_url)
+        assert found["database"].ok
+        assert not found["schema"].ok
+        assert found["schema"].advice == "run headgate migrate up"
+    await bootstrap.migrate_up(database_url)
+    found = await examined(tmp_path, database_url=database_url)
+    assert found["database"].ok
+    assert found["schema"].ok
+    assert found["clock"].ok
+    assert any(letter.isdigit() for letter in found["database"].told.rpartition(" ")[2])
+
+
+async def test_tokens_of_the_database_make_it_safe_to_listen_anywhere(tmp_path: Path) -> None:
+    found = await examined(tmp_path, host="0.0.0.0")
+    assert not found["listening"].ok
+    settings = Settings(database_url=f"sqlite:///{tmp_path / 'doctor.db'}")
+    async with bootstrap.access_store(settings) as store:
+        await create_token(store, "somebody", ["read"])
+    found = await examined(tmp_path, host="0.0.0.0")
+    assert found["listening"].ok
+    assert "1 of the database" in found["listening"].told
+    short = await examined(tmp_path, api_token="short")
+    assert short["listening"].ok
+    assert "guessed" in str(short["listening"].advice)
+
+
+async def test_the_wrong_password_of_a_database(tmp_path: Path, own_postgres: PostgresServer) -> None:
+    hba = own_postgres.directory / "data" / "pg_hba.conf"
+    hba.write_text("host all guarded all scram-sha-256\n" + hba.read_text())
+    with psycopg.connect(own_postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE guarded LOGIN PASSWORD '{SECRET}' SUPERUSER")
+        connection.execute("SELECT pg_reload_conf()")
+    host = own_postgres.address
+    right = await examined(tmp_path, database_url=f"postgresql://guarded:{SECRET}@{host}/postgres")
+    assert right["database"].ok
+    wrong = await examined(tmp_path, database_url=f"postgresql://guarded:{SECRET}x@{host}/postgres")
+    assert not wrong["database"].ok
+    assert "authentication failed" in wrong["database"].told
+    lost = await examined(tmp_path, database_url=f"postgresql://guarded:{SECRET}@{host}/nowhere")
+    assert "does not exist" in lost["database"].told
+    own_postgres.kill()
+    gone = await examined(tmp_path, database_url=f"postgresql://guarded:{SECRET}@{host}/postgres")
+    assert not gone["database"].ok
+    assert SECRET not in str([right, wrong, lost, gone])
+
+
+async def test_a_redis_tells_how_it_is(tmp_path: Path, own_redis: RedisServer) -> None:
+    found = await examined(tmp_path, redis_url=own_redis.url)
+    assert found["redis"].ok
+    assert "Redis 6" in found["redis"].told
+    assert "master" in found["redis"].told
+    assert found["redis clock"].ok
+    assert "redis memory" not in found
+    with own_redis.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.execute_command("ACL", "SETUSER", "mute", "on", f">{SECRET}", "~*", "+@all", "-@scripting")
+    found = await examined(tmp_path, redis_url=own_redis.url)
+    assert found["redis memory"].ok
+    assert "noeviction" in str(found["redis memory"].advice)
+    mute = await examined(tmp_path, redis_url=f"redis://mute:{SECRET}@{own_redis.address}")
+    assert not mute["redis scripts"].ok
+    assert "@scripting" in str(mute["redis scripts"].advice)
+    with own_redis.client() as client:
+        client.config_set("requirepass", SECRET)
+    for url in (own_redis.url, f"redis://:{SECRET}x@{own_redis.address}"):
+        refused = await examined(tmp_path, redis_url=url)
+        assert not refused["redis"].ok
+        assert "password" in str(refused["redis"].advice)
+        assert SECRET not in str(refused)
+    assert (await examined(tmp_path, redis_url=f"redis://:{SECRET}@{own_redis.address}"))["redis"].ok
+    own_redis.kill()
+    assert not (await examined(tmp_path, redis_url=own_redis.url))["redis"].ok
+
+
+async def test_a_redis_of_several_servers(
+    tmp_path: Path, redis_cluster: RedisClusterAddress, redis_sentinel: RedisSentinel
+) -> None:
+    settings = Settings(redis_url=redis_cluster.url)
+    masters = [each for each in await servers.redis(settings) if each.name == "redis"]
+    assert len(masters) == 3
+    assert all(each.ok for each in masters)
+    found = await examined(tmp_path, redis_url=redis_sentinel.url)
+    assert found["redis"].ok
+    assert "master with 1 replicas" in found["redis"].told
+    unknown = await examined(tmp_path, redis_url=redis_sentinel.url.replace("mymaster", "nobody"))
+    assert not unknown["redis"].ok
+    replica_address = next(each.address for each in redis_sentinel.members() if type(each).__name__ == "Replica")
+    replica = await examined(tmp_path, redis_url=f"redis://{replica_address}")
+    assert not replica["redis"].ok
+    assert "redis+sentinel" in str(replica["redis"].advice)
+
+
+async def test_kafka_tells_its_brokers_and_topics(tmp_path: Path, kafka_bootstrap: str) -> None:
+    names = {"topic": "doctor-sms", "events_topic": "doctor-events"}
+    found = await examined(tmp_path, kafka_bootstrap=kafka_bootstrap, sms=names)
+    assert found["kafka"].ok
+    assert "1 brokers" in found["kafka"].told
+    assert "doctor-sms is made when it is first used" in found["kafka topics"].told
+    async with bootstrap.notifications(
+        Settings(
+            database_url=f"sqlite:///{tmp_path / 'doctor.db'}",
+            kafka_bootstrap=kafka_bootstrap,
+            sms=names,  # type: ignore[arg-type]
+        )
+    ) as gateway:
+        await gateway.intake.configure(1, 5, 5)
+        await gateway.intake.send(1, "hello")
+    found = await examined(tmp_path, kafka_bootstrap=kafka_bootstrap, sms=names)
+    assert "doctor-sms has 4 partitions" in found["kafka topics"].told
+
+
+async def test_temporal_tells_its_version_namespace_and_workers(tmp_path: Path, temporal_address: str) -> None:
+    found = await examined(tmp_path, temporal_address=temporal_address)
+    assert found["temporal"].ok
+    assert "namespace default" in found["temporal"].told
+    assert "payment-exec-task-queue" in found["temporal workers"].told
+    lost = await examined(tmp_path, temporal_address=temporal_address, temporal_namespace="nowhere")
+    assert not lost["temporal"].ok
+    assert "namespace create --namespace nowhere" in str(lost["temporal"].advice)
+
+
+@contextmanager
+def provider(asked: list[str]) -> Iterator[str]:
+    class Provider(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            asked.append(f"{self.command} {self.path}")
+            self.send_response(404)
+            self.end_headers()
+
+        do_POST = do_GET = do_HEAD  # noqa: N815 - the names are the library's
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Provider) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def test_providers_are_only_asked_whether_they_are_there(tmp_path: Path) -> None:
+    asked: list[str] = []
+    with provider(asked) as address:
+        found = await examined(
+            tmp_path,
+            payments={"downstream_url": f"http://{address}/bank"},
+            sms={"webhook_url": f"http://user:{SECRET}@{address}/hook/{SECRET}?token={SECRET}"},
+        )
+    assert found["downstream"].ok
+    assert found["sms provider"].ok
+    assert asked == ["HEAD /", "HEAD /"]
+    assert SECRET not in str(found)
+
+
+async def test_silent_servers_are_given_up_on(tmp_path: Path, impatient: None) -> None:
+    """They take connections and never answer. All are asked at once, and none is waited for longer than allowed."""
+    with socket.create_server((("127.0.0.1"), 0), backlog=100) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with asyncio.timeout(60):
+            found = await examined(
+                tmp_path,
+                database_url=f"postgresql://somebody:{SECRET}@{address}/nothing",
+                redis_url=f"redis://:{SECRET}@{address}",
+                kafka_bootstrap=address,
+                temporal_address=address,
+                temporal_api_key=SECRET,
+                temporal_tls=False,
+                payments={"downstream_url": f"http://{address}"},
+                sms={"webhook_url": f"http://{SECRET}@{address}/?t={SECRET}"},
+            )
+    names = ("database", "redis", "kafka", "temporal", "downstream", "sms provider")
+    assert [found[name].ok for name in names] == [False] * 6
+    assert all(found[name].advice for name in names)
+    assert SECRET not in str(found)
+
+
+def test_the_command_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    well = CliRunner().invoke(app, ["doctor", "--json"])
+    assert well.exit_code == 0
+    assert all(each["ok"] for each in json.loads(well.output))
+    monkeypatch.setenv("HEADGATE_REDIS_URL", f"redis://:{SECRET}@{NOWHERE}")
+    monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", NOWHERE)
+    monkeypatch.setenv("HEADGATE_TEMPORAL_ADDRESS", NOWHERE)
+    monkeypatch.setattr(servers, "PATIENCE_SECONDS", 0.5)
+    unwell = CliRunner().invoke(app, ["doctor"])
+    assert unwell.exit_code == 1
+    for name in ("redis", "kafka", "temporal"):
+        assert f"FAIL  {name}: " in unwell.output
+    assert "check HEADGATE_TEMPORAL_ADDRESS" in unwell.output
+    assert SECRET not in unwell.output
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        url: str = request.getfixturevalue("postgres_url")
+        return url
+    return f"sqlite:///{tmp_path / 'doctor.db'}"
