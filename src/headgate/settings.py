@@ -67,6 +67,8 @@ class HttpSettings(_Section):
     shutdown_seconds: int = Field(30, ge=1)
     """How long requests in flight may take to finish after SIGTERM."""
     workers: int = Field(1, ge=1, le=256)
+    session_seconds: int = Field(12 * 3600, ge=60, le=30 * 86_400)
+    """How long a login to the console lasts."""
     trusted_proxies: str = ""
     """Networks of proxies whose word about their clients is believed, as `10.0.0.0/8,192.0.2.7`."""
 

@@ -66,13 +66,22 @@ class Keyring:
         return bool(self._tokens)
 
     def caller(self, secret: str) -> Caller | None:
-        """Whose secret this is. Every token is compared, whatever the others said, so that time tells nothing."""
+        """Whose secret this is."""
+        token = self.token(secret)
+        return None if token is None else Caller(token.name, token.scopes)
+
+    def token(self, secret: str) -> Token | None:
+        """The token of this secret. Every one is compared, whatever the others said, so that time tells nothing."""
         presented = digest(secret)
-        found: Caller | None = None
+        found: Token | None = None
         for token in self._tokens:
             if hmac.compare_digest(presented, token.digest):
-                found = Caller(token.name, token.scopes)
+                found = token
         return found
+
+    def named(self, name: str) -> Token | None:
+        """The token of this name."""
+        return next((token for token in self._tokens if token.name == name), None)
 
 
 def needed_scope(method: str, path: str) -> Scope | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from headgate.access.model import Token
@@ -32,6 +32,31 @@ class TokenStore(Protocol):
 
     async def tokens(self) -> list[Token]:
         """Every token, revoked ones too, by name."""
+        ...
+
+
+class Session(NamedTuple):
+    """A login as it is kept: the digest of its secret, and the seal that ties it to its token."""
+
+    digest: str
+    token_name: str
+    seal: str
+    expires_at: datetime
+
+
+class SessionStore(Protocol):
+    """Keeps who is logged in. Time is the store's own clock."""
+
+    async def open(self, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:
+        """Keeps a new session, and forgets those whose time is over."""
+        ...
+
+    async def find(self, digest: str) -> Session | None:
+        """The session, unless it was closed or its time is over."""
+        ...
+
+    async def close(self, digest: str) -> None:
+        """Ends a session, if there is one."""
         ...
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headgate.bootstrap.scheduling import slot_scheduler, slot_store
     from headgate.bootstrap.sms_gateway import Notifications, notifications, prune_notifications, run_sender
     from headgate.bootstrap.temporal import temporal_crew, temporal_engine
-    from headgate.bootstrap.tokens import access_store, gate
+    from headgate.bootstrap.tokens import access_store, gate, sessions
 
 MODULES = {
     "checkup": ("kafka_facts", "redis_facts", "temporal_facts"),
@@ -35,7 +35,7 @@ MODULES = {
     "scheduling": ("slot_scheduler", "slot_store"),
     "sms_gateway": ("Notifications", "notifications", "prune_notifications", "run_sender"),
     "temporal": ("temporal_crew", "temporal_engine"),
-    "tokens": ("access_store", "gate"),
+    "tokens": ("access_store", "gate", "sessions"),
 }
 """Where each name lives. No name is also a module's: importing the module would hide it."""
 

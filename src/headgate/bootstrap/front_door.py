@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 INGRESS = "ingress"
 INGRESS_FAILURES = "ingress-failures"
+INGRESS_LOGINS = "ingress-logins"
+LOGINS_PER_MINUTE = 10
+"""A person types a token once; who needs more tries than this is guessing."""
 PATIENCE_SECONDS = 0.25
 
 
@@ -34,6 +37,8 @@ async def ingress(settings: Settings, *, registry: CollectorRegistry | None = No
     if wanted.failures_per_minute:
         failures = TokenBucket(capacity=wanted.failures_per_minute, per_second=wanted.failures_per_minute / 60)
         plans.append(Plan(INGRESS_FAILURES, failures))
+        logins = TokenBucket(capacity=LOGINS_PER_MINUTE, per_second=LOGINS_PER_MINUTE / 60)
+        plans.append(Plan(INGRESS_LOGINS, logins))
     observer = None
     if registry is not None:
         # Imported here: metrics come with the server, and the library works without it.

@@ -1,22 +1,18 @@
-"""Who may call: tokens, and the audit of administration."""
+"""Who may call: tokens, sessions, and the audit of administration."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from datetime import timedelta
 
 from headgate.access.gate import Gate
 from headgate.access.model import Scope, Token, digest
 from headgate.access.ports import TokenStore
+from headgate.access.sessions import Sessions
 from headgate.adapters.sql.access import SqlAccessStore
-from headgate.settings import Settings
-
-if TYPE_CHECKING:
-    pass
-
-
 from headgate.bootstrap.databases import database, embedded_url
+from headgate.settings import Settings
 
 
 @asynccontextmanager
@@ -27,6 +23,11 @@ async def access_store(settings: Settings) -> AsyncIterator[SqlAccessStore]:
         yield SqlAccessStore(shared)
     finally:
         await shared.close()
+
+
+def sessions(settings: Settings, store: SqlAccessStore, gate: Gate) -> Sessions:
+    """Who is logged in to the console."""
+    return Sessions(store.sessions, gate, timedelta(seconds=settings.http.session_seconds))
 
 
 def gate(settings: Settings, store: TokenStore) -> Gate:

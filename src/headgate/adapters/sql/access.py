@@ -11,6 +11,7 @@ from headgate.access.model import Scope, Token
 from headgate.access.ports import AuditEntry
 from headgate.adapters.sql.access_tables import admin_audit, token
 from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.sessions import SqlSessionStore
 from headgate.adapters.sql.tables import now
 from headgate.errors import Conflict, NotFound
 
@@ -20,6 +21,7 @@ class SqlAccessStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.sessions = SqlSessionStore(database)
 
     async def add(self, added: Token) -> Token:
         return await self._database.write(_add, added)

@@ -1,4 +1,4 @@
-"""The tables of access: tokens, and the audit of administration."""
+"""The tables of access: tokens, sessions, and the audit of administration."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ token = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("revoked_at", Instant),
     info={"about": "Tokens by name. digest is the SHA-256 of the secret; the secret is kept nowhere."},
+)
+
+session = sa.Table(
+    "headgate_session",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("token_name", sa.String(64), nullable=False),
+    sa.Column("seal", sa.String(64), nullable=False),
+    sa.Column("expires_at", Instant, nullable=False),
+    sa.Index("headgate_session_expires_at_ix", "expires_at"),
+    info={"about": "Who is logged in to the console. Neither the session's secret nor its token is kept."},
 )
 
 admin_audit = sa.Table(

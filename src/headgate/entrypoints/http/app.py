@@ -86,6 +86,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with AsyncExitStack() as opened:
         access = await opened.enter_async_context(bootstrap.access_store(told.settings))
         told.gate, told.audit = bootstrap.gate(told.settings, access), access
+        told.sessions = bootstrap.sessions(told.settings, access, told.gate)
         told.settings.refuse_exposure(other_tokens=bool(await told.gate.keyring()))
         told.ingress = Ingress(
             await opened.enter_async_context(bootstrap.ingress(told.settings, registry=told.registry))

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.access.model import ANYONE, Caller, needed_scope
 from headgate.entrypoints.http import problem
+from headgate.entrypoints.http.browser import refuse_other_sites, session_secret
 from headgate.entrypoints.http.problem import Problem
 from headgate.entrypoints.http.services import Services, services
 from headgate.errors import HeadgateError
@@ -19,8 +20,8 @@ MOST_HEADER_BYTES = 32 * 1024
 
 
 class AccessGuard:
-    """Lets a request pass if its bearer token has the scope it needs, or if there are no tokens at all, and if its
-    caller is within the service's own limits. No body is read before that.
+    """Lets a request pass if its bearer token, or the token its session stands for, has the scope it needs, or if there
+    are no tokens at all; and if its caller is within the service's own limits. No body is read before that.
 
     A change under `/admin` is recorded with the token's name before it is made, and with its status after: one that
     can't be recorded is not made.
@@ -53,13 +54,20 @@ class AccessGuard:
 
     async def _admitted(self, told: Services, scope: Scope) -> Caller:
         secret = _presented(scope)
-        caller = await told.gate.caller(secret)
+        session = session_secret(scope) if secret is None else None
+        if session is None:
+            caller = await told.gate.caller(secret or "")
+        else:
+            login = await told.sessions.find(session)
+            caller = None if login is None else login.caller
         if caller is None:
-            detail = "send Authorization: Bearer and a valid token"
+            detail = "send Authorization: Bearer and a valid token" if session is None else "the session has ended"
             challenge = {"WWW-Authenticate": "Bearer"}
             raise await told.ingress.failed(scope) or Problem(
                 401, "unauthorized", "Unauthorized", detail, headers=challenge
             )
+        if secret is None and scope.get("method", "GET") not in READING:
+            refuse_other_sites(scope, with_cookie=session is not None)
         await told.ingress.admit(scope, caller)
         needed = needed_scope(scope.get("method", "GET"), scope["path"])
         if needed is not None and not caller.may(needed):
@@ -98,12 +106,12 @@ async def _recorded(begin: Callable[[], Awaitable[int]], scope: Scope, receive: 
         return None
 
 
-def _presented(scope: Scope) -> str:
+def _presented(scope: Scope) -> str | None:
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = bytes(value).partition(b" ")
             return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
-    return ""
+    return None
 
 
 class HeaderLimit:

@@ -12,7 +12,7 @@ from headgate.access.model import ANYONE, Caller
 from headgate.admission import addresses, headers
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.model import Decision
-from headgate.bootstrap.front_door import INGRESS, INGRESS_FAILURES
+from headgate.bootstrap.front_door import INGRESS, INGRESS_FAILURES, INGRESS_LOGINS
 from headgate.entrypoints.http.problem import Problem
 
 EXEMPT = ("/health/", "/q/health/", "/metrics", "/q/metrics")
@@ -56,6 +56,21 @@ class Ingress:
         key = f"address:{client_address(scope)}"
         decision = await self._guesses.acquire(key, INGRESS_FAILURES)
         return None if decision.allowed else self._refusal(self._guesses, decision, key, scope)
+
+    async def logging_in(self, scope: Scope) -> None:
+        """Counts an attempt to log in, before it is known what comes of it; raises the refusal if its address has made
+        too many."""
+        if self._guesses is None:
+            return
+        key = f"address:{client_address(scope)}"
+        decision = await self._guesses.acquire(key, INGRESS_LOGINS)
+        if not decision.allowed:
+            raise self._refusal(self._guesses, decision, key, scope)
+
+    async def logged_in(self, scope: Scope) -> None:
+        """Takes the attempt back: it was not a guess."""
+        if self._guesses is not None:
+            await self._guesses.refund(f"address:{client_address(scope)}", INGRESS_LOGINS)
 
     async def _recognise(self, limiter: AsyncLimiter, scope: Scope, name: str) -> None:
         address = client_address(scope)

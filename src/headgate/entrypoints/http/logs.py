@@ -19,6 +19,10 @@ from headgate.settings import Settings
 QUIET = ("/health/", "/q/health/", "/metrics", "/q/metrics")
 """Paths that machines poll: logged at debug."""
 
+PRIVATE = ("/api", "/admin", "/console/session")
+"""Paths whose answers are for one caller: nothing on the way, the browser neither, may keep them."""
+NO_STORE = ((b"cache-control", b"no-store"),)
+
 
 def configure(settings: Settings) -> None:
     """Sends headgate's and every library's log lines to standard error in the wanted form."""
@@ -68,6 +72,7 @@ class RequestLog:
         scope.setdefault("state", {})["request_id"] = request_id.decode()
         started = time.perf_counter()
         status = 0
+        uncached = NO_STORE if scope["path"].startswith(PRIVATE) else ()
 
         async def answered(message: Message) -> None:
             nonlocal status
@@ -77,6 +82,7 @@ class RequestLog:
                     *message.get("headers", ()),
                     (b"x-request-id", request_id),
                     (b"x-content-type-options", b"nosniff"),
+                    *uncached,
                 ]
             await send(message)
 

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from headgate.access.gate import Gate
 from headgate.access.ports import AdminAudit
+from headgate.access.sessions import Sessions
 from headgate.bootstrap import Admission, Notifications, Payments
 from headgate.dispatch.queue import DispatchQueue
 from headgate.entrypoints.http.ingress import Ingress
@@ -29,6 +30,7 @@ class Services:
     probes: dict[str, Probe] = field(default_factory=dict)
     """Dependencies by name, asked by `/health/ready`."""
     gate: Gate = field(init=False)
+    sessions: Sessions = field(init=False)
     ingress: Ingress = field(default_factory=Ingress)
     audit: AdminAudit = field(init=False)
     slots: SlotScheduler = field(init=False)

@@ -1,0 +1,74 @@
+"""The console's files, as they lie in the package, and the headers that fence them in."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import NamedTuple
+
+from fastapi import APIRouter, Request, Response
+from starlette.exceptions import HTTPException
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+HEADERS = {
+    # The page brings its own style and script and talks to its own server only.
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # Asked for again each time and answered with 304 as long as it is the same: a new release shows at once.
+    "Cache-Control": "no-cache",
+}
+
+
+class File(NamedTuple):
+    """A file of the console."""
+
+    body: bytes
+    media_type: str
+    tag: str
+
+
+def _load() -> dict[str, File]:
+    found = {}
+    for entry in files(__package__).joinpath("static").iterdir():
+        _, dot, suffix = entry.name.rpartition(".")
+        body = entry.read_bytes()
+        found[entry.name] = File(body, TYPES[dot + suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    return found
+
+
+FILES = _load()
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+async def page(request: Request) -> Response:
+    """The console."""
+    return _answer(request, FILES["console.html"])
+
+
+@router.get("/console/{name}")
+async def file(request: Request, name: str) -> Response:
+    """One of the files the page is made of."""
+    if name not in FILES:
+        raise HTTPException(404)
+    return _answer(request, FILES[name])
+
+
+def _answer(request: Request, found: File) -> Response:
+    headers = {**HEADERS, "ETag": found.tag}
+    if found.tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(found.body, headers=headers, media_type=found.media_type)

@@ -1,0 +1,86 @@
+"""What only browsers do: keep a session's cookie, and tell which page a request comes from."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import Enum
+
+from starlette.types import Scope
+
+from headgate.entrypoints.http.problem import Problem
+
+COOKIE = "headgate-session"
+SECURE_COOKIE = "__Host-headgate-session"
+"""Browsers take a cookie of this prefix from nobody but the very host, and over TLS only."""
+
+
+class Origin(Enum):
+    """Whose page a request comes from."""
+
+    OWN = "own"
+    OTHER = "other"
+    UNTOLD = "untold"
+    """No browser, or one from before 2020 asking to read."""
+
+
+def origin(scope: Scope) -> Origin:
+    """Whose page made this request, by the fields that no page can set itself."""
+    site = source = host = b""
+    for name, value in scope["headers"]:
+        if name == b"sec-fetch-site":
+            site = value
+        elif name == b"origin":
+            source = value
+        elif name == b"host":
+            host = value
+    if site and site != b"same-origin":
+        return Origin.OTHER
+    if source:
+        # Only the host: behind a proxy that ends TLS the scheme differs.
+        return Origin.OWN if host and source.lower().partition(b"://")[2] == host.lower() else Origin.OTHER
+    return Origin.OWN if site else Origin.UNTOLD
+
+
+def refuse_other_sites(scope: Scope, *, with_cookie: bool) -> None:
+    """Raises 403 for a change that another site's page asks for in the user's name.
+
+    A cookie comes along by itself, so with one the browser has to say that the page is our own.
+    """
+    found = origin(scope)
+    if found is Origin.OTHER or (with_cookie and found is Origin.UNTOLD):
+        detail = "a browser's changes must come from the console itself; other programs send Authorization: Bearer"
+        raise Problem(403, "cross-site", "Cross-Site Request", detail)
+
+
+def session_secret(scope: Scope) -> str | None:
+    """The secret in the session's cookie."""
+    wanted = _name(scope).encode() + b"="
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            for pair in value.split(b";"):
+                if pair.strip().startswith(wanted):
+                    return str(pair.strip()[len(wanted) :].decode("latin-1"))
+    return None
+
+
+def session_cookie(scope: Scope, secret: str, expires_at: datetime) -> str:
+    """The `Set-Cookie` that logs in: out of reach for scripts, for other sites, and in the clear if there is TLS."""
+    seconds = max(0, int((expires_at - datetime.now(UTC)).total_seconds()))
+    return f"{_name(scope)}={secret}; Max-Age={seconds}; {_attributes(scope)}"
+
+
+def ended_cookie(scope: Scope) -> str:
+    """The `Set-Cookie` that logs out."""
+    return f"{_name(scope)}=; Max-Age=0; {_attributes(scope)}"
+
+
+def _name(scope: Scope) -> str:
+    return SECURE_COOKIE if _is_secure(scope) else COOKIE
+
+
+def _attributes(scope: Scope) -> str:
+    return "Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if _is_secure(scope) else "")
+
+
+def _is_secure(scope: Scope) -> bool:
+    return bool(scope.get("scheme") == "https")

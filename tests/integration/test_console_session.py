@@ -1,0 +1,250 @@
+"""The console's login: cookies, other sites, wrong tokens, several processes; and what each answer's headers say."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headgate import bootstrap
+from headgate.access.gate import create_token
+from headgate.entrypoints.http.app import create_app
+from headgate.settings import Settings
+
+OWN = {"Origin": "http://headgate", "Sec-Fetch-Site": "same-origin"}
+CONFIG = {"configName": "c", "maxPerWindow": 5, "windowSize": "PT1S"}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(database_url=f"sqlite:///{tmp_path / 'console.db'}")
+
+
+@asynccontextmanager
+async def client(settings: Settings, url: str = "http://headgate") -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(settings)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url) as opened,
+    ):
+        yield opened
+
+
+async def made(settings: Settings, name: str, *scopes: str) -> str:
+    async with bootstrap.access_store(settings) as store:
+        secret, _ = await create_token(store, name, scopes)
+    return secret
+
+
+async def log_in(http: httpx.AsyncClient, secret: str) -> httpx.Response:
+    return await http.post("/console/session", json={"token": secret}, headers={"Origin": str(http.base_url)})
+
+
+def as_header(http: httpx.AsyncClient) -> dict[str, str]:
+    """A client's cookies, for another client to send."""
+    return {"Cookie": "; ".join(f"{name}={value}" for name, value in http.cookies.items())}
+
+
+async def test_a_login_shows_what_its_scopes_allow_and_no_more(settings: Settings) -> None:
+    secret = await made(settings, "reader", "read")
+    async with client(settings) as http:
+        nobody = (await http.get("/console/session")).json()
+        assert nobody == {"loginRequired": True, "name": None, "scopes": [], "expiresAt": None}
+        assert (await http.get("/api/v1/forecast")).status_code == 401
+        answer = await log_in(http, secret)
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["name"], answer.json()["scopes"]) == ("reader", ["read"])
+        assert (await http.get("/console/session")).json() == answer.json()
+        assert (await http.get("/api/v1/forecast")).status_code == 200
+        slot = {"eventId": "e", "requestedTime": "2027-03-01T16:00:00Z"}
+        refused = await http.post("/api/v1/slots", json=slot, headers=OWN)
+        assert refused.status_code == 403
+        assert "scope assign" in refused.json()["detail"]
+        refused = await http.get("/admin/plans")
+        assert refused.status_code == 403
+        assert "scope admin" in refused.json()["detail"]
+
+
+async def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(settings: Settings) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        cookie = (await log_in(http, secret)).headers["set-cookie"]
+        pattern = r"headgate-session=[\w-]{43}; Max-Age=(43200|43199|43198); Path=/; HttpOnly; SameSite=Strict"
+        assert re.fullmatch(pattern, cookie), cookie
+        assert secret not in cookie
+    async with client(settings, "https://headgate") as http:
+        cookie = (await log_in(http, secret)).headers["set-cookie"]
+        assert cookie.startswith("__Host-headgate-session=")
+        assert cookie.endswith("; Path=/; HttpOnly; SameSite=Strict; Secure")
+        assert (await http.get("/admin/plans")).status_code == 200
+
+
+async def test_changes_are_recorded_under_the_tokens_name(settings: Settings) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        await log_in(http, secret)
+        assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=OWN)).status_code == 200
+        [entry] = (await http.get("/admin/audit")).json()
+        assert (entry["caller"], entry["path"], entry["status"]) == ("operator", "/admin/rate-limit/config", 200)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://headgate.evil.example"},
+        {"Origin": "http://headgate:81"},
+        {"Origin": "http://["},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "none"},
+        {"Origin": "http://headgate", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin"},
+    ],
+)
+async def test_another_sites_page_changes_nothing_with_our_cookie(settings: Settings, headers: dict[str, str]) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        await log_in(http, secret)
+        for method, path in (
+            ("POST", "/admin/rate-limit/config"),
+            ("PUT", "/admin/plans/p"),
+            ("DELETE", "/api/v1/slots/e"),
+            ("PATCH", "/admin/dispatch/PAYMENT"),
+            ("DELETE", "/console/session"),
+        ):
+            refused = await http.request(method, path, headers=headers)
+            assert (refused.status_code, refused.json()["type"]) == (403, "urn:headgate:problem:cross-site"), method
+        assert (await http.get("/admin/audit")).json() == []
+        bearer = {"Authorization": f"Bearer {secret}", **headers}
+        assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=bearer)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://headgate"}, {"Sec-Fetch-Site": "same-origin"}, {**OWN}, {"Origin": "https://HEADGATE"}],
+)
+async def test_our_own_page_may(settings: Settings, headers: dict[str, str]) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        await log_in(http, secret)
+        assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=headers)).status_code == 200
+
+
+async def test_without_tokens_nobody_logs_in_and_other_sites_still_change_nothing(settings: Settings) -> None:
+    async with client(settings) as http:
+        session = (await http.get("/console/session")).json()
+        assert (session["loginRequired"], session["name"], session["expiresAt"]) == (False, "anyone", None)
+        assert (await log_in(http, "anything")).json() == session
+        assert "set-cookie" not in (await log_in(http, "anything")).headers
+        crossing = {"Origin": "http://evil.example"}
+        assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=crossing)).status_code == 403
+        assert (await http.post("/admin/rate-limit/config", json=CONFIG)).status_code == 200
+
+
+async def test_logging_out_ends_the_session_in_every_process(settings: Settings) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http, client(settings) as other:
+        await log_in(http, secret)
+        stolen = as_header(http)
+        assert (await other.get("/admin/plans", headers=stolen)).status_code == 200
+        ended = await http.delete("/console/session", headers=OWN)
+        assert ended.status_code == 204
+        assert ended.headers["set-cookie"].startswith("headgate-session=; Max-Age=0; Path=/; HttpOnly")
+        assert not http.cookies
+        for each in (http, other):
+            refused = await each.get("/admin/plans", headers=stolen)
+            assert refused.status_code == 401
+            assert "session has ended" in refused.json()["detail"]
+
+
+async def test_a_revoked_token_ends_its_sessions_with_the_next_request(settings: Settings) -> None:
+    secret = await made(settings, "operator", "admin")
+    await made(settings, "other", "admin")
+    async with client(settings) as http, client(settings) as other:
+        await log_in(http, secret)
+        cookies = as_header(http)
+        for each in (http, other):
+            assert (await each.get("/admin/plans", headers=cookies)).status_code == 200
+        async with bootstrap.access_store(settings) as store:
+            await store.revoke("operator")
+        for each in (http, other):
+            assert (await each.get("/admin/plans", headers=cookies)).status_code == 401
+            assert (await each.get("/console/session", headers=cookies)).json()["name"] is None
+
+
+async def test_sessions_expire(settings: Settings) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        await log_in(http, secret)
+        assert (await http.get("/admin/plans")).status_code == 200
+        with sqlite3.connect(settings.database_url.removeprefix("sqlite:///")) as database:
+            database.execute("UPDATE headgate_session SET expires_at = '2026-01-01 00:00:00.000000'")
+        database.close()
+        assert (await http.get("/admin/plans")).status_code == 401
+
+
+async def test_a_cookie_that_was_tampered_with_is_worth_nothing(settings: Settings) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        await log_in(http, secret)
+        good = http.cookies["headgate-session"]
+        http.cookies.clear()
+        for value in (good[:-1], good + "A", good.swapcase(), secret, "", "operator", "a=b", "\xff".encode().hex()):
+            cookie = {"Cookie": f"theme=dark; headgate-session={value}"}
+            assert (await http.get("/admin/plans", headers=cookie)).status_code == 401, value
+        assert (await http.get("/admin/plans", headers={"Cookie": f"a=b; headgate-session={good}"})).status_code == 200
+        # A token that is wrong is wrong, whatever cookie comes with it.
+        wrong = {"Cookie": f"headgate-session={good}", "Authorization": "Bearer wrong"}
+        assert (await http.get("/admin/plans", headers=wrong)).status_code == 401
+
+
+async def test_guessing_is_slowed_down_and_the_owner_is_not_locked_out_by_logging_in_often(settings: Settings) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        for _ in range(15):
+            assert (await log_in(http, secret)).status_code == 200
+        for _ in range(10):
+            refused = await log_in(http, "wrong")
+            assert refused.status_code == 401
+            assert refused.headers["content-type"] == "application/problem+json"
+        for guess in ("wrong", secret):
+            refused = await log_in(http, guess)
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"token": 5}, {"token": ""}, {"token": "x" * 513}, {"token": "x", "remember": True}, [], {"token": None}],
+)
+async def test_a_login_that_makes_no_sense_is_refused(settings: Settings, body: object) -> None:
+    await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        assert (await http.post("/console/session", json=body)).status_code == 400
+        half = await http.post(
+            "/console/session", content=rb'{"token": "\ud800"}', headers={"Content-Type": "application/json"}
+        )
+        assert half.status_code == 401
+        assert (await http.post("/console/session", data={"token": "x"})).status_code == 415
+
+
+async def test_no_secret_is_logged(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        await log_in(http, secret)
+        session = http.cookies["headgate-session"]
+        await log_in(http, "a-wrong-token")
+        await http.get("/admin/plans")
+    written = "".join(capsys.readouterr())
+    assert "logged in" in written
+    assert "login refused" in written
+    for hidden in (secret, session, "a-wrong-token"):
+        assert hidden not in written
