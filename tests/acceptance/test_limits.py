@@ -221,7 +221,7 @@ def test_odd_names_and_keys_on_postgresql(tmp_path: Path, postgres_url: str) -> 
             assert ask(client, "acquire", key, "größe/a b").status_code == 400
 
 
-async def test_redis_down_is_what_the_plan_says(tmp_path: Path, own_redis: RedisServer) -> None:
+async def test_peer_bug_11_redis_down_is_what_the_plan_says(tmp_path: Path, own_redis: RedisServer) -> None:
     with Service(tmp_path, HEADGATE_REDIS_URL=own_redis.url) as service, service.client() as client:
         for policy in ("open", "closed", "fallback"):
             assert client.put(f"/admin/plans/{policy}", json=HOUR | {"onError": policy}).status_code == 200

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 
+from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.admission.ports import AsyncLimitStore, LimitStore
 from headgate.bootstrap import slot_store
 from headgate.bootstrap.limit_stores import async_limit_store, limit_store
@@ -17,6 +19,9 @@ from headgate.testing.availability import available
 from headgate.testing.plugin import SHARED
 from headgate.testing.servers.postgres import PostgresDatabases
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
+
+if TYPE_CHECKING:
+    from headgate.testing.servers.redis_sentinel import RedisSentinel
 
 SLOT_STORES = ["memory", "sqlite", "postgresql", "oracle"]
 
@@ -43,6 +48,13 @@ async def slots(request: pytest.FixtureRequest) -> AsyncIterator[SlotStore]:
 
 
 @pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop that awaited stores of a module live on."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
 def redis_location(pytestconfig: pytest.Config) -> Iterator[str]:
     """A database in the shared Redis, for all tests of a module; they keep apart by their keys."""
     shared = pytestconfig.stash[SHARED]
@@ -53,14 +65,19 @@ def redis_location(pytestconfig: pytest.Config) -> Iterator[str]:
     shared.return_database(number)
 
 
-@pytest.fixture(scope="module")
-def sentinel_location() -> Iterator[str]:
-    """A set of sentinels for all tests of a module."""
+@pytest.fixture(scope="session")
+def sentinel_group() -> Iterator[RedisSentinel]:
+    """A set of sentinels for all tests that do not break it."""
     with available("redis"):
         from headgate.testing.servers.redis_sentinel import RedisSentinel
 
         with RedisSentinel(durable=False) as group:
-            yield group.url
+            yield group
+
+
+@pytest.fixture(scope="module")
+def sentinel_location(sentinel_group: RedisSentinel) -> str:
+    return sentinel_group.url
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +103,16 @@ def _awaited(url: str, runner: asyncio.Runner) -> Iterator[AsyncLimitStore]:
     store = async_limit_store(url, deadline=30)
     yield store
     runner.run(store.close())
+
+
+@pytest.fixture(scope="module")
+def memory_limit_store() -> MemoryLimitStore:
+    return MemoryLimitStore()
+
+
+@pytest.fixture(scope="module")
+def async_memory_limit_store() -> AsyncMemoryLimitStore:
+    return AsyncMemoryLimitStore()
 
 
 @pytest.fixture(scope="module")

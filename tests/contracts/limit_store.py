@@ -27,14 +27,14 @@ T0 = 1_800_000_000_000_000
 """A time in 2027, for stores that check what they are given."""
 
 
-class _Blocking:
+class Blocking:
     """An awaited store, called as a blocking one, on an event loop of its own."""
 
     def __init__(self, store: AsyncLimitStore, runner: asyncio.Runner) -> None:
-        self._store, self._runner = store, runner
+        self.awaited, self._runner = store, runner
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._store, name)
+        method = getattr(self.awaited, name)
 
         def call(*args: Any, **options: Any) -> Any:
             return self._runner.run(method(*args, **options))
@@ -44,7 +44,7 @@ class _Blocking:
 
 def blocking(store: LimitStore | AsyncLimitStore, runner: asyncio.Runner) -> LimitStore:
     """`store` as a blocking one; an awaited store must have been made on `runner`'s loop."""
-    return _Blocking(store, runner) if inspect.iscoroutinefunction(store.decide) else store  # type: ignore[return-value]
+    return Blocking(store, runner) if inspect.iscoroutinefunction(store.decide) else store  # type: ignore[return-value]
 
 
 limits = st.integers(1, 8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 from uuid import uuid4
@@ -12,11 +11,11 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
+from headgate.adapters.memory.limits import MemoryLimitStore
 from headgate.admission.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
 from headgate.admission.ports import Hold, LimitStore
 from headgate.testing import FakeClock
-from tests.contracts.limit_store import START, T0, Replay, blocking, histories
+from tests.contracts.limit_store import START, T0, Blocking, Replay, blocking, histories
 
 STORES: list[Any] = [
     "memory",
@@ -31,7 +30,7 @@ STORES: list[Any] = [
         for call in ("", "async_")
     ),
 ]
-"""Each has a fixture `<name>_limit_store`, here or in `conftest.py`."""
+"""Each has a fixture `<name>_limit_store` in `conftest.py`."""
 
 SPECS: list[Spec] = [
     TokenBucket(10, Fraction(10, 60)),
@@ -39,23 +38,6 @@ SPECS: list[Spec] = [
     SlidingWindow(10, "PT1M"),
     SlidingLog(10, "PT1M"),
 ]
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    """The event loop that awaited stores of this module live on."""
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def memory_limit_store() -> MemoryLimitStore:
-    return MemoryLimitStore()
-
-
-@pytest.fixture(scope="module")
-def async_memory_limit_store() -> AsyncMemoryLimitStore:
-    return AsyncMemoryLimitStore()
 
 
 @pytest.fixture(scope="module", params=STORES)
@@ -122,6 +104,20 @@ def test_peer_bug_07_time_that_goes_back_gives_no_second_quota(store: LimitStore
         assert not store.decide([charge], now_us=T0 - back).allowed
 
 
+@pytest.mark.parametrize("cost", [2, 3])
+def test_peer_bug_08_who_waits_as_told_is_admitted(store: LimitStore, key: str, ten_a_minute: Rule, cost: int) -> None:
+    charge, now, denials = [Charge(key, ten_a_minute, cost)], T0, 0
+    for _ in range(30):
+        now += 137_911
+        told = store.decide(charge, now_us=now)
+        if not told.allowed:
+            denials += 1
+            early, now = now + told.retry_after_us - 1, now + told.retry_after_us
+            assert not store.decide(charge, spend=False, now_us=early).allowed
+            assert store.decide(charge, now_us=now).allowed
+    assert denials >= 2
+
+
 def test_peer_bug_12_limit_lowered_or_raised_in_flight(store: LimitStore, key: str) -> None:
     plan = f"moving{key}"
     for ten, twenty, five in (
@@ -147,21 +143,30 @@ def test_peer_bug_12_algorithm_changed_on_a_live_key(store: LimitStore, key: str
                 assert store.decide([Charge(key, Rule(plan, other))], spend=False, now_us=T0).remaining == 10
 
 
-def test_peer_bug_13_races(store: LimitStore, key: str) -> None:
-    if type(store).__name__ == "_Blocking":
-        pytest.skip("an awaited store is called from one loop")
-    rule = Rule(f"race{key}", TokenBucket(300, 1))
+def test_peer_bug_13_races(store: LimitStore, key: str, runner: asyncio.Runner) -> None:
+    """Callers of one store at once: threads, or tasks of one loop. (Several stores at once: `test_peer_bugs.py`.)"""
+    rule = Rule(f"race{key}", TokenBucket(301, 1))
     admitted: list[int] = []
 
     def caller() -> None:
         admitted.append(sum(store.decide([Charge(key, rule)], now_us=T0).allowed for _ in range(150)))
 
-    threads = [threading.Thread(target=caller) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sum(admitted) == 300
+    async def task() -> None:
+        admitted.append(sum([(await awaited.decide([Charge(key, rule)], now_us=T0)).allowed for _ in range(150)]))
+
+    async def tasks() -> None:
+        await asyncio.gather(*(task() for _ in range(4)))
+
+    if isinstance(store, Blocking):
+        awaited = store.awaited
+        runner.run(tasks())
+    else:
+        threads = [threading.Thread(target=caller) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sum(admitted) == 301
 
 
 def test_a_shadow_is_counted_and_never_denies(store: LimitStore, key: str, ten_a_minute: Rule) -> None:

@@ -113,27 +113,11 @@ def test_what_was_given_back_entirely_is_not_kept(store: RedisLimitStore, client
     assert client.dbsize() == 0
 
 
-def test_peer_bug_06_noscript_heals_and_is_decided_once(store: RedisLimitStore, client: redis.Redis) -> None:
-    for call in range(1, 4):
-        client.script_flush()
-        assert store.decide([Charge("k", MINUTE)]).remaining == 1000 - call
-    assert calls_of(client, "eval") >= 3
-
-
 async def test_peer_bug_06_noscript_for_a_whole_packet(awaited: AsyncRedisLimitStore, client: redis.Redis) -> None:
     await awaited.decide([Charge("k", MINUTE)])
     client.script_flush()
     decisions = await asyncio.gather(*(awaited.decide([Charge("k", MINUTE)]) for _ in range(50)))
     assert sorted(decision.remaining for decision in decisions) == list(range(949, 999))
-
-
-def test_peer_bug_07_clock_skew(store: RedisLimitStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = Rule("log", SlidingLog(3, "PT1M"))
-    assert all(store.decide([Charge("k", rule)]) for _ in range(3))
-    real, real_ns = time.time, time.time_ns
-    monkeypatch.setattr(time, "time", lambda: real() + 61)
-    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 61 * 10**9)
-    assert not store.decide([Charge("k", rule)])
 
 
 def test_peer_bug_12_a_key_that_holds_something_else(store: RedisLimitStore, client: redis.Redis) -> None:

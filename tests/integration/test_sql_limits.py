@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -122,37 +121,6 @@ async def test_a_row_that_vanishes_under_a_caller_is_made_again(postgres_url: st
         assert (await store.decide([Charge("k", HOUR)])).remaining == left
         await database.write(lambda connection: connection.execute(sa.delete(limit_state)))
     await database.close()
-    await store.close()
-
-
-async def test_peer_bug_07_clock_skew(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = AsyncSqlLimitStore(postgres_url, deadline=60)
-    rule = Rule("log", SlidingLog(3, "PT1M"))
-    for _ in range(3):
-        assert await store.decide([Charge("k", rule)])
-    real = time.time_ns
-    monkeypatch.setattr(time, "time_ns", lambda: real() + 61 * 10**9)
-    assert not await store.decide([Charge("k", rule)])
-    await store.close()
-
-
-async def test_peer_bug_10_the_event_loop_goes_on_meanwhile(url: str) -> None:
-    store = AsyncSqlLimitStore(url, deadline=60)
-    await store.decide([Charge("k", HOUR)])
-    turns, done = 0, False
-
-    async def others() -> None:
-        nonlocal turns
-        while not done:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(others())
-    for _ in range(20):
-        await store.decide([Charge("k", HOUR)])
-    done = True
-    await task
-    assert turns > 40
     await store.close()
 
 

@@ -45,7 +45,7 @@ def test_a_pass_tells_the_policy_and_what_is_left() -> None:
     assert fields(decision, [GOLD]) == [("RateLimit-Policy", '"gold";q=10;w=10'), ("RateLimit", '"gold";r=9;t=1')]
 
 
-def test_peer_bug_8_several_plans_are_items_of_one_list() -> None:
+def test_peer_bug_08_several_plans_are_items_of_one_list() -> None:
     decision = Book().acquire(Charge("k", GOLD), Charge("k", DAILY))
     assert fields(decision, [GOLD, DAILY]) == [
         ("RateLimit-Policy", '"gold";q=10;w=10, "daily";q=1000;w=86400'),
@@ -53,7 +53,7 @@ def test_peer_bug_8_several_plans_are_items_of_one_list() -> None:
     ]
 
 
-def test_peer_bug_8_retry_after_is_on_denials_only() -> None:
+def test_peer_bug_08_retry_after_is_on_denials_only() -> None:
     book = Book()
     for _ in range(10):
         assert "Retry-After" not in dict(fields(book.acquire(Charge("k", GOLD)), [GOLD]))
@@ -72,7 +72,7 @@ def test_peer_bug_8_retry_after_is_on_denials_only() -> None:
     ],
 )
 @pytest.mark.parametrize("cost", [1, 2, 3])
-def test_peer_bug_8_who_waits_as_told_is_admitted(spec: Spec, cost: int) -> None:
+def test_peer_bug_08_who_waits_as_told_is_admitted(spec: Spec, cost: int) -> None:
     rule, book, now, denials = Rule("p", spec), Book(), START, 0
     for _ in range(30):
         now += 137_911

@@ -36,7 +36,7 @@ def test_a_header_is_a_key_whatever_its_case() -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": ""}])
-def test_peer_bug_9_a_missing_key_is_an_error_or_an_explicit_choice(headers: dict[str, str]) -> None:
+def test_peer_bug_09_a_missing_key_is_an_error_or_an_explicit_choice(headers: dict[str, str]) -> None:
     request = Request(headers)
     with pytest.raises(InvalidInput, match="send the header X-API-Key"):
         header("X-API-Key")(request)
@@ -108,7 +108,7 @@ def test_what_has_no_stable_text_is_no_key(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["X-API-Key", None, 3])
-def test_peer_bug_9_a_constant_is_no_key_by_mistake(wrong: Any) -> None:
+def test_peer_bug_09_a_constant_is_no_key_by_mistake(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="everyone"):
         key_from(wrong)
 
@@ -163,7 +163,7 @@ def test_the_prefix_of_ipv6_addresses_can_be_chosen() -> None:
     assert client_address(ipv6_prefix=128)(Request(peer="2001:db8:1:2::1")) == "2001:db8:1:2::1"
 
 
-def test_peer_bug_9_a_forwarded_address_is_believed_only_from_a_trusted_proxy() -> None:
+def test_peer_bug_09_a_forwarded_address_is_believed_only_from_a_trusted_proxy() -> None:
     forged = {"x-forwarded-for": "203.0.113.1", "forwarded": "for=203.0.113.2"}
     assert client_address()(Request(forged)) == "198.51.100.7"
     assert client_address(trusted_proxies=["10.0.0.0/8"])(Request(forged)) == "198.51.100.7"
@@ -218,7 +218,7 @@ def test_the_forwarded_header_is_read(value: str, key: str) -> None:
 
 @pytest.mark.parametrize("forged", ['for=6.6.6.6;x="', 'for="', 'for="6.6.6.6'])
 @pytest.mark.parametrize("written", ["for=192.0.2.43", 'for="[2001:db8::1]"', 'for=192.0.2.43;host="a.example"'])
-def test_peer_bug_9_an_open_quote_does_not_hide_what_the_proxy_wrote(forged: str, written: str) -> None:
+def test_peer_bug_09_an_open_quote_does_not_hide_what_the_proxy_wrote(forged: str, written: str) -> None:
     resolver = client_address(trusted_proxies=["10.0.0.0/8"], forwarded="Forwarded")
     with pytest.raises(InvalidInput, match="address is unknown"):
         resolver(Request({"forwarded": f"{forged}, {written}"}, peer="10.0.0.1"))
