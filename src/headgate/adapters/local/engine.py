@@ -146,6 +146,7 @@ class LocalEngine:
         """Runs the item at its time; the result says whom to tell."""
         outcomes, request, item_type = self._outcomes, run.request, run.claim.item_type
         try:
+            context = json.loads(request.context_json)
             delay = request.start_delay.total_seconds()
             if delay > 0:
                 await asyncio.sleep(delay)
@@ -153,7 +154,7 @@ class LocalEngine:
                 if not await self._may_begin(item_type, request.config.admission_plan):
                     return lambda: outcomes.released(run.claim, "the kill switch was off at its time")
                 run.begun = True
-                await run.execute(run.claim.item_id, json.loads(request.context_json))
+                await run.execute(run.claim.item_id, context)
         except asyncio.CancelledError:
             if not self._closing:
                 raise
@@ -170,14 +171,19 @@ class LocalEngine:
             return False
         if plan is None:
             return True
-        admission = asyncio.ensure_future(self._guard.admit(plan, item_type))
         switch = asyncio.ensure_future(self._switched_off(item_type))
         try:
-            await asyncio.wait({admission, switch}, return_when=asyncio.FIRST_COMPLETED)
-            (admission if admission.done() else switch).result()
-            return admission.done()
+            async with asyncio.timeout(None) as patience:
+                switch.add_done_callback(lambda _: _end(patience))
+                # Awaited right here: a task of its own would end some turns of the loop before the call begins.
+                await self._guard.admit(plan, item_type)
+            return True
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            switch.result()
+            return False
         finally:
-            admission.cancel()
             switch.cancel()
 
     async def _switched_off(self, item_type: str) -> None:
@@ -233,6 +239,11 @@ class LocalEngine:
             # Lost to another dispatcher, which runs it by now: stop, unless only the report is missing.
             if not held and not run.executed and run.claim == claim and run.task is not None:
                 run.task.cancel()
+
+
+def _end(patience: asyncio.Timeout) -> None:
+    with contextlib.suppress(RuntimeError):  # it is over already
+        patience.reschedule(asyncio.get_running_loop().time())
 
 
 def _beat_of(request: StartRequest) -> float:
