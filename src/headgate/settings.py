@@ -268,8 +268,10 @@ def is_loopback(host: str) -> bool:
 
 def masked(url: str) -> str:
     """A URL fit for eyes and logs: its passwords are stars."""
+    if "://" not in url:
+        return "***"
     url = re.sub(r"(://[^:@/?#]*):\S*@", r"\1:***@", url)
-    url = re.sub(r"(https?://)[^:@/?#]+@", r"\1***@", url)
+    url = re.sub(r"((?:https?|rediss?[+a-z]*)://)[^:@/?#]+@", r"\1***@", url)
     return re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token|key|sig|auth)[^=&]*)=[^&#]*", r"\1=***", url)
 
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.adapters.redis.url import RedisUrl
+from headgate.adapters.sql.engine import Database
 from headgate.errors import ConfigurationError
 from headgate.settings import Settings, is_loopback, masked, unknown_variables
 
@@ -121,6 +123,9 @@ def test_loopback(host: str, loopback: bool) -> None:
         ("postgresql://u:p@h/x", "postgresql://u:***@h/x"),
         ("postgresql://u:p/w@x@h:5/x", "postgresql://u:***@h:5/x"),
         ("redis://:p@h", "redis://:***@h"),
+        ("redis://p@h", "redis://***@h"),
+        ("https://t@h/x?key=k", "https://***@h/x?key=***"),
+        ("p", "***"),
         ("postgresql://h/x?password=p&a=b", "postgresql://h/x?password=***&a=b"),
         ("sqlite:///headgate.db", "sqlite:///headgate.db"),
     ],
@@ -156,3 +161,33 @@ def test_every_setting_is_documented_with_its_default() -> None:
             shown = str(default).lower() if isinstance(default, bool) else str(default)
             expected[variable] = "" if default is None else shown
     assert documented == expected, "docs/reference/settings.md and settings.py differ: add or change its row"
+
+
+def test_what_others_write_is_redacted() -> None:
+    settings = Settings(
+        database_url="postgresql://me:p%40ss-word@db/x?sslpassword=k3y-word",
+        redis_url="redis://:r3dis-word@r",
+        api_token="t0ken-word",  # type: ignore[arg-type]
+        sms={"webhook_url": "https://us3r-word:pw-word@sms/hook?sig=s1g-word&v=1"},  # type: ignore[arg-type]
+    )
+    told = "p@ss-word p%40ss-word k3y-word r3dis-word t0ken-word us3r-word pw-word s1g-word v=1 me db"
+    assert settings.redacted(told) == " ".join(["***"] * 8) + " v=1 me db"
+    for secret in ("p%40ss-word", "t0ken-word", "r3dis-word", "s1g-word"):
+        assert secret not in repr(settings)
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:h4lf@s3cret@h/d", "postgresql://u:s3cret@h:port/d", "s3cret"])
+def test_an_unreadable_database_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Database(url)
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:h4lf/s3cret@h", "redis://:h4lf?s3cret@h", "redis://s3cret@h", "s3cret", "redis://:s3cret@h:port"]
+)
+def test_an_unreadable_redis_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        RedisUrl.parse(url)
+    assert "s3cret" not in str(refused.value)
+    assert "h4lf" not in str(refused.value)

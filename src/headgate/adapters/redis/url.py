@@ -80,6 +80,8 @@ class RedisUrl:
         rest, _, query = rest.partition("?")
         place, _, path = rest.partition("/")
         credentials, _, hosts = place.rpartition("@")
+        if "@" in path + query and not credentials:
+            raise _wrong("write the signs / ? # in a user's name or password as %2F %3F %23")
         options = _options(query)
         steps = [unquote(step) for step in path.split("/") if step]
         service = ""

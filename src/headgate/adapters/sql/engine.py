@@ -43,10 +43,13 @@ def database_url(text: str) -> URL:
     """The SQLAlchemy URL for what a user typed: `sqlite:///x.db`, `postgresql://…`, `oracle://…`."""
     try:
         url = sa.make_url(text)
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):
         raise ConfigurationError(
             "database_url", "not a database URL; write for example sqlite:///headgate.db or postgresql://host/name"
         ) from None
+    if "@" in (url.host or ""):
+        # Said before a driver says it cannot find that host, and with it half a password.
+        raise ConfigurationError("database_url", "write the sign @ in a user's name or password as %40")
     family = url.drivername.partition("+")[0]
     if family not in _DRIVERS:
         raise ConfigurationError(

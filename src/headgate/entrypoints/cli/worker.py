@@ -51,7 +51,10 @@ def worker(
         raise ConfigurationError(
             "ROLE", f"{role} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
         )
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Libraries are heard when something is wrong only: httpx tells every URL it calls, and a provider's is a secret.
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    logging.basicConfig(level=max(level, logging.WARNING), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("headgate").setLevel(level)
     run(_work(settings, role, None if metrics_port is None else _metrics(settings.host, metrics_port)))
     if settings.temporal_address is not None:
         end_process()

@@ -1,0 +1,300 @@
+"""No secret is shown: not in a log of any form and level, an answer, a metric, nor in what a command prints.
+
+One whole run per form of the log: a service on PostgreSQL and Redis with passwords, a provider whose URL is a secret,
+a worker, commands; good calls and bad ones on every route, outages of both stores; then everything that was written is
+searched for every secret that was used, also as URLs and HTTP write it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import psycopg
+import pytest
+
+from headgate.testing import eventually
+from headgate.testing.servers.postgres import PostgresServer
+from headgate.testing.servers.redis import RedisServer
+from tests.acceptance.service import Service, command, environment, run
+
+# Signs that URLs must escape, so that both forms are searched for.
+SECRETS = {
+    "api token": "api~T0ken/0f+the=run",
+    "admin token": "adm1n~T0ken/0f+the=run",
+    "wrong token": "wr0ng~T0ken/0f+the=run",
+    "database password": "d8base/P4ss+word",
+    "wrong database password": "wr0ng-d8base/P4ss+word",
+    "redis password": "r3dis/P4ss+word",
+    "wrong redis password": "wr0ng-r3dis/P4ss+word",
+    "provider user": "pr0vider/us3r+name",
+    "provider password": "pr0vider/P4ss+word",
+    "provider option": "pr0vider/t0ken+option",
+    "provider path": "pr0viderPathT0ken",
+    "bank password": "b4nk/P4ss+word",
+    "temporal key": "t3mporal/k3y+of-the-run",
+}
+
+
+def forms(secret: str) -> set[str]:
+    """How a secret might be written."""
+    plain = secret.encode()
+    return {
+        secret,
+        quote(secret, safe=""),
+        quote(secret),
+        base64.b64encode(plain).decode().rstrip("="),
+        base64.urlsafe_b64encode(plain).decode().rstrip("="),
+        hashlib.sha256(plain).hexdigest(),
+    }
+
+
+class Shown:
+    """Everything a run has shown to anybody, by where."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[str, str]] = []
+
+    def add(self, where: str, text: str) -> None:
+        self._parts.append((where, text))
+
+    def answer(self, answer: httpx.Response) -> httpx.Response:
+        told = "\n".join(f"{name}: {value}" for name, value in answer.headers.items())
+        self.add(f"answer to {answer.request.method} {answer.request.url.path}", f"{told}\n{answer.text}")
+        return answer
+
+    def command(self, ended: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+        self.add(f"output of {ended.args}", ended.stdout + ended.stderr)
+        return ended
+
+    def leaks(self, secrets: dict[str, str]) -> list[str]:
+        found = []
+        for where, text in self._parts:
+            for name, secret in secrets.items():
+                for form in forms(secret):
+                    if form in text:
+                        at = text.index(form)
+                        found.append(f"{name} in {where}: {text[max(0, at - 200) : at + len(form) + 50]!r}")
+        return found
+
+
+@contextmanager
+def provider() -> Iterator[tuple[str, list[str]]]:
+    """Takes every payment, and of messages refuses one after the other; tells which came."""
+    messages: list[str] = []
+
+    class Provider(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if b"messageId" in body:
+                messages.append(self.path)
+            self.send_response(500 if len(messages) % 2 else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}", messages
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def with_password(server: PostgresServer) -> str:
+    """Gives the database a user with a password; its URL."""
+    hba = server.directory / "data" / "pg_hba.conf"
+    hba.write_text("host all guarded all scram-sha-256\n" + hba.read_text())
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE guarded LOGIN SUPERUSER PASSWORD '{SECRETS['database password']}'")
+        connection.execute("SELECT pg_reload_conf()")
+    return f"postgresql://guarded:{quoted('database password')}@{server.address}/postgres"
+
+
+def quoted(name: str) -> str:
+    return quote(SECRETS[name], safe="")
+
+
+PARTY = {"name": "Ada", "iban": "DE89370400440532013000"}
+BODIES: list[dict[str, Any]] = [
+    {},
+    {"eventId": "e-1", "requestedTime": "2027-01-01T00:00:00Z"},
+    {"events": [{"eventId": "e-2", "requestedTime": "2027-01-01T00:00:00Z"}]},
+    {"configName": "default", "maxPerWindow": 50, "windowSize": "PT4S"},
+    {"algorithm": "token_bucket", "capacity": 5, "perSecond": 1},
+    {"key": "somebody", "plans": ["x"]},
+    {"userId": 7, "rateLimit": 1000, "timeWindow": 5},
+    {"userId": 7, "message": "hello"},
+    {
+        "paymentId": "pay-1",
+        "amount": "12.34",
+        "currency": "EUR",
+        "payer": PARTY,
+        "payee": PARTY,
+        "executeAt": "2026-01-01T00:00:00Z",
+    },
+    {"enabled": True},
+    {"ids": ["nobody"]},
+]
+
+
+def credentials() -> list[dict[str, str]]:
+    wrong, right = SECRETS["wrong token"], SECRETS["admin token"]
+    basic = base64.b64encode(f"user:{wrong}".encode()).decode()
+    return [
+        {},
+        {"Authorization": f"Bearer {wrong}"},
+        {"Authorization": f"Basic {basic}"},
+        {"Authorization": f"{right}"},
+        {"Authorization": f"Bearer{right}"},
+        {"Authorization": f"Token {right}", "X-Api-Key": right},
+        {"Authorization": f"Bearer {SECRETS['api token']}"},
+        {"Authorization": f"Bearer {right}"},
+    ]
+
+
+def call_everything(http: httpx.Client, shown: Shown) -> set[int]:
+    """Every route: each way to present a token, and every body with the right one."""
+    statuses = set()
+    ways = credentials()
+    for path, operations in shown.answer(http.get("/openapi.json")).json()["paths"].items():
+        for method, operation in operations.items():
+            url = re.sub(r"{item_type}|{itemType}", "PAYMENT", path)
+            url = re.sub(r"{[^}]*}", "x", url)
+            bodies: list[dict[str, Any] | None] = list(BODIES) if "requestBody" in operation else [None]
+            for headers in ways[:-1]:
+                statuses.add(shown.answer(http.request(method, url, json=bodies[0], headers=headers)).status_code)
+            for body in bodies:
+                statuses.add(shown.answer(http.request(method, url, json=body, headers=ways[-1])).status_code)
+    # Secrets where nobody should put them.
+    right = SECRETS["admin token"]
+    shown.answer(http.get("/api/v1/slots/x", params={"token": right, "access_token": right}))
+    shown.answer(http.get("/", headers=ways[-1]))
+    shown.answer(http.get("/docs"))
+    return statuses
+
+
+def few_calls(http: httpx.Client, shown: Shown) -> set[int]:
+    """One of each kind that needs a store."""
+    headers = credentials()[-1]
+    asked = [
+        ("GET", "/health/ready", None),
+        ("POST", "/api/v1/slots", BODIES[1]),
+        ("POST", "/api/v1/limits/acquire", BODIES[5]),
+        ("POST", "/api/send", BODIES[7]),
+        ("POST", "/api/v1/payments", BODIES[8]),
+        ("POST", "/admin/rate-limit/config", BODIES[3]),
+        ("GET", "/admin/audit", None),
+        ("GET", "/metrics", None),
+    ]
+    return {
+        shown.answer(http.request(method, path, json=body, headers=headers)).status_code for method, path, body in asked
+    }
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_secret_is_ever_shown(
+    tmp_path: Path, own_postgres: PostgresServer, own_redis: RedisServer, form: str
+) -> None:
+    shown = Shown()
+    database_url = with_password(own_postgres)
+    with own_redis.client() as client:
+        client.execute_command("ACL", "SETUSER", "guarded", "on", f">{SECRETS['redis password']}", "~*", "&*", "+@all")
+        client.config_rewrite()
+    with provider() as (address, messages):
+        userinfo = f"{quoted('provider user')}:{quoted('provider password')}"
+        option = quoted("provider option")
+        settings = {
+            "HEADGATE_DATABASE_URL": database_url,
+            "HEADGATE_REDIS_URL": f"redis://guarded:{quoted('redis password')}@{own_redis.address}/0",
+            "HEADGATE_SMS_WEBHOOK_URL": f"http://{userinfo}@{address}/{SECRETS['provider path']}?v={option}",
+            "HEADGATE_PAYMENTS_DOWNSTREAM_URL": f"http://bank:{quoted('bank password')}@{address}",
+            "HEADGATE_API_TOKEN": SECRETS["api token"],
+            "HEADGATE_ADMIN_TOKEN": SECRETS["admin token"],
+            "HEADGATE_TEMPORAL_API_KEY": SECRETS["temporal key"],
+            "HEADGATE_SMS_SENDER": "worker",
+            "HEADGATE_LOG_LEVEL": "debug",
+            "HEADGATE_LOG_FORMAT": form,
+        }
+        service = Service(tmp_path, **settings)
+        with service, service.client() as http:
+            statuses = call_everything(http, shown)
+            assert {200, 202, 400, 401, 403, 404} <= statuses
+            own_redis.kill()
+            assert 200 in few_calls(http, shown)
+            own_redis.start()
+            own_postgres.kill()
+            assert 503 in few_calls(http, shown)
+            own_postgres.start()
+            worker_run(tmp_path, settings, shown, lambda: len(messages) > 1)
+        shown.add("log of the service", service.log)
+        shown.add("announcement", "\n".join(service.announced))
+        made = run(tmp_path, "tokens", "create", "made", "--scope", "admin", "--json", **settings)
+        token = json.loads(made.stdout)["token"]
+        if form == "text":  # commands keep no log
+            commands(tmp_path, settings, shown, own_postgres.address, own_redis.address)
+    assert len(service.log.splitlines()) > 300
+    assert shown.leaks(SECRETS | {"made token": token}) == []
+
+
+def worker_run(tmp_path: Path, settings: dict[str, str], shown: Shown, enough: Callable[[], bool]) -> None:
+    """A worker that sends to a provider that fails, until it has tried often enough and is told to stop."""
+    log = tmp_path / "worker.log"
+    with log.open("w") as written:
+        worker = subprocess.Popen(
+            command("worker", "all"), cwd=tmp_path, env=environment(**settings), stdout=written, stderr=written
+        )
+        try:
+            asyncio.run(eventually(enough))
+        finally:
+            worker.send_signal(signal.SIGTERM)
+            worker.wait(60)
+    assert "working" in log.read_text()
+    shown.add("log of the worker", log.read_text())
+
+
+def commands(tmp_path: Path, settings: dict[str, str], shown: Shown, postgres: str, redis: str) -> None:
+    """Commands that work, and commands that fail."""
+    wrong_database = f"postgresql://guarded:{quoted('wrong database password')}@{postgres}/postgres"
+    wrong_redis = f"redis://guarded:{quoted('wrong redis password')}@{redis}/0"
+    nowhere = f"postgresql://guarded:{quoted('database password')}@127.0.0.1:1/postgres"
+    for words, changes in (
+        (("doctor",), {}),
+        (("doctor", "--json"), {"HEADGATE_DATABASE_URL": wrong_database, "HEADGATE_REDIS_URL": wrong_redis}),
+        (("doctor",), {"HEADGATE_DATABASE_URL": nowhere, "HEADGATE_TEMPORAL_ADDRESS": redis}),
+        (("tokens", "list", "--json"), {}),
+        (("migrate", "status"), {"HEADGATE_DATABASE_URL": wrong_database}),
+        (("slots", "show", "nobody"), {}),
+        (("limits", "acquire", "k", "--plan", "x"), {"HEADGATE_REDIS_URL": wrong_redis}),
+        (
+            ("limits", "acquire", "k", "--plan", "x"),
+            {"HEADGATE_REDIS_URL": f"redis://{quoted('redis password')}@{redis}"},
+        ),
+        (("queue", "stats"), {"HEADGATE_DATABASE_URL": nowhere}),
+        (("serve", "--port", "0"), {"HEADGATE_DATABASE_URL": database_without_a_scheme()}),
+        (("worker", "exec"), {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}),
+    ):
+        shown.command(run(tmp_path, *words, **settings | changes))
+
+
+def database_without_a_scheme() -> str:
+    return f"guarded:{quoted('database password')}@somewhere"
