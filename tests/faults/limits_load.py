@@ -3,62 +3,112 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import struct
 import time
-from multiprocessing.queues import SimpleQueue
-from multiprocessing.synchronize import Barrier
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import redis
 
-from headgate import AsyncLimiter, Plan, SlidingLog, TokenBucket
+from headgate import AsyncLimiter, BreakerPolicy, Plan, SlidingLog, TokenBucket
 from headgate.admission.algorithms import State, at, room, take
 from headgate.admission.leases import LeasePolicy
 
+TASKS = 64
 GOLD = TokenBucket(capacity=500, per_second=2000)
-PLANS = [Plan("gold", GOLD, on_error="closed"), Plan("witness", SlidingLog(100_000, "P1D"), on_error="closed")]
+SLOW = TokenBucket(capacity=500, per_second=50)
+"""Takes ten seconds to fill: a failover does not hide what was handed out twice."""
+PLANS = [
+    Plan("gold", GOLD, on_error="closed"),
+    Plan("slow", SLOW, on_error="closed"),
+    Plan("witness", SlidingLog(100_000, "P1D"), on_error="closed"),
+]
+BREAKER = BreakerPolicy(failures=3, first_pause=0.1, longest_pause=0.5)
 
 
-async def admit(limiter: AsyncLimiter, plans: list[str], tasks: int, seconds: float) -> int:
-    """How many of as many calls as `tasks` callers can make are admitted."""
-    ends = time.monotonic() + seconds
+class Load(NamedTuple):
+    """What every process of a crowd does: ask for `plans` until `seconds` are over, or until it is told to stop."""
 
-    async def caller() -> int:
-        admitted = 0
-        while time.monotonic() < ends:
-            admitted += (await limiter.acquire("k", plans)).allowed
-        return admitted
+    url: str
+    plans: list[str]
+    seconds: float
+    leased: bool = False
+    deadline: float = 30
+    pause: float = 0
+    """Seconds between a denial and the next call of that caller."""
 
-    return sum(await asyncio.gather(*(caller() for _ in range(tasks))))
 
+def _process(load: Load, number: int, counts: Any, start: Any, stop: Any) -> None:
+    done = False
 
-def _process(url: str, plans: list[str], leased: bool, seconds: float, start: Barrier, results: Any) -> None:
-    async def run() -> int:
-        lease = LeasePolicy() if leased else None
-        async with AsyncLimiter(url, plans=PLANS, deadline=30, lease=lease) as limiter:
-            await limiter.peek("k", plans)
+    async def caller(limiter: AsyncLimiter, ends: float) -> None:
+        while not done and time.monotonic() < ends:
+            if (await limiter.acquire("k", load.plans)).allowed:
+                counts[number] += 1
+            else:
+                await asyncio.sleep(load.pause)
+
+    async def listen() -> None:
+        nonlocal done
+        await asyncio.to_thread(stop.wait, load.seconds)
+        done = True
+
+    async def run() -> None:
+        lease = LeasePolicy() if load.leased else None
+        async with AsyncLimiter(load.url, plans=PLANS, deadline=load.deadline, breaker=BREAKER, lease=lease) as limiter:
+            await limiter.peek("k", load.plans)
             await asyncio.to_thread(start.wait)
-            return await admit(limiter, plans, 64, seconds)
+            ends = time.monotonic() + load.seconds
+            await asyncio.gather(listen(), *(caller(limiter, ends) for _ in range(TASKS)))
 
-    results.put(asyncio.run(run()))
+    asyncio.run(run())
 
 
-def admitted_by_processes(url: str, plans: list[str], *, processes: int, seconds: float, leased: bool = False) -> int:
-    """How many calls `processes` × 64 callers get admitted in `seconds`."""
+class Crowd:
+    """Processes of 64 callers each, underway."""
+
+    def __init__(self, counts: Any, stop: Any, processes: list[Any]) -> None:
+        self._counts, self._stop, self._processes = counts, stop, processes
+
+    @property
+    def counts(self) -> list[int]:
+        """How many calls of each process have been admitted so far."""
+        return list(self._counts)
+
+    def join(self) -> int:
+        """How many calls were admitted in all, once every process has done what it had to."""
+        for process in self._processes:
+            process.join()
+            assert process.exitcode == 0
+        return sum(self._counts)
+
+    def stop(self) -> int:
+        """Tells all to stop, then `join`."""
+        self._stop.set()
+        return self.join()
+
+
+@contextlib.contextmanager
+def crowd(load: Load, *, processes: int) -> Iterator[Crowd]:
+    """Starts `processes` at once; whatever happens, none outlives the context."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["headgate.adapters.redis.limits", "headgate.bootstrap", __name__])
-    start = context.Barrier(processes)
-    results: SimpleQueue[int] = context.SimpleQueue()
-    crowd = [
-        context.Process(target=_process, args=(url, plans, leased, seconds, start, results)) for _ in range(processes)
+    counts = context.Array("q", processes, lock=False)
+    start, stop = context.Barrier(processes), context.Event()
+    started = [
+        context.Process(target=_process, args=(load, number, counts, start, stop)) for number in range(processes)
     ]
-    for process in crowd:
+    for process in started:
         process.start()
-    admitted = sum(results.get() for _ in crowd)
-    for process in crowd:
-        process.join()
-    return admitted
+    try:
+        yield Crowd(counts, stop, started)  # type: ignore[arg-type]
+    finally:
+        stop.set()
+        for process in started:
+            process.join(10)
+            process.kill()
 
 
 def redis_time_us(client: redis.Redis) -> int:

@@ -1,59 +1,23 @@
-"""Sentinel makes a replica master, a cluster's replica takes over: limits go on, within the bound docs/howto/redis.md
-states."""
+"""Sentinel makes a replica master, a cluster's replica takes over: limits go on. How many are admitted meanwhile:
+`test_limits_failover_load.py`."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan
+from headgate import FixedWindow, Limiter, Plan
 from headgate.adapters.redis.calls import common_slot
 from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
 from headgate.adapters.redis.remedies import SLOTS
-from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.model import Charge, Rule
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
 from headgate.testing.availability import available
 from headgate.testing.servers.redis_cluster import RedisCluster
 from headgate.testing.servers.redis_sentinel import RedisSentinel
-from tests.faults.limits_load import GOLD
-
-PLANS = [Plan("gold", GOLD, on_error="closed")]
-BREAKER = BreakerPolicy(failures=3, first_pause=0.1, longest_pause=0.5)
-
-
-async def test_a_sentinel_failover_costs_at_most_one_more_capacity(redis_sentinel: RedisSentinel) -> None:
-    """Replication is asynchronous: what the lost master admitted last may be unknown to its successor, which then
-    hands out those tokens again, at most all there ever are: one capacity."""
-    admitted, done = 0, False
-    seen: list[Decision] = []
-
-    async with AsyncLimiter(redis_sentinel.url, plans=PLANS, deadline=0.5, breaker=BREAKER) as limiter:
-
-        async def caller() -> None:
-            nonlocal admitted
-            while not done:
-                decision = await limiter.acquire("k", ["gold"])
-                admitted += decision.allowed
-                seen[:] = [decision]
-                await asyncio.sleep(0)
-
-        # Redis and this test read the same clock; the bracket is a little longer than what the servers saw.
-        begun_ns = time.time_ns()
-        callers = [asyncio.create_task(caller()) for _ in range(64)]
-        await eventually(lambda: admitted > GOLD.capacity)
-        await asyncio.to_thread(redis_sentinel.fail_over)
-        await eventually(lambda: not seen[-1].degraded)
-        before = admitted
-        await eventually(lambda: admitted > before)
-        done = True
-        await asyncio.gather(*callers)
-        elapsed_ns = time.time_ns() - begun_ns
-    assert admitted <= 2 * GOLD.capacity + GOLD.per_second * elapsed_ns / 1_000_000_000
+from tests.faults.limits_load import BREAKER
 
 
 def test_peer_bug_06_blocking_callers_find_the_new_master_which_lacks_the_script(redis_sentinel: RedisSentinel) -> None:

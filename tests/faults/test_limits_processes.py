@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 import redis
 
-from tests.faults.limits_load import GOLD, admitted_by_processes, excess, redis_time_us, witnessed
+from tests.faults.limits_load import GOLD, Load, crowd, excess, redis_time_us, witnessed
 
 PROCESSES = 8
 SECONDS = 3
 
 
 def test_many_processes_share_one_limit_exactly(redis_url: str) -> None:
-    admitted = admitted_by_processes(redis_url, ["gold", "witness"], processes=PROCESSES, seconds=SECONDS)
+    with crowd(Load(redis_url, ["gold", "witness"], SECONDS), processes=PROCESSES) as callers:
+        admitted = callers.join()
     with redis.Redis.from_url(redis_url) as client:
         entries = witnessed(client)
     assert sum(cost for _, cost in entries) == admitted
@@ -25,7 +26,8 @@ def test_many_processes_share_one_limit_exactly(redis_url: str) -> None:
 def test_many_processes_with_leases_stay_within_one_limit(redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
         begun_us = redis_time_us(client)
-        admitted = admitted_by_processes(redis_url, ["gold"], processes=PROCESSES, seconds=SECONDS, leased=True)
+        with crowd(Load(redis_url, ["gold"], SECONDS, leased=True), processes=PROCESSES) as callers:
+            admitted = callers.join()
         elapsed_us = redis_time_us(client) - begun_us
     assert admitted > GOLD.capacity
     assert admitted * 1_000_000 <= GOLD.capacity * 1_000_000 + GOLD.per_second * elapsed_us
