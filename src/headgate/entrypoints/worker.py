@@ -7,9 +7,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from headgate import bootstrap
 from headgate.dispatch.ports import DispatchObserver, Guard
@@ -18,6 +18,8 @@ from headgate.dispatch.registry import Registry
 from headgate.settings import Settings
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 async def run_temporal_workers(
@@ -35,9 +37,11 @@ async def run_temporal_workers(
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:
             await queue.define(domain.config)
-        crew = await bootstrap.temporal_crew(settings, registry, store, roles, guard=guard, observer=observer)
-        log.info("working on %s", ", ".join(crew.task_queues))
-        await crew.run(stop)
+        opening = bootstrap.temporal_crew(settings, registry, store, roles, guard=guard, observer=observer)
+        crew = await _unless_stopped(stop, opening)
+        if crew is not None:
+            log.info("working on %s", ", ".join(crew.task_queues))
+            await crew.run(stop)
 
 
 def end_process(status: int = 0) -> NoReturn:
@@ -47,6 +51,19 @@ def end_process(status: int = 0) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+async def _unless_stopped(stop: asyncio.Event, opening: Coroutine[Any, Any, T]) -> T | None:
+    """What was opened; None if `stop` was set first. A server that accepts connections and says nothing would keep us
+    for a minute and a half."""
+    opened, stopped = asyncio.ensure_future(opening), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({opened, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return opened.result() if opened.done() else None
+    finally:
+        opened.cancel()
+        stopped.cancel()
+        await asyncio.gather(opened, stopped, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
 class Role(StrEnum):
     """What a worker does."""
 
@@ -56,6 +59,9 @@ def worker(
     logging.basicConfig(level=max(level, logging.WARNING), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("headgate").setLevel(level)
     run(_work(settings, role, None if metrics_port is None else _metrics(settings.host, metrics_port)))
+    for each in SIGNALS:
+        # All is done; being told once more must not make it look otherwise.
+        signal.signal(each, signal.SIG_IGN)
     if settings.temporal_address is not None:
         end_process()
 
@@ -63,7 +69,7 @@ def worker(
 async def _work(settings: Settings, role: Role, registry: CollectorRegistry | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
+    for each in SIGNALS:
         loop.add_signal_handler(each, stop.set)
     working: list[asyncio.Task[None]] = []
     if role is not Role.SENDER:
