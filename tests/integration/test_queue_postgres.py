@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +12,7 @@ import pytest
 
 from headgate.adapters.sql import queue_postgres
 from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.flight import BY_KEY, Statement
 from headgate.adapters.sql.queue import SqlQueueStore
 from headgate.bootstrap import queue_store
 from headgate.dispatch.config import DispatchConfig
@@ -54,12 +56,12 @@ async def test_an_outcome_that_waits_for_the_record_of_its_start_is_written(stor
     (claim,) = await claimed(store, "a")
     other = Database(postgres_url)
     assert other.async_engine is not None
-    async with other.async_engine.connect() as connection:
+    async with other.async_engine.connect() as connection, connection.begin() as transaction:
         start = after_start(claim, STARTED, CONFIG, "B")
         assert await connection.run_sync(queue_postgres.settle, [start], None, T) == [True]
         ending = asyncio.create_task(store.settle([after_success(claim)], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
-        await connection.commit()
+        await transaction.commit()
     assert await ending == [True]
     found = await store.find("PAY", "a")
     assert found is not None
@@ -75,12 +77,12 @@ async def test_a_zombie_that_waits_for_the_recovery_of_its_claim_writes_nothing(
     (claim,) = await claimed(store, "a")
     other = Database(postgres_url)
     assert other.async_engine is not None
-    async with other.async_engine.connect() as connection:
+    async with other.async_engine.connect() as connection, connection.begin() as transaction:
         await connection.run_sync(queue_postgres.settle, [released(claim, "recovered")], None, T)
         zombie = asyncio.create_task(store.settle([after_success(claim)], now=T))
         toucher = asyncio.create_task(store.touch([claim], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
-        await connection.commit()
+        await transaction.commit()
     assert await zombie == [False]
     assert await toucher == [False]
     found = await store.find("PAY", "a")
@@ -93,12 +95,12 @@ async def test_a_claim_skips_what_another_holds(store: Store, postgres_url: str)
     await store.enqueue([EnqueueRequest.of("PAY", name, {}) for name in "abcd"], now=T)
     other = Database(postgres_url)
     assert other.async_engine is not None
-    async with other.async_engine.connect() as connection:
+    async with other.async_engine.connect() as connection, connection.begin() as transaction:
         batch, _ = await connection.run_sync(queue_postgres.claim, "PAY", 2, NOW, T)
         assert [item.claim.item_id for item in batch.items] == ["a", "b"]
         rest = await asyncio.wait_for(store.claim("PAY", 10, NOW, now=T), 20)
         assert [item.claim.item_id for item in rest.items] == ["c", "d"]
-        await connection.rollback()
+        await transaction.rollback()
     assert len((await store.claim("PAY", 10, NOW, now=T)).items) == 2
     await other.close()
 
@@ -154,18 +156,17 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
                     SELECT '{item_type}', '{status}' || n, '{status}', {due}, {due}, false, 0, 0, now(), now()
                     FROM generate_series(1, {count}) AS n"""
             )
-        statement = queue_postgres._CLAIM.format(limit=20)
-        arguments = {
-            "now": None,
-            "item_type": "PAY",
-            "look_ahead": timedelta(minutes=1),
-            "batch_id": "B",
-            "from_due": queue_postgres.START.due_at,
-            "from_id": "",
-        }
-        explained = connection.execute("EXPLAIN (ANALYZE, BUFFERS) " + statement, arguments).fetchall()
+        claim = queue_postgres.CLAIM
+        arguments = [None, "PAY", "60000000", "B", *queue_postgres.START, "20"]
+        connection.execute("BEGIN")
+        connection.execute(BY_KEY.sql)
+        connection.execute(f"PREPARE claim AS {claim.sql}")
+        words = ", ".join("NULL" if word is None else f"'{word}'" for word in arguments)
+        explained = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS) EXECUTE claim ({words})").fetchall()
+        connection.execute("ROLLBACK")
     plan = "\n".join(row[0] for row in explained)
     assert "headgate_dispatch_queue_ready_ix" in plan
+    assert "Tid Scan on headgate_dispatch_queue" in plan
     assert "Seq Scan on headgate_dispatch_queue" not in plan
     picked = next(line for line in plan.splitlines() if "headgate_dispatch_queue_ready_ix" in line)
     assert "rows=20" in picked.partition("actual")[2]
@@ -179,3 +180,36 @@ async def test_settings_nobody_can_work_with_are_told_and_break_nothing_else(sto
     with pytest.raises(StoreError, match="'PAY' in the database are wrong: batch_size"):
         await store.config("PAY")
     assert await store.config("OTHER") is not None
+
+
+@pytest.mark.parametrize("statement", [queue_postgres.SETTLE, queue_postgres.TOUCH])
+async def test_settling_and_touching_look_rows_up_by_their_keys(
+    store: Store, postgres_url: str, statement: Statement
+) -> None:
+    """The planner left alone reads and hashes the whole queue for a batch, if it holds some ten thousand rows."""
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(
+            """INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at,
+                   slotted, claim_epoch, retry_count, created_at, updated_at)
+               SELECT 'PAY', 'item' || n, 'CLAIMED', now(), now(), false, 1, 0, now(), now()
+               FROM generate_series(1, 20000) AS n"""
+        )
+        connection.execute("ANALYZE headgate_dispatch_queue")
+        connection.execute(BY_KEY.sql)
+        connection.execute(f"PREPARE asked AS {statement.sql}")
+        words = ", ".join(["NULL"] * len(set(re.findall(r"\$\d+", statement.sql))))
+        plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE asked ({words})"))
+    assert "Index Scan using headgate_dispatch_queue_pk" in plan
+    assert "Seq Scan on headgate_dispatch_queue" not in plan
+    assert "Hash Join" not in plan
+
+
+async def test_a_statement_that_fails_leaves_its_connection_usable(store: Store, postgres_url: str) -> None:
+    (claim,) = await claimed(store, "a")
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE headgate_dispatch_audit RENAME TO elsewhere")
+        for _ in range(15):  # more than the pool has connections
+            with pytest.raises(StoreError):
+                await store.settle([after_success(claim)], now=T)
+        connection.execute("ALTER TABLE elsewhere RENAME TO headgate_dispatch_audit")
+    assert await store.settle([after_success(claim)], now=T) == [True]

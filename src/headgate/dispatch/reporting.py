@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ class OutcomeReporter:
         self._observer = observer or Unobserved()
         self._gatherer: Gatherer[Change, bool] = Gatherer(self._carry, most=most)
         self._configs: dict[str, tuple[float, DispatchConfig]] = {}
+        self._asking: dict[str, asyncio.Task[DispatchConfig]] = {}
 
     async def completed(self, claim: Claim) -> bool:
         return await self._gatherer.submit(after_success(claim))
@@ -51,15 +53,26 @@ class OutcomeReporter:
         remembered = self._configs.get(item_type)
         if remembered is not None and time.monotonic() - remembered[0] < REMEMBERED_SECONDS:
             return remembered[1]
-        config = await self._store.config(item_type)
-        if config is None:
-            raise NotFound("item type", item_type)
-        self._configs[item_type] = time.monotonic(), config
-        return config
+        # One asks for all: else every execution that waits for its turn would, all at once, each time the second is up.
+        asking = self._asking.get(item_type)
+        if asking is None:
+            asking = self._asking[item_type] = asyncio.create_task(self._asked(item_type))
+        return await asyncio.shield(asking)
+
+    async def _asked(self, item_type: str) -> DispatchConfig:
+        try:
+            config = await self._store.config(item_type)
+            if config is None:
+                raise NotFound("item type", item_type)
+            self._configs[item_type] = time.monotonic(), config
+            return config
+        finally:
+            del self._asking[item_type]
 
     async def close(self) -> None:
         """Returns when all outcomes told so far are committed."""
         await self._gatherer.close()
+        await asyncio.gather(*self._asking.values(), return_exceptions=True)
 
     async def _carry(self, changes: Sequence[Change]) -> list[bool]:
         done = await self._store.settle(changes)

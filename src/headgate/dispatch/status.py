@@ -11,8 +11,8 @@ READY, DEAD_LETTER ──▶ CANCELLED       discarded by an operator
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 
 from headgate.errors import Conflict
@@ -66,7 +66,8 @@ def checked_step(before: Status, after: Status) -> Status:
     return after
 
 
-def origins(path: Sequence[Status]) -> tuple[Status, ...]:
+@lru_cache
+def origins(path: tuple[Status, ...]) -> tuple[Status, ...]:
     """The statuses in flight from which `path`, a chain of steps made in one write, may start."""
     for before, after in pairwise(path):
         checked_step(before, after)

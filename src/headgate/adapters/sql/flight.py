@@ -36,6 +36,7 @@ class Statement(NamedTuple):
 
 BEGIN = Statement("headgate_begin", "BEGIN")
 COMMIT = Statement("headgate_commit", "COMMIT")
+ROLLBACK = Statement("headgate_rollback", "ROLLBACK")
 # Our statements are look-ups by key, planned once and for all: planning again for each call would cost more than the
 # look-up, and a plan made while a table was small must not go on reading all of it when it is large.
 BY_KEY = Statement(
@@ -108,7 +109,12 @@ def numbers(values: Iterable[int]) -> str:
 
 def texts(values: Iterable[str]) -> str:
     """A PostgreSQL array of texts."""
-    return "{" + ",".join(['"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values]) + "}"
+    return "{" + ",".join([quoted(value) for value in values]) + "}"
+
+
+def quoted(text: str) -> str:
+    """An element of a PostgreSQL array."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 async def _flushed(pgconn: pq.abc.PGconn) -> None:

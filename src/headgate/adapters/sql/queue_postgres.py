@@ -1,8 +1,9 @@
 """The queue's hot statements on PostgreSQL: one statement, one round trip, one commit each.
 
-Each is atomic by itself, so it may run in autocommit. Rows travel as arrays: the statement's text stays the same for
-any number of them, and the server prepares it once. Rows are locked in the order of their keys, so that two statements
-over the same items wait for each other instead of deadlocking.
+Rows travel as arrays: the statement's text stays the same for any number of them, and the server prepares it once. Rows
+are locked in the order of their keys, so that two statements over the same items wait for each other instead of
+deadlocking. What a dispatcher does over and over travels as a flight, whose plan looks rows up by their keys: the
+planner left alone would rather read and hash a queue of some ten thousand rows for every batch.
 """
 
 from __future__ import annotations
@@ -12,12 +13,31 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from psycopg import pq
 
+from headgate.adapters.sql.flight import (
+    BEGIN,
+    BY_KEY,
+    COMMIT,
+    ROLLBACK,
+    Raw,
+    Rows,
+    Statement,
+    awaited,
+    fly,
+    numbers,
+    quoted,
+    texts,
+)
 from headgate.adapters.sql.queue_rows import checked
 from headgate.dispatch.decisions import batch_name
 from headgate.dispatch.model import Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
+from headgate.errors import HeadgateError
 
 CHANNEL = "headgate_dispatch"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
 
 _ENQUEUE = """
 WITH input AS MATERIALIZED (
@@ -56,8 +76,9 @@ def enqueue(
         first.item_type,
         first.slotted,
         _unless_all(types, first.item_type),
-        _array(ids),
-        _array(contexts),
+        texts(ids),
+        # As text: the driver's own way matches a regular expression for every quote, and contexts are full of them.
+        texts(contexts),
         _unless_all(times, None),
         _unless_all(slotted, first.slotted),
         _unless_all(workflows, None),
@@ -73,53 +94,53 @@ def _unless_all(column: Sequence[Any], value: Any) -> list[Any]:
     return [] if column.count(value) == len(column) else list(column)
 
 
-def _array(texts: Sequence[str]) -> str:
-    """The texts as PostgreSQL writes arrays. The driver's own way costs a regular expression's match for every quote,
-    and contexts are full of quotes."""
-    return "{" + ",".join(['"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts]) + "}"
-
-
-# The limit stands in the text: a planner that does not know it may expect a tenth of the table and hash all of it.
 # The position lets a claim begin where the last one ended instead of stepping over all the index entries of rows
-# claimed since: while somebody holds an old snapshot open, those can't be removed.
-_CLAIM = """
-WITH clock AS MATERIALIZED (
-    SELECT coalesce(%(now)s::timestamptz, clock_timestamp()) AS now
-), picked AS MATERIALIZED (
-    SELECT item_type, item_id FROM headgate_dispatch_queue
-    WHERE item_type = %(item_type)s AND queue_status = 'READY'
-        AND due_at <= (SELECT now FROM clock) + %(look_ahead)s::interval
-        AND (due_at, item_id) > (%(from_due)s::timestamptz, %(from_id)s::text)
-    ORDER BY due_at, item_id
-    LIMIT {limit}
-    FOR UPDATE SKIP LOCKED
-), claimed AS (
-    UPDATE headgate_dispatch_queue AS q
-    SET queue_status = 'CLAIMED', claim_epoch = q.claim_epoch + 1, dispatch_batch_id = %(batch_id)s,
-        claimed_at = clock.now, seen_at = clock.now, updated_at = clock.now
-    FROM picked, clock
-    WHERE q.item_type = picked.item_type AND q.item_id = picked.item_id AND q.queue_status = 'READY'
-    RETURNING q.item_type, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.due_at,
-        clock.now
-), logged AS (
-    INSERT INTO headgate_dispatch_audit (item_type, item_id, batch_id, action, status_before, status_after, created_at)
-    SELECT item_type, item_id, %(batch_id)s, 'CLAIMED', 'READY', 'CLAIMED', now FROM claimed
+# claimed since: while somebody holds an old snapshot open, those can't be removed. What is picked is locked, so it can
+# be found again by its place, without another look at an index; a row that moved before it was locked is not seen by
+# this statement, and is left for the next claim.
+CLAIM = Statement(
+    "headgate_queue_claim",
+    """
+    WITH clock AS MATERIALIZED (
+        SELECT coalesce($1::timestamptz, clock_timestamp()) AS now
+    ), picked AS MATERIALIZED (
+        SELECT ctid FROM headgate_dispatch_queue
+        WHERE item_type = $2 AND queue_status = 'READY'
+            AND due_at <= (SELECT now FROM clock) + $3::bigint * interval '1 microsecond'
+            AND (due_at, item_id) > ($5::timestamptz, $6)
+        ORDER BY due_at, item_id
+        LIMIT $7::int
+        FOR UPDATE SKIP LOCKED
+    ), claimed AS (
+        UPDATE headgate_dispatch_queue AS q
+        SET queue_status = 'CLAIMED', claim_epoch = q.claim_epoch + 1, dispatch_batch_id = $4,
+            claimed_at = clock.now, seen_at = clock.now, updated_at = clock.now
+        FROM clock
+        WHERE q.ctid = ANY(ARRAY(SELECT ctid FROM picked)) AND q.queue_status = 'READY'
+        RETURNING q.item_type, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.due_at,
+            clock.now
+    ), logged AS (
+        INSERT INTO headgate_dispatch_audit
+            (item_type, item_id, batch_id, action, status_before, status_after, created_at)
+        SELECT item_type, item_id, $4, 'CLAIMED', 'READY', 'CLAIMED', now FROM claimed
+    )
+    SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
+        due_at, (extract(epoch FROM now) * 1000000)::bigint,
+        (SELECT context_json FROM headgate_dispatch_context AS x
+         WHERE x.item_type = claimed.item_type AND x.item_id = claimed.item_id)
+    FROM claimed ORDER BY claimed.due_at, item_id
+    """,
 )
-SELECT item_id, claim_epoch, retry_count, scheduled_exec_time, slotted, due_at, now,
-    (SELECT context_json FROM headgate_dispatch_context AS x
-     WHERE x.item_type = claimed.item_type AND x.item_id = claimed.item_id)
-FROM claimed ORDER BY due_at, item_id
-"""
 
 
 class Position(NamedTuple):
-    """A place in the order of due items."""
+    """A place in the order of due items; the time is as the database wrote it."""
 
-    due_at: datetime
+    due_at: str
     item_id: str
 
 
-START = Position(datetime(1970, 1, 1, tzinfo=UTC), "")
+START = Position("1970-01-01 00:00:00+00", "")
 
 
 def claim(
@@ -132,118 +153,170 @@ def claim(
 ) -> tuple[Batch, Position]:
     """The batch, and where it ended."""
     batch_id = batch_name()
-    rows = connection.exec_driver_sql(
-        _CLAIM.format(limit=int(limit)),
-        {
-            "now": now,
-            "item_type": item_type,
-            "look_ahead": look_ahead,
-            "batch_id": batch_id,
-            "from_due": start.due_at,
-            "from_id": start.item_id,
-        },
-    ).fetchall()
+    rows = _flown(
+        connection,
+        CLAIM,
+        [_instant(now), item_type, str(look_ahead // MICROSECOND), batch_id, start.due_at, start.item_id, str(limit)],
+    )
     if not rows:
         return Batch(batch_id, now or datetime.now(UTC), []), start
     items = [
-        ClaimedItem(Claim(item_type, row[0], row[1], row[2]), row[3].astimezone(UTC), row[4], row[7]) for row in rows
+        ClaimedItem(
+            Claim(item_type, _text(item_id), int(epoch or 0), int(retries or 0)),
+            EPOCH + timedelta(microseconds=int(execute_at or 0)),
+            slotted == b"t",
+            None if context is None else context.decode(),
+        )
+        for item_id, epoch, retries, execute_at, slotted, _, _, context in rows
     ]
-    last = rows[-1]
-    return Batch(batch_id, last[6].astimezone(UTC), items), Position(last[5], last[0])
+    last_id, *_, last_due, claimed_at, _ = rows[-1]
+    return Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items), Position(
+        _text(last_due), _text(last_id)
+    )
 
 
 # What `held` locks may be newer than the statement's snapshot, in which `settled` looks for its rows first: so the
 # latter repeats the guard in a form that holds for both versions, and only what it wrote counts as done.
-_SETTLE = """
-WITH input AS MATERIALIZED (
-    SELECT * FROM unnest(%s::text[], %s::text[], %s::int[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[],
-        %s::interval[], %s::text[], %s::text[]) WITH ORDINALITY
-        AS i (item_type, item_id, epoch, origins, status, action, retries, error, pause, batch_id, detail, n)
-), clock AS MATERIALIZED (
-    SELECT coalesce(%s::timestamptz, clock_timestamp()) AS now
-), held AS MATERIALIZED (
-    SELECT i.*, q.queue_status AS before, coalesce(i.batch_id, q.dispatch_batch_id) AS batch
-    FROM input AS i
-    JOIN headgate_dispatch_queue AS q ON q.item_type = i.item_type AND q.item_id = i.item_id
-    WHERE q.claim_epoch = i.epoch AND position(q.queue_status IN i.origins) > 0
-    ORDER BY i.item_type, i.item_id
-    FOR UPDATE OF q
-), settled AS (
-    UPDATE headgate_dispatch_queue AS q
-    SET queue_status = held.status, retry_count = held.retries, seen_at = now, updated_at = now,
-        last_error = coalesce(held.error, q.last_error),
-        due_at = coalesce(now + held.pause, q.due_at),
-        exec_workflow_id = CASE WHEN held.status = 'DISPATCHED' THEN 'exec-' || q.item_type || '-' || q.item_id
-            ELSE q.exec_workflow_id END,
-        dispatched_at = CASE WHEN held.status = 'DISPATCHED' THEN now ELSE q.dispatched_at END,
-        completed_at = CASE WHEN held.status = 'COMPLETED' THEN now ELSE q.completed_at END
-    FROM held, clock
-    WHERE q.item_type = held.item_type AND q.item_id = held.item_id
-        AND q.claim_epoch = held.epoch AND position(q.queue_status IN held.origins) > 0
-    RETURNING held.*
-), forgotten AS (
-    DELETE FROM headgate_dispatch_context AS x USING settled
-    WHERE settled.status = 'COMPLETED' AND x.item_type = settled.item_type AND x.item_id = settled.item_id
-), logged AS (
-    INSERT INTO headgate_dispatch_audit
-        (item_type, item_id, batch_id, action, status_before, status_after, detail, created_at)
-    SELECT item_type, item_id, batch, action, before, status, detail, now FROM settled, clock
-    UNION ALL
-    SELECT item_type, NULL, batch_id, 'BATCH_COMPLETE', NULL, NULL, detail, now
-    FROM (VALUES (%s::text, %s::text, %s::text)) AS s (item_type, batch_id, detail), clock WHERE item_type IS NOT NULL
+SETTLE = Statement(
+    "headgate_queue_settle",
+    """
+    WITH input AS MATERIALIZED (
+        SELECT coalesce(item_type, $1) AS item_type, item_id, coalesce(epoch, $2::int) AS epoch,
+            coalesce(origins, $3) AS origins, coalesce(status, $4) AS status, coalesce(action, $5) AS action,
+            coalesce(retries, $6::int) AS retries, coalesce(error, $7) AS error,
+            coalesce(pause, $8::bigint) * interval '1 microsecond' AS pause, coalesce(batch_id, $9) AS batch_id,
+            coalesce(detail, $10) AS detail, n
+        FROM unnest($11::text[], $12::int[], $13::text[], $14::text[], $15::text[], $16::int[], $17::text[],
+            $18::bigint[], $19::text[], $20::text[], $21::text[]) WITH ORDINALITY
+            AS i (item_type, epoch, origins, status, action, retries, error, pause, batch_id, detail, item_id, n)
+    ), clock AS MATERIALIZED (
+        SELECT coalesce($22::timestamptz, clock_timestamp()) AS now
+    ), held AS MATERIALIZED (
+        SELECT i.*, q.queue_status AS before, coalesce(i.batch_id, q.dispatch_batch_id) AS batch
+        FROM input AS i
+        JOIN headgate_dispatch_queue AS q ON q.item_type = i.item_type AND q.item_id = i.item_id
+        WHERE q.claim_epoch = i.epoch AND position(q.queue_status IN i.origins) > 0
+        ORDER BY i.item_type, i.item_id
+        FOR UPDATE OF q
+    ), settled AS (
+        UPDATE headgate_dispatch_queue AS q
+        SET queue_status = held.status, retry_count = held.retries, seen_at = now, updated_at = now,
+            last_error = coalesce(held.error, q.last_error),
+            due_at = coalesce(now + held.pause, q.due_at),
+            exec_workflow_id = CASE WHEN held.status = 'DISPATCHED' THEN 'exec-' || q.item_type || '-' || q.item_id
+                ELSE q.exec_workflow_id END,
+            dispatched_at = CASE WHEN held.status = 'DISPATCHED' THEN now ELSE q.dispatched_at END,
+            completed_at = CASE WHEN held.status = 'COMPLETED' THEN now ELSE q.completed_at END
+        FROM held, clock
+        WHERE q.item_type = held.item_type AND q.item_id = held.item_id
+            AND q.claim_epoch = held.epoch AND position(q.queue_status IN held.origins) > 0
+        RETURNING held.*
+    ), forgotten AS (
+        DELETE FROM headgate_dispatch_context AS x USING settled
+        WHERE settled.status = 'COMPLETED' AND x.item_type = settled.item_type AND x.item_id = settled.item_id
+    ), logged AS (
+        INSERT INTO headgate_dispatch_audit
+            (item_type, item_id, batch_id, action, status_before, status_after, detail, created_at)
+        SELECT item_type, item_id, batch, action, before, status, detail, now FROM settled, clock
+        UNION ALL
+        SELECT item_type, NULL, batch_id, 'BATCH_COMPLETE', NULL, NULL, detail, now
+        FROM (VALUES ($23::text, $24::text, $25::text)) AS s (item_type, batch_id, detail), clock
+        WHERE item_type IS NOT NULL
+    )
+    SELECT n FROM settled
+    """,
 )
-SELECT n FROM settled
-"""
 
 
 def settle(
     connection: sa.Connection, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
 ) -> list[bool]:
     origins = checked(changes)
-    rows = [
-        (
-            change.claim.item_type,
-            change.claim.item_id,
-            change.claim.epoch,
-            ",".join(allowed),
-            change.status.value,
-            change.action.value,
-            change.retries,
-            change.error,
-            change.pause,
-            change.batch_id,
-            change.detail,
-        )
-        for change, allowed in zip(changes, origins, strict=True)
-    ]
-    columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(11)]
-    told = summary or (None, None, None)
-    found = connection.exec_driver_sql(_SETTLE, (*columns, now, *told))
-    held = {row[0] for row in found}
+    same: list[str | None] = []
+    arrays: list[str] = []
+    for column in (
+        [change.claim.item_type for change in changes],
+        [change.claim.epoch for change in changes],
+        [",".join(allowed) for allowed in origins],
+        [change.path[-1].value for change in changes],
+        [change.action.value for change in changes],
+        [change.retries for change in changes],
+        [change.error for change in changes],
+        [None if change.pause is None else change.pause // MICROSECOND for change in changes],
+        [change.batch_id for change in changes],
+        [change.detail for change in changes],
+    ):
+        value, array = _column(column)
+        same.append(value)
+        arrays.append(array)
+    ids = texts(change.claim.item_id for change in changes)
+    rows = _flown(connection, SETTLE, [*same, *arrays, ids, _instant(now), *(summary or (None, None, None))])
+    held = {int(n or 0) for (n,) in rows}
     return [n in held for n in range(1, len(changes) + 1)]
 
 
-_TOUCH = """
-WITH held AS MATERIALIZED (
-    SELECT q.item_type, q.item_id, i.n
-    FROM unnest(%s::text[], %s::text[], %s::int[]) WITH ORDINALITY AS i (item_type, item_id, epoch, n)
-    JOIN headgate_dispatch_queue AS q ON q.item_type = i.item_type AND q.item_id = i.item_id
-    WHERE q.claim_epoch = i.epoch AND q.queue_status IN ('CLAIMED', 'DISPATCHED')
-    ORDER BY q.item_type, q.item_id
-    FOR UPDATE OF q
-), touched AS (
-    UPDATE headgate_dispatch_queue AS q SET seen_at = coalesce(%s::timestamptz, clock_timestamp())
-    FROM held WHERE q.item_type = held.item_type AND q.item_id = held.item_id
-    RETURNING held.n
+TOUCH = Statement(
+    "headgate_queue_touch",
+    """
+    WITH held AS MATERIALIZED (
+        SELECT q.item_type, q.item_id, i.n
+        FROM unnest($1::text[], $2::text[], $3::int[]) WITH ORDINALITY AS i (item_type, item_id, epoch, n)
+        JOIN headgate_dispatch_queue AS q ON q.item_type = i.item_type AND q.item_id = i.item_id
+        WHERE q.claim_epoch = i.epoch AND q.queue_status IN ('CLAIMED', 'DISPATCHED')
+        ORDER BY q.item_type, q.item_id
+        FOR UPDATE OF q
+    ), touched AS (
+        UPDATE headgate_dispatch_queue AS q SET seen_at = coalesce($4::timestamptz, clock_timestamp())
+        FROM held WHERE q.item_type = held.item_type AND q.item_id = held.item_id
+        RETURNING held.n
+    )
+    SELECT n FROM touched
+    """,
 )
-SELECT n FROM touched
-"""
 
 
 def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
-    columns = [[claim[n] for claim in claims] for n in range(3)]
-    held = {row[0] for row in connection.exec_driver_sql(_TOUCH, (*columns, now))}
+    types, ids, epochs, _ = zip(*claims, strict=True)
+    held = {
+        int(n or 0) for (n,) in _flown(connection, TOUCH, [texts(types), texts(ids), numbers(epochs), _instant(now)])
+    }
     return [n in held for n in range(1, len(claims) + 1)]
+
+
+def _flown(connection: sa.Connection, statement: Statement, parameters: Sequence[str | None]) -> Rows:
+    """The statement's rows: in a transaction of its own, planned by keys, or in the caller's, if it has one."""
+
+    async def work(raw: Raw) -> Rows:
+        call = (statement, parameters)
+        if not raw.autocommit:
+            begun = raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
+            return (await fly(raw, [call] if begun else [(BEGIN, ()), call]))[-1]
+        try:
+            return (await fly(raw, [(BEGIN, ()), (BY_KEY, ()), call, (COMMIT, ())]))[2]
+        except HeadgateError:
+            if raw.pgconn.transaction_status == pq.TransactionStatus.INERROR:
+                await fly(raw, [(ROLLBACK, ())])
+            raise
+
+    rows: Rows = awaited(connection, work)
+    return rows
+
+
+def _column(values: Sequence[str | int | None]) -> tuple[str | None, str]:
+    """A column as the one value it holds, with an empty array, which `unnest` fills up with NULL; or as an array."""
+    first = values[0] if values else None
+    if values.count(first) == len(values):
+        return None if first is None else str(first), "{}"
+    return None, "{" + ",".join(["NULL" if value is None else quoted(str(value)) for value in values]) + "}"
+
+
+def _text(value: bytes | None) -> str:
+    assert value is not None
+    return value.decode()
+
+
+def _instant(now: datetime | None) -> str | None:
+    return None if now is None else now.isoformat()
 
 
 def ring(connection: sa.Connection, item_type: str) -> None:
