@@ -52,6 +52,20 @@ def test_a_good_feed_of_json_lines_from_a_pipe(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (0, "1 accepted, 0 were there already, 0 rejected\n")
 
 
+def test_old_payments_are_forgotten_unless_a_rule_may_still_look_for_them(tmp_path: Path) -> None:
+    (tmp_path / "feed.csv").write_text(HEADER + f"p1,{REST}\n".replace("2030", "2020") + f"p2,{REST}\n")
+    (tmp_path / "rules.toml").write_text('duplicates = "reject"\nduplicate_window = "P36500D"\n')
+    assert run(tmp_path, "payments", "submit", "feed.csv").returncode == 0
+    for payment in ("p1", "p2"):
+        assert run(tmp_path, "payments", "cancel", payment).returncode == 0
+    prune = ("prune", "--before", "PT0S", "--json")
+    kept = run(tmp_path, *prune, HEADGATE_PAYMENTS_RULES="rules.toml")
+    assert json.loads(kept.stdout)["payments"] == 0, kept.stderr
+    assert json.loads(run(tmp_path, *prune).stdout)["payments"] == 1
+    assert run(tmp_path, "payments", "show", "p1").returncode == 1
+    assert run(tmp_path, "payments", "show", "p2").returncode == 0, "its time is to come"
+
+
 def test_what_is_typed_wrongly(tmp_path: Path) -> None:
     (tmp_path / "feed.txt").write_text("x")
     (tmp_path / "feed.csv").write_text("no,header\n")

@@ -12,6 +12,7 @@ import pytest
 from headgate.adapters.memory.payments import MemoryPaymentStore
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.memory.slots import MemorySlotStore
+from headgate.adapters.sql import payments
 from headgate.adapters.sql.payment_store import SqlPaymentStore
 from headgate.adapters.sql.queue import SqlQueueStore
 from headgate.adapters.sql.slot_store import SqlSlotStore
@@ -21,6 +22,7 @@ from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
 from headgate.apps.payments.rules import fingerprint
 from headgate.bootstrap import database
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import after_success, unrunnable
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.queue import Store as QueueStore
 from headgate.dispatch.status import Status
@@ -179,3 +181,39 @@ async def test_slots_without_a_payment_are_found_and_nobody_elses(bench: Bench) 
     await bench.store.schedule([new(payment("kept")), new(payment("now"))])
     assert await bench.store.orphaned_slots("payment:", timedelta(hours=1)) == []
     assert await bench.store.orphaned_slots("payment:", timedelta(0)) == ["payment:lost"]
+
+
+async def test_retention_forgets_what_is_over_and_out_of_the_queue_and_nothing_else(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payments, "PRUNE_PAGE", 3)
+    past = datetime.now(UTC) - timedelta(days=400)
+    names = ["paid", "refused", "waiting", "accepted", "queued", "dead"]
+    await bench.store.schedule([new(payment(name)._replace(execute_at=past), past) for name in [*names, "cancelled"]])
+    await bench.store.schedule([new(payment("to-come"))])
+    scheduled, accepted, final = PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING
+    await bench.store.advance([Step.of("refused", scheduled, PaymentStatus.FAILED, "closed")])
+    for name in ("paid", "accepted", "queued", "dead"):
+        await bench.store.advance([Step.of(name, scheduled, accepted)])
+        if name != "accepted":
+            await bench.store.advance([Step.of(name, accepted, final)])
+    for name in ("cancelled", "to-come"):
+        assert await bench.store.cancel(name, "changed my mind")
+    batch = await bench.queue.claim(ITEM_TYPE, 10, timedelta(0))
+    claims = {item.claim.item_id: item.claim for item in batch.items}
+    done = [after_success(claims[name]) for name in ("paid", "refused", "accepted", "waiting")]
+    assert all(await bench.queue.settle([*done, unrunnable(claims["dead"], "broken")]))
+    before = datetime.now(UTC) + timedelta(days=1)
+    assert await bench.store.prune(before) == 0, "all of them still stand in the queue"
+    await bench.queue.prune(before)
+    assert await bench.store.prune(datetime.now(UTC) - timedelta(days=1)) == 0, "they changed after that"
+    assert await bench.store.prune(before) == 3
+    kept = await bench.store.find([*names, "cancelled", "to-come"])
+    assert sorted(kept) == ["accepted", "dead", "queued", "to-come", "waiting"]
+    assert await bench.store.history("paid") == []
+    assert len(await bench.store.history("dead")) == 3
+    assert await bench.store.prune(before) == 0
+    print_ = fingerprint(payment("x"))
+    assert (await bench.store.alike([Alike(print_, "x", past)], timedelta(hours=1)))["x"] in kept
+    await bench.store.schedule([new(payment("paid"))])
+    assert len(await bench.store.history("paid")) == 1, "who comes again is new"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.adapters.memory.payments import MemoryPaymentStore
@@ -18,6 +19,7 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.errors import ConfigurationError
+from headgate.iso8601 import EPOCH
 from headgate.settings import Settings
 from headgate.slots.scheduler import SlotScheduler
 
@@ -109,6 +111,21 @@ async def payments(
         if tend:
             await opened.enter_async_context(_tending(settings, application))
         yield application
+
+
+async def prune_payments(settings: Settings, queue: DispatchQueue, before: datetime, now: datetime) -> int:
+    """Forgets payments that are over since before a time; none that a rule against duplicates may still have to find.
+    Prune the queue first: what stands there is kept."""
+    if settings.payments.rules is not None:
+        # Imported here: the check of accounts is an extra.
+        from headgate.apps.payments.rules import load_rules
+
+        rules = load_rules(settings.payments.rules)
+        if rules.reject_duplicates:
+            before = min(before, now - min(rules.duplicate_window, now - EPOCH))
+    async with AsyncExitStack() as opened:
+        store = await _payment_store(settings, queue, opened)
+        return await store.prune(before)
 
 
 @asynccontextmanager

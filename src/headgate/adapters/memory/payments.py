@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.memory.slots import MemorySlotStore
-from headgate.apps.payments.domain import ITEM_TYPE, PaymentAudit, PaymentRecord, PaymentStatus, Step
+from headgate.apps.payments.domain import ITEM_TYPE, OVER, PaymentAudit, PaymentRecord, PaymentStatus, Step
 from headgate.apps.payments.ports import Alike, NewPayment
 from headgate.clock import Clock, SystemClock
 from headgate.dispatch.status import Status
@@ -104,6 +104,22 @@ class MemoryPaymentStore:
             cursor = page[-1].scheduled_ms, page[-1].event_id
         self._first_seen = {each: self._first_seen.get(each, now) for each in orphans}
         return [each for each in orphans if self._first_seen[each] <= now - older_than]
+
+    async def prune(self, before: datetime) -> int:
+        old = [
+            payment_id
+            for payment_id, record in self._records.items()
+            if record.status in OVER
+            and max(record.payment.execute_at, record.updated_at) < before
+            and await self._queue.find(ITEM_TYPE, payment_id) is None
+        ]
+        for payment_id in old:
+            del self._records[payment_id], self._audit[payment_id]
+        self._alike = defaultdict(
+            list,
+            {print_: kept for print_, ids in self._alike.items() if (kept := [i for i in ids if i in self._records])},
+        )
+        return len(old)
 
     async def count(self) -> dict[PaymentStatus, int]:
         return dict(Counter(record.status for record in self._records.values()))

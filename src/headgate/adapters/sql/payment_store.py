@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from headgate.adapters.sql import payments
 from headgate.adapters.sql.engine import Database
@@ -49,6 +49,13 @@ class SqlPaymentStore:
 
     async def orphaned_slots(self, prefix: str, older_than: timedelta) -> list[str]:
         return await self._database.read(payments.orphaned_slots, prefix, older_than)
+
+    async def prune(self, before: datetime) -> int:
+        forgotten, after = 0, ""
+        while (last := await self._database.read(payments.page_end, after)) is not None:
+            forgotten += await self._database.write(payments.prune, before, after, last)
+            after = last
+        return forgotten
 
     async def count(self) -> dict[PaymentStatus, int]:
         return await self._database.read(payments.count)

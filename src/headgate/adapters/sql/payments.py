@@ -11,11 +11,13 @@ from sqlalchemy.engine import Connection, Row
 
 from headgate.adapters.sql import queue_ledger, queue_portable
 from headgate.adapters.sql.payment_tables import payment, payment_audit
+from headgate.adapters.sql.queue_tables import queue
 from headgate.adapters.sql.slot_tables import slot
 from headgate.adapters.sql.tables import now as database_clock
 from headgate.apps.payments.currencies import MINOR_UNITS
 from headgate.apps.payments.domain import (
     ITEM_TYPE,
+    OVER,
     Party,
     Payment,
     PaymentAudit,
@@ -30,6 +32,7 @@ from headgate.errors import Conflict, NotFound
 
 MOST_IDS = 900
 """Ids in one IN list: Oracle takes 1000 expressions at most."""
+PRUNE_PAGE = 2000
 ACCEPTED_DETAIL = "checked, slotted and queued"
 
 
@@ -140,6 +143,33 @@ def orphaned_slots(connection: Connection, prefix: str, older_than: timedelta) -
         .limit(10_000)
     )
     return list(rows.scalars())
+
+
+def page_end(connection: Connection, after: str) -> str | None:
+    """The last of the next `PRUNE_PAGE` ids past `after`; None if there is none. Pages walk the whole table once, by
+    its key: an index on status and time would cost every payment for the sake of a nightly walk."""
+    page = sa.select(payment.c.payment_id).order_by(payment.c.payment_id).limit(PRUNE_PAGE)
+    if after:  # to Oracle the empty text is NULL, and nothing is past that
+        page = page.where(payment.c.payment_id > after)
+    last: str | None = connection.execute(sa.select(sa.func.max(page.subquery().c.payment_id))).scalar()
+    return last
+
+
+def prune(connection: Connection, before: datetime, after: str, last: str) -> int:
+    """Deletes what may be forgotten past `after`, up to `last`."""
+    queued = sa.select(queue.c.item_id).where(queue.c.item_type == ITEM_TYPE, queue.c.item_id == payment.c.payment_id)
+    conditions = [
+        payment.c.payment_id <= last,
+        payment.c.status.in_([status.value for status in OVER]),
+        payment.c.execute_at < before,
+        payment.c.updated_at < before,
+        ~queued.exists(),
+    ]
+    if after:
+        conditions.append(payment.c.payment_id > after)
+    old = sa.select(payment.c.payment_id).where(*conditions)
+    connection.execute(sa.delete(payment_audit).where(payment_audit.c.payment_id.in_(old)))
+    return connection.execute(sa.delete(payment).where(*conditions)).rowcount
 
 
 def count(connection: Connection) -> dict[PaymentStatus, int]:

@@ -85,6 +85,10 @@ TRANSITIONS: dict[PaymentStatus, frozenset[PaymentStatus]] = {
 }
 
 
+OVER = tuple(status for status, after in TRANSITIONS.items() if not after)
+"""Nothing will ever happen to it again; retention may forget it."""
+
+
 class Step(NamedTuple):
     """A change of status: written if the payment still stands where the step begins, with a line of audit."""
 

@@ -67,6 +67,11 @@ class PaymentStore(Protocol):
         the rest of their name."""
         ...
 
+    async def prune(self, before: datetime) -> int:
+        """Forgets payments that are over, were asked for and last changed before a time, and have left the queue; with
+        their history, in batches. Says how many. One that comes again is a new payment."""
+        ...
+
     async def count(self) -> dict[PaymentStatus, int]:
         """How many payments stand where."""
         ...

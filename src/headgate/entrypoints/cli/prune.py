@@ -20,8 +20,10 @@ def prune(
     before: Annotated[str, typer.Option(help="How long ago (P30D), or a time (2027-01-01T00:00:00Z).")],
     as_json: AsJson = False,
 ) -> None:
-    """Forget slots, windows, finished items, audit entries, attempts to send and deliveries that far in the past."""
-    moment = _moment(before, datetime.now(UTC))
+    """Forget slots, windows, finished items, audit entries, payments, attempts to send and deliveries that far in the
+    past."""
+    now = datetime.now(UTC)
+    moment = _moment(before, now)
 
     async def work() -> dict[str, int]:
         settings = Settings.load()
@@ -29,6 +31,7 @@ def prune(
             return {
                 **(await slots.prune(moment))._asdict(),
                 **(await queue.prune(moment))._asdict(),
+                "payments": await bootstrap.prune_payments(settings, queue, moment, now),
                 **await bootstrap.prune_notifications(settings, moment),
             }
 
