@@ -1,0 +1,57 @@
+// Calls to headgate's own HTTP API. The session's cookie goes along by itself; no token is ever kept here.
+
+export class Problem extends Error {
+  constructor(status, body = {}) {
+    super(body.detail || body.title || `the service answered ${status}`)
+    this.status = status
+    this.body = body
+    this.scope = status === 403 ? /scope (\w+)/.exec(body.detail ?? '')?.[1] : undefined
+  }
+}
+
+/** The service can't be reached at all. */
+export class Unreachable extends Error {}
+
+async function sent(method, path, body) {
+  const options = {
+    method,
+    headers: {Accept: 'application/json'},
+    credentials: 'same-origin',
+    cache: 'no-store',
+    redirect: 'error',
+  }
+  if (body !== undefined) {
+    options.body = JSON.stringify(body)
+    options.headers['Content-Type'] = 'application/json'
+  }
+  try {
+    return await fetch(path, options)
+  } catch {
+    throw new Unreachable('The service does not answer. Trying again.')
+  }
+}
+
+/** The JSON of an answer. Statuses in `also` are answers too; others beyond 2xx are thrown as a `Problem`. */
+export async function call(method, path, body, {also = []} = {}) {
+  const answer = await sent(method, path, body)
+  const json = answer.headers.get('content-type')?.includes('json') ? await answer.json().catch(() => ({})) : undefined
+  if (!answer.ok && !also.includes(answer.status)) throw new Problem(answer.status, json)
+  return json
+}
+
+export const get = (path, options) => call('GET', path, undefined, options)
+
+export async function text(path) {
+  const answer = await sent('GET', path)
+  if (!answer.ok) throw new Problem(answer.status)
+  return answer.text()
+}
+
+/** A path of texts, each one escaped: `path('/api/v1/slots', id)`. */
+export const path = (start, ...parts) => [start, ...parts.map(encodeURIComponent)].join('/')
+
+/** A path with a query; what is empty is left out. */
+export function query(start, values) {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== '')
+  return given.length ? `${start}?${new URLSearchParams(given)}` : start
+}

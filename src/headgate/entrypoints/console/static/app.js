@@ -1,0 +1,238 @@
+// The shell: who is logged in, which page is shown, and when it is refreshed.
+
+import {get, call, Problem, Unreachable} from '/console/api.js'
+import {at, button, h, say, show, update} from '/console/dom.js'
+import {loginPage} from '/console/login.js'
+import {overview} from '/console/overview.js'
+import {slots} from '/console/slots.js'
+import {configs} from '/console/configs.js'
+import {limits} from '/console/limits.js'
+import {dispatch} from '/console/dispatch.js'
+import {payments} from '/console/payments.js'
+import {notifications} from '/console/notifications.js'
+import {audit} from '/console/audit.js'
+import {clock} from '/console/words.js'
+
+const PAGES = {overview, slots, configs, limits, dispatch, payments, notifications, audit}
+const RETRY_MS = 3000
+
+let session = {loginRequired: true, name: null, scopes: []}
+let current = null // the page shown: {name, refresh, every, failures}
+let paused = false
+let timer
+
+/** Whether the session's token has a scope; `admin` has them all. */
+const may = scope => session.scopes.includes(scope) || session.scopes.includes('admin')
+
+/** What pages are given to work with. */
+const shell = {
+  may,
+  missing: scope => (may(scope) ? null : scope),
+  /** Does something the user asked for; what goes wrong is shown, and undefined returned. */
+  async attempt(work, done) {
+    try {
+      const result = await work()
+      banner('')
+      if (done) say(typeof done === 'function' ? done(result) : done)
+      return result ?? true
+    } catch (error) {
+      await troubled(error)
+      return undefined
+    }
+  },
+  refresh: () => refresh(),
+  go: (...path) => {
+    location.hash = `#/${path.map(encodeURIComponent).join('/')}`
+  },
+}
+
+function banner(text, kind = 'wrong') {
+  const shown = at('banner')
+  shown.hidden = !text
+  shown.className = `banner ${kind}`
+  if (shown.textContent !== text) shown.textContent = text
+}
+
+async function troubled(error) {
+  if (error instanceof Problem && error.status === 401) return begin()
+  if (error instanceof Problem && error.scope)
+    return banner(`This needs a token with the scope ${error.scope}; ${whose()}`)
+  if (error instanceof Problem) return banner(`${error.body.title ?? `Error ${error.status}`}: ${error.message}`)
+  if (error instanceof Unreachable) return banner(error.message)
+  banner(`The console failed: ${error.message}`)
+  throw error
+}
+
+const whose = () => `you are logged in as ${session.name}, whose scopes are: ${session.scopes.join(', ')}.`
+
+function tabs(active) {
+  update(
+    at('tabs'),
+    Object.entries(PAGES).map(([name, page]) => {
+      const locked = page.needs && !may(page.needs)
+      return h(
+        'li',
+        {},
+        h(
+          'a',
+          {
+            href: `#/${name}`,
+            'aria-current': name === active ? 'page' : null,
+            class: locked ? 'locked' : null,
+            'data-key': name,
+          },
+          page.title,
+          locked && h('span', {class: 'unseen'}, ` (needs scope ${page.needs})`),
+        ),
+      )
+    }),
+  )
+  document.querySelector('#tabs [aria-current]')?.scrollIntoView({block: 'nearest', inline: 'nearest'})
+}
+
+function who() {
+  if (!session.name || !session.loginRequired) {
+    update(
+      at('who'),
+      session.loginRequired
+        ? null
+        : h(
+            'span',
+            {class: 'soft', title: 'The service listens on this machine only, and there are no tokens.'},
+            'no login needed',
+          ),
+    )
+    return
+  }
+  update(
+    at('who'),
+    h(
+      'span',
+      {title: `until ${new Date(session.expiresAt).toLocaleString()}`},
+      h('b', {}, session.name),
+      h('small', {}, ` ${session.scopes.join(' ')}`),
+    ),
+    button(
+      'Log out',
+      async () => {
+        await shell.attempt(() => call('DELETE', '/console/session'))
+        await begin()
+      },
+      {kind: 'quiet'},
+    ),
+  )
+}
+
+function route() {
+  const [name, ...rest] = location.hash
+    .replace(/^#\//, '')
+    .split('/')
+    .map(part => {
+      try {
+        return decodeURIComponent(part)
+      } catch {
+        return part
+      }
+    })
+  return [Object.hasOwn(PAGES, name) ? name : 'overview', rest]
+}
+
+function open() {
+  clearTimeout(timer)
+  const [name, rest] = route()
+  const page = PAGES[name]
+  document.title = `${page.title} · headgate`
+  tabs(name)
+  who()
+  banner('')
+  const main = at('main')
+  if (page.needs && !may(page.needs)) {
+    current = null
+    show(
+      main,
+      h('h1', {}, page.title),
+      h('p', {class: 'notice'}, `${page.title} needs a token with the scope ${page.needs}; ${whose()}`),
+    )
+    pulse()
+    return
+  }
+  const opened = {name, failures: 0, ...page.open(show(main), shell, rest)}
+  current = opened
+  refresh()
+}
+
+async function refresh() {
+  clearTimeout(timer)
+  const page = current
+  if (!page?.refresh) return pulse()
+  try {
+    await page.refresh()
+    if (current !== page) return
+    if (page.failures) banner('')
+    page.failures = 0
+    page.at = new Date()
+  } catch (error) {
+    if (current !== page) return
+    page.failures += 1
+    await troubled(error)
+  }
+  pulse()
+  if (current === page && page.every && !paused && !document.hidden) {
+    timer = setTimeout(refresh, page.failures ? Math.min(RETRY_MS * page.failures, 30_000) : page.every)
+  }
+}
+
+function pulse() {
+  const told = !current?.refresh
+    ? ''
+    : current.failures
+      ? 'not up to date'
+      : current.at
+        ? `as of ${clock(current.at)}`
+        : ''
+  update(
+    at('pulse'),
+    current?.every &&
+      button(
+        paused ? 'Resume' : 'Pause',
+        () => {
+          paused = !paused
+          clearTimeout(timer)
+          paused ? pulse() : refresh()
+        },
+        {kind: 'quiet', 'data-key': 'pause', 'aria-label': paused ? 'Resume refreshing' : 'Pause refreshing'},
+      ),
+    h('span', {class: paused ? 'dot off' : current?.failures ? 'dot wrong' : 'dot'}),
+    paused ? 'paused ' : 'live ',
+    told,
+  )
+}
+
+/** Asks who is logged in, and shows the page or the login. */
+async function begin() {
+  clearTimeout(timer)
+  current = null
+  try {
+    session = await get('/console/session')
+  } catch (error) {
+    banner(error.message)
+    timer = setTimeout(begin, RETRY_MS)
+    return
+  }
+  banner('')
+  if (session.name) return open()
+  show(at('tabs'))
+  show(at('who'))
+  show(at('pulse'))
+  document.title = 'Log in · headgate'
+  loginPage(show(at('main')), begin)
+}
+
+addEventListener('hashchange', () => {
+  if (!location.hash.startsWith('#/') && location.hash) return
+  if (session.name) open()
+  at('main').focus({preventScroll: true})
+  scrollTo(0, 0)
+})
+document.addEventListener('visibilitychange', () => (document.hidden || paused ? clearTimeout(timer) : refresh()))
+begin()

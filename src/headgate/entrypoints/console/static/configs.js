@@ -1,0 +1,221 @@
+// Limits of slots: the active version of each config, what a change would do, and what was before.
+
+import {call, get, query} from '/console/api.js'
+import {agreed} from '/console/dialog.js'
+import {badge, button, card, field, form, h, input, link, select, show, table, update} from '/console/dom.js'
+import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from '/console/words.js'
+
+export const configs = {
+  title: 'Configs',
+  needs: 'admin',
+  open(root, shell, [name = '']) {
+    const [list, editor, past] = [h('div'), h('div'), h('div')]
+    show(root, h('h1', {}, 'Configs'), card('Active', list, link('New config', 'configs', '')), editor, past)
+    let edited
+
+    async function edit(active) {
+      edited = name
+      const {controls, tried, values} = policyForm(active)
+      const events = input({type: 'number', min: 1, max: 100_000_000, value: 10_000})
+      const time = input({type: 'datetime-local', step: 1})
+      show(
+        editor,
+        card(
+          active ? `Change ${active.configName}` : 'New config',
+          form(
+            save,
+            h('div', {class: 'grid'}, controls),
+            active &&
+              h(
+                'fieldset',
+                {},
+                h('legend', {}, 'Try it first'),
+                h(
+                  'div',
+                  {class: 'row'},
+                  field('Events', events),
+                  field('that want', time, `${ZONE}; empty: now`),
+                  button('Preview', preview),
+                ),
+                tried,
+              ),
+            h('div', {class: 'row'}, h('button', {class: 'main'}, active ? 'Make it the active version' : 'Create')),
+          ),
+        ),
+      )
+
+      async function preview() {
+        const wanted = values()
+        if (!wanted) return
+        const asked = {configName: active.configName, events: events.value || 1, at: instant(time.value)}
+        const seen = await shell.attempt(() =>
+          Promise.all([
+            get(query('/api/v1/forecast', asked)),
+            get(query('/api/v1/forecast', {...asked, maxPerWindow: wanted.maxPerWindow})),
+          ]),
+        )
+        if (!seen) return
+        const resized = durationMs(wanted.windowSize) !== durationMs(active.windowSize)
+        show(
+          tried,
+          table(
+            'The effect',
+            [
+              '',
+              ['A second, on average', 'number'],
+              ['Windows', 'number'],
+              'Done by',
+              ['Takes', 'number'],
+              ['Refused', 'number'],
+            ],
+            [
+              ['Now', active, seen[0]],
+              ['Changed', {...wanted, windowSize: active.windowSize}, seen[1]],
+            ].map(([title, policy, forecast]) => [
+              title,
+              rate((policy.maxPerWindow * 1000) / durationMs(policy.windowSize)),
+              count(forecast.windowCount),
+              moment(forecast.drainedBy),
+              forecast.drainedBy ? span(new Date(forecast.drainedBy) - new Date(forecast.requestedTime)) : '–',
+              count(forecast.refused),
+            ]),
+          ),
+          resized &&
+            h(
+              'p',
+              {class: 'notice'},
+              `Tried with the window as it is, ${active.windowSize}. With ${wanted.windowSize} the average would be ${rate((wanted.maxPerWindow * 1000) / durationMs(wanted.windowSize))} a second.`,
+            ),
+        )
+      }
+
+      async function save() {
+        const wanted = values()
+        if (!wanted) return
+        const change = active
+          ? `${active.maxPerWindow} per ${active.windowSize} → ${wanted.maxPerWindow} per ${wanted.windowSize}`
+          : `${wanted.maxPerWindow} per ${wanted.windowSize}`
+        if (
+          !(await agreed(
+            `${active ? 'Change' : 'Create'} ${wanted.configName}?`,
+            `${change}. In force from the next booking on any node; booked slots stay where they are.`,
+            active ? 'Change it' : 'Create it',
+            {kind: 'main'},
+          ))
+        )
+          return
+        const made = await shell.attempt(
+          () => call('POST', '/admin/rate-limit/config', wanted),
+          `${wanted.configName} is changed.`,
+        )
+        if (!made) return
+        edited = undefined
+        name === made.configName ? shell.refresh() : shell.go('configs', made.configName)
+      }
+    }
+
+    return {
+      every: 5000,
+      async refresh() {
+        const {configs: all} = await get('/admin/rate-limit/configs')
+        update(
+          list,
+          table(
+            'Configs',
+            [
+              'Name',
+              ['Version', 'number'],
+              ['Limit', 'number'],
+              'Window',
+              ['A second', 'number'],
+              'Spread',
+              'Calendar',
+              'Horizon',
+              'Since',
+            ],
+            all.map(each => [
+              link(each.configName, 'configs', each.configName),
+              each.version,
+              count(each.maxPerWindow),
+              spanOf(each.windowSize),
+              rate((each.maxPerWindow * 1000) / durationMs(each.windowSize)),
+              each.spread,
+              each.calendar?.zone ?? '–',
+              spanOf(each.maxDelay),
+              moment(each.createdAt),
+            ]),
+          ),
+        )
+        const active = all.find(each => each.configName === name)
+        if (edited !== name) edit(active)
+        if (!active) return
+        const {versions} = await get(query('/admin/rate-limit/config/history', {name}))
+        update(
+          past,
+          card(
+            `History of ${name}`,
+            table(
+              'Versions',
+              ['Version', ['Limit', 'number'], 'Window', 'Spread', ['Calendar', 'text'], 'Horizon', 'Since', ''],
+              versions.map(each => [
+                each.version,
+                count(each.maxPerWindow),
+                spanOf(each.windowSize),
+                each.spread,
+                each.calendar ? h('code', {}, JSON.stringify(each.calendar)) : '–',
+                spanOf(each.maxDelay),
+                moment(each.createdAt),
+                each.active && badge('active', 'good'),
+              ]),
+            ),
+          ),
+        )
+      },
+    }
+  },
+}
+
+function policyForm(active) {
+  const name = input({required: true, maxlength: 128, value: active?.configName ?? '', readonly: Boolean(active)})
+  const limit = input({type: 'number', min: 1, max: 2 ** 31 - 1, required: true, value: active?.maxPerWindow ?? 100})
+  const size = input({required: true, value: active?.windowSize ?? 'PT4S'})
+  const spread = select(['jitter', 'even'], {value: active?.spread ?? 'jitter'})
+  const delay = input({value: active?.maxDelay ?? ''})
+  const calendar = h('textarea', {
+    rows: 3,
+    spellcheck: 'false',
+    placeholder: '{"zone": "Europe/Berlin", "open": [{"days": ["MON"], "from": "09:00", "to": "17:00"}]}',
+  })
+  calendar.value = active?.calendar ? JSON.stringify(active.calendar, null, 1) : ''
+  calendar.addEventListener('input', () => calendar.setCustomValidity(''))
+  const values = () => {
+    let open
+    try {
+      open = calendar.value.trim() ? JSON.parse(calendar.value) : undefined
+    } catch {
+      calendar.setCustomValidity('This is not valid JSON.')
+      calendar.reportValidity()
+      return undefined
+    }
+    return {
+      configName: name.value,
+      maxPerWindow: Number(limit.value),
+      windowSize: size.value.trim(),
+      spread: spread.value,
+      ...(delay.value.trim() && {maxDelay: delay.value.trim()}),
+      ...(open && {calendar: open}),
+    }
+  }
+  return {
+    values,
+    tried: h('div', {role: 'status'}),
+    controls: [
+      field('Name', name),
+      field('Limit', limit, 'events a window'),
+      field('Window', size, 'a duration, such as PT4S'),
+      field('Spread', spread),
+      field('Horizon', delay, 'a duration; empty: none'),
+      h('div', {class: 'wide'}, field('Calendar', calendar, 'JSON; empty: always open')),
+    ],
+  }
+}

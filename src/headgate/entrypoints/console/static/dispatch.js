@@ -1,0 +1,90 @@
+// Make it run then, once: the queues, their kill switches, their items and their dead letters.
+
+import {call, get, path} from '/console/api.js'
+import {agreed} from '/console/dialog.js'
+import {badge, button, h, link, show, update} from '/console/dom.js'
+import {itemView} from '/console/item.js'
+import {listView} from '/console/items.js'
+import {BASE, status, STATUSES} from '/console/queue.js'
+import {count, span} from '/console/words.js'
+
+export const dispatch = {
+  title: 'Dispatch',
+  needs: 'admin',
+  open(root, shell, [type = '', filter = '', ...rest]) {
+    const [types, body] = [h('div', {class: 'tiles'}), h('div')]
+    show(root, h('h1', {}, 'Dispatch'), types, body)
+    const view = type
+      ? (filter === 'item' ? itemView : listView)(body, shell, type, filter === 'item' ? rest[0] : filter)
+      : null
+
+    async function turn(config) {
+      const stop = config.enabled
+      const text = stop
+        ? 'Nothing of this type is started any more, on any node, from the next cycle on. What runs goes on; what waits, waits.'
+        : 'Items whose time has come are started from the next cycle on, by their limits.'
+      if (
+        !(await agreed(
+          `${stop ? 'Stop' : 'Start'} dispatching ${config.itemType}?`,
+          text,
+          stop ? 'Stop it' : 'Start it',
+          {kind: stop ? 'danger' : 'main'},
+        ))
+      )
+        return
+      await shell.attempt(
+        () => call('PATCH', path(BASE, config.itemType), {enabled: !stop}),
+        `${config.itemType} is ${stop ? 'stopped' : 'running'}.`,
+      )
+      shell.refresh()
+    }
+
+    return {
+      every: 2500,
+      async refresh() {
+        const {itemTypes} = await get(BASE)
+        const stats = await Promise.all(itemTypes.map(each => get(`${path(BASE, each.itemType)}/stats`)))
+        update(
+          types,
+          itemTypes.length
+            ? itemTypes.map((config, n) => tile(config, stats[n], config.itemType === type, turn))
+            : h('p', {class: 'empty'}, 'No item type has been dispatched yet.'),
+        )
+        const index = itemTypes.findIndex(each => each.itemType === type)
+        await view?.(stats[index], itemTypes[index])
+      },
+    }
+  },
+}
+
+function tile(config, stats, active, turn) {
+  const late = stats.oldestReadyAgeSecs
+  return h(
+    'div',
+    {class: active ? 'tile queue active' : 'tile queue'},
+    h(
+      'div',
+      {class: 'row between'},
+      h('b', {}, link(config.itemType, 'dispatch', config.itemType)),
+      config.enabled ? badge('running', 'good') : badge('stopped', 'warn'),
+    ),
+    h(
+      'div',
+      {class: 'depths'},
+      STATUSES.filter(each => stats.depth[each]).map(each =>
+        h(
+          'a',
+          {href: `#/dispatch/${encodeURIComponent(config.itemType)}/${each}`, 'data-key': `${config.itemType}/${each}`},
+          h('b', {}, count(stats.depth[each])),
+          ' ',
+          status(each),
+        ),
+      ),
+    ),
+    h('small', {}, late === null ? 'nothing is due' : `the oldest due item is late by ${span(late * 1000)}`),
+    button(config.enabled ? 'Stop dispatching' : 'Start dispatching', () => turn(config), {
+      kind: config.enabled ? 'danger' : 'main',
+      'data-key': `${config.itemType} switch`,
+    }),
+  )
+}

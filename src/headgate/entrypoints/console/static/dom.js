@@ -1,0 +1,180 @@
+// Builds the page from text. Nothing here, or anywhere in the console, turns text into markup.
+
+const SVG = 'http://www.w3.org/2000/svg'
+
+export const at = id => document.getElementById(id)
+
+/** An element: attributes by name, listeners as `onclick`, children as elements or text. */
+export const h = (tag, attributes = {}, ...children) => built(document.createElement(tag), attributes, children)
+
+/** The same for drawings. */
+export const s = (tag, attributes = {}, ...children) => built(document.createElementNS(SVG, tag), attributes, children)
+
+const heard = new WeakSet() // elements that somebody listens to
+
+function built(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue
+    if (typeof value === 'function') listen(element, name.slice(2), value)
+    else if (name === 'value') element.value = value
+    else element.setAttribute(name, value === true ? '' : String(value))
+  }
+  element.append(...present(children))
+  return element
+}
+
+function listen(element, event, act) {
+  heard.add(element)
+  element.addEventListener(event, act)
+}
+
+const present = children => children.flat(4).filter(child => child !== null && child !== undefined && child !== false)
+
+/** Replaces what is in a region. */
+export function show(region, ...children) {
+  region.replaceChildren(...present(children))
+  return region
+}
+
+/** Brings a region up to date and touches only what differs, so that focus, selection and a click under way survive.
+ *  Elements with listeners are kept only if nothing about them changed: whatever a listener acts on has to show. */
+export function update(region, ...children) {
+  const focused = document.activeElement
+  const key = region.contains(focused) ? focused.dataset?.key : undefined
+  settle(
+    region,
+    present(children).map(child => (child instanceof Node ? child : document.createTextNode(child))),
+  )
+  if (key === undefined || region.contains(document.activeElement)) return
+  const [again] = [...region.querySelectorAll('[data-key]')].filter(each => each.dataset.key === key)
+  again?.focus()
+}
+
+function settle(parent, wanted) {
+  const kept = [...parent.childNodes]
+  if (kept.length !== wanted.length) return parent.replaceChildren(...wanted)
+  for (const [n, old] of kept.entries()) {
+    if (old.isEqualNode(wanted[n])) continue
+    if (isAlike(old, wanted[n])) settle(old, [...wanted[n].childNodes])
+    else old.replaceWith(wanted[n])
+  }
+}
+
+const isAlike = (old, fresh) =>
+  old instanceof Element && !heard.has(old) && !heard.has(fresh) && old.cloneNode().isEqualNode(fresh.cloneNode())
+
+/** A card with a heading. */
+export const card = (title, ...children) => h('section', {class: 'card'}, h('h2', {}, title), ...children)
+
+/** A table; headings are texts, or `[text, class]`; a row is a list of cells. */
+export function table(caption, headings, rows, empty = 'Nothing here.') {
+  const columns = headings.map(heading => (Array.isArray(heading) ? heading : [heading, '']))
+  if (!rows.length) return h('p', {class: 'empty'}, empty)
+  return h(
+    'div',
+    {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption},
+    h(
+      'table',
+      {},
+      h('caption', {class: 'unseen'}, caption),
+      h(
+        'thead',
+        {},
+        h(
+          'tr',
+          {},
+          columns.map(([text, kind]) => h('th', {scope: 'col', class: kind}, text)),
+        ),
+      ),
+      h(
+        'tbody',
+        {},
+        rows.map(row =>
+          h(
+            'tr',
+            {},
+            row.map((cell, n) => h('td', {class: columns[n][1]}, cell)),
+          ),
+        ),
+      ),
+    ),
+  )
+}
+
+/** Names and what they stand for. */
+export const facts = (...pairs) =>
+  h(
+    'dl',
+    {class: 'facts'},
+    pairs.filter(Boolean).map(([name, ...value]) => [h('dt', {}, name), h('dd', {}, value)]),
+  )
+
+let numbered = 0
+
+/** A labelled control, with a hint beneath it. */
+export function field(label, control, hint) {
+  control.id ||= `field-${++numbered}`
+  if (hint) control.setAttribute('aria-describedby', `${control.id}-hint`)
+  return h(
+    'div',
+    {class: 'field'},
+    h('label', {for: control.id}, label),
+    control,
+    hint && h('small', {id: `${control.id}-hint`}, hint),
+  )
+}
+
+export const input = (attributes = {}) =>
+  h('input', {type: 'text', autocomplete: 'off', spellcheck: 'false', ...attributes})
+
+export const select = (options, attributes = {}) =>
+  h(
+    'select',
+    attributes,
+    options.map(option => {
+      const [value, text] = Array.isArray(option) ? option : [option, option]
+      return h('option', {value, selected: value === attributes.value}, text)
+    }),
+  )
+
+/** A button that waits for what it does, and is off meanwhile; without the scope it needs, it is off and says so. */
+export function button(text, act, {kind = '', missing = null, ...attributes} = {}) {
+  const made = h('button', {type: 'button', class: kind, disabled: Boolean(missing), ...attributes}, text)
+  if (missing) made.title = `needs a token with the scope ${missing}`
+  listen(made, 'click', async event => {
+    event.preventDefault()
+    made.disabled = true
+    try {
+      await act(event)
+    } finally {
+      made.disabled = false
+    }
+  })
+  return missing ? h('span', {class: 'locked'}, made, h('small', {}, ` needs scope ${missing}`)) : made
+}
+
+/** A form that calls `act` with its values when it is sent. */
+export function form(act, ...children) {
+  const made = h('form', {class: 'form'}, ...children)
+  listen(made, 'submit', event => {
+    event.preventDefault()
+    act(Object.fromEntries(new FormData(made)))
+  })
+  return made
+}
+
+export const badge = (text, kind = '') => h('span', {class: `badge ${kind}`}, text)
+
+export const link = (text, ...path) =>
+  h('a', {href: `#/${path.map(encodeURIComponent).join('/')}`, 'data-key': path.join('/')}, text)
+
+/** Says something to whoever can't see it change, and shows it for a moment. */
+export function say(text) {
+  const said = at('said')
+  said.textContent = text
+  said.className = 'toast'
+  clearTimeout(say.timer)
+  say.timer = setTimeout(() => {
+    said.className = 'unseen'
+  }, 6000)
+}

@@ -1,0 +1,58 @@
+// The login. The token goes to the service once and comes back as a cookie no script can read.
+
+import {call, Problem} from '/console/api.js'
+import {field, form, h, input} from '/console/dom.js'
+
+export function loginPage(root, done) {
+  const token = input({
+    type: 'password',
+    name: 'token',
+    required: true,
+    maxlength: 512,
+    autocomplete: 'current-password',
+  })
+  const told = h('p', {class: 'wrong', role: 'alert'})
+  const button = h('button', {class: 'main'}, 'Log in')
+  root.append(
+    h(
+      'div',
+      {class: 'login card'},
+      h('h1', {}, 'Log in'),
+      h(
+        'p',
+        {},
+        'With a token of this service, such as ',
+        h('code', {}, 'headgate tokens create'),
+        ' made. Its scopes decide what you may do here.',
+      ),
+      form(
+        async () => {
+          button.disabled = true
+          told.textContent = ''
+          try {
+            await call('POST', '/console/session', {token: token.value})
+            token.value = ''
+            await done()
+          } catch (error) {
+            told.textContent = wrong(error)
+            token.select()
+          } finally {
+            button.disabled = false
+          }
+        },
+        h('input', {type: 'text', name: 'username', value: 'headgate', autocomplete: 'username', hidden: true}),
+        field('Token', token),
+        button,
+        told,
+      ),
+    ),
+  )
+  token.focus()
+}
+
+function wrong(error) {
+  if (error instanceof Problem && error.status === 429)
+    return 'Too many wrong tokens from this address. Wait a minute and try again.'
+  if (error instanceof Problem && error.status === 401) return 'That is no token of this service, or it was revoked.'
+  return error.message
+}

@@ -1,0 +1,334 @@
+"""The console in a real browser: Chromium, driven over two service processes, with ids that would be markup."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from headgate import bootstrap
+from headgate.access.gate import create_token
+from headgate.settings import Settings
+from tests.acceptance.service import Service, run
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update"),
+]
+PAGES = ("overview", "slots", "configs", "limits", "dispatch", "payments", "notifications", "audit")
+
+
+class Console(NamedTuple):
+    """A service with tokens, and what is in it."""
+
+    service: Service
+    directory: Path
+    tokens: dict[str, str]
+
+    def api(self) -> httpx.Client:
+        return self.service.client(headers={"Authorization": f"Bearer {self.tokens['operator']}"})
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
+    if found is None:
+        reason = "no Chromium is installed; Debian's chromium or chromium-headless-shell will do"
+        pytest.fail(reason) if os.environ.get("HEADGATE_REQUIRE") == "all" else pytest.skip(reason)
+    return found
+
+
+@pytest.fixture(scope="module")
+def console(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    directory = tmp_path_factory.mktemp("console")
+    scopes = {"operator": ["admin"], "reader": ["read"], "clerk": ["read", "assign"], "leaver": ["read"]}
+    tokens = {name: token(directory, name, scopes[name]) for name in scopes}
+    with Service(directory, "--workers", "2") as service:
+        made = Console(service, directory, tokens)
+        fill(made)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str, console: Console) -> Iterator[Browser]:
+    """After the service: while a browser is open, its event loop is the one of this thread."""
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+def token(directory: Path, name: str, scopes: list[str]) -> str:
+    async def work() -> str:
+        async with bootstrap.access_store(Settings(database_url=f"sqlite:///{directory / 'headgate.db'}")) as store:
+            secret, _ = await create_token(store, name, scopes)
+        return secret
+
+    return asyncio.run(work())
+
+
+def fill(console: Console) -> None:
+    soon = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:00Z")
+    with console.api() as http:
+        for name in ("default", HOSTILE):
+            limit = {"configName": name, "maxPerWindow": 5, "windowSize": "PT4S"}
+            assert http.post("/admin/rate-limit/config", json=limit).status_code == 200
+        events = [{"eventId": name, "requestedTime": soon} for name in (*(f"e{n}" for n in range(12)), HOSTILE)]
+        assert http.post("/api/v1/slots/batch", json={"events": events}).status_code == 200
+        plan = {"algorithm": "fixed_window", "limit": 3, "window": "PT1H"}
+        for name in ("tiny", HOSTILE):
+            assert http.put(f"/admin/plans/{name}", json=plan).status_code == 200
+        party = {"name": HOSTILE, "iban": "DE89370400440532013000"}
+        payment = {"amount": "1.00", "currency": "EUR", "payer": party, "payee": party, "executeAt": soon}
+        for name in ("pay-1", "pay-2", HOSTILE):
+            accepted = http.post("/api/v1/payments", json={"paymentId": name, **payment})
+            assert accepted.status_code == 202, accepted.text
+
+
+@pytest.fixture
+def page(browser: Browser, console: Console) -> Iterator[Page]:
+    """A window in which nothing may go wrong: no script error, no refused resource, no word to another host."""
+    context = browser.new_context(base_url=console.service.url, viewport={"width": 1280, "height": 900})
+    opened = context.new_page()
+    opened.set_default_timeout(15_000)
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("dialog", lambda dialog: wrong.append(dialog.message))
+    opened.on("console", lambda line: wrong.append(line.text) if is_wrong(line.text, line.type) else None)
+    opened.on("request", lambda asked: None if asked.url.startswith(console.service.url) else wrong.append(asked.url))
+    yield opened
+    title = opened.title()
+    context.close()
+    assert "owned" not in title
+    assert wrong == []
+
+
+def is_wrong(text: str, kind: str) -> bool:
+    # The browser itself notes every answer beyond 2xx; those the tests look for.
+    return kind in ("error", "warning") and not re.search(
+        r"status of (400|401|403|404|409|429)|ERR_INTERNET_DISC", text
+    )
+
+
+def log_in(page: Page, console: Console, name: str = "operator", path: str = "") -> None:
+    page.goto(f"/{path}")
+    page.get_by_label("Token").fill(console.tokens[name])
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+
+
+def agree(page: Page, verb: str) -> None:
+    page.get_by_role("dialog").get_by_role("button", name=verb).click()
+
+
+def test_a_token_logs_in_and_is_kept_nowhere_a_script_could_read_it(page: Page, console: Console) -> None:
+    page.goto("/")
+    token = page.get_by_label("Token")
+    expect(token).to_be_focused()
+    token.fill("hg_wrong")
+    token.press("Enter")
+    expect(page.get_by_text("no token of this service")).to_be_visible()
+    token.fill(console.tokens["operator"])
+    token.press("Enter")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])")
+    assert kept == f'[{{}},{{}},"","{console.service.url}/"]'
+    cookie = page.context.cookies()[0]
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    assert console.tokens["operator"] not in (cookie["value"], page.content())
+    page.reload()
+    expect(page.get_by_text("operator", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Log out").click()
+    expect(token).to_be_visible()
+    assert page.context.cookies() == []
+
+
+def test_every_page_opens_and_fits_a_phone(page: Page, console: Console) -> None:
+    log_in(page, console)
+    for name in PAGES:
+        page.goto(f"/#/{name}")
+        expect(page.get_by_role("heading", level=1)).to_have_text(name.capitalize())
+        expect(page.locator("#pulse")).to_contain_text("as of" if name != "payments" else "")
+        expect(page.locator("#banner")).to_be_hidden()
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('input:not([hidden]), select, textarea, button, meter, [role=img]')]"
+            ".filter(each => !(each.labels?.length || each.ariaLabel || each.textContent.trim())).length"
+        )
+        assert unnamed == 0, name
+        for width in (1280, 360):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (name, width)
+
+
+def test_what_callers_stored_is_shown_as_text(page: Page, console: Console) -> None:
+    log_in(page, console)
+    page.goto("/#/slots")
+    page.get_by_label("Event id").fill(HOSTILE)
+    page.get_by_role("button", name="Look up").click()
+    expect(page.locator("dd code", has_text=HOSTILE)).to_be_visible()
+    for path, shown in (("configs", HOSTILE), ("limits", HOSTILE), ("dispatch/PAYMENT", HOSTILE)):
+        page.goto(f"/#/{path}")
+        page.get_by_role("link", name=shown, exact=True).click()
+        expect(page.get_by_role("heading", level=2).filter(has_text=HOSTILE).first).to_be_visible()
+    page.get_by_role("link", name="Show the payment").click()
+    expect(page.get_by_role("heading", level=2, name=HOSTILE)).to_be_visible()
+    page.goto("/#/audit")
+    expect(page.get_by_text("operator", exact=True).last).to_be_visible()
+    assert page.locator("main img").count() == 0
+
+
+def test_an_event_is_looked_up_explained_and_cancelled(page: Page, console: Console) -> None:
+    log_in(page, console, "clerk", "#/slots/default/e11")
+    expect(page.get_by_role("heading", name="Why this time")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="was full, closed or already over")).to_be_visible()
+    page.get_by_role("button", name="Cancel this slot").click()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Cancel this slot").click()
+    agree(page, "Cancel the slot")
+    expect(page.locator(".notice")).to_contain_text("e11 is cancelled")
+    with console.api() as http:
+        assert http.get("/api/v1/slots/e11").status_code == 404
+        assert http.get("/api/v1/slots/e10").status_code == 200
+
+
+def test_a_limit_is_tried_changed_and_recorded(page: Page, console: Console) -> None:
+    log_in(page, console, path="#/configs/default")
+    page.get_by_label("Limit").fill("50")
+    page.get_by_label("Events").fill("1000")
+    page.get_by_role("button", name="Preview").click()
+    effect = page.get_by_role("table", name="The effect").get_by_role("row")
+    expect(effect.nth(1)).to_contain_text("1.25")
+    expect(effect.nth(2)).to_contain_text("12.5")
+    with console.api() as http:
+        assert http.get("/admin/rate-limit/config").json()["maxPerWindow"] == 5
+    page.get_by_role("button", name="Make it the active version").click()
+    agree(page, "Change it")
+    versions = page.get_by_role("table", name="Versions").get_by_role("row")
+    expect(versions.nth(1)).to_contain_text("50")
+    expect(versions.nth(1)).to_contain_text("active")
+    page.get_by_label("Window", exact=True).fill("four seconds")
+    page.get_by_role("button", name="Make it the active version").click()
+    agree(page, "Change it")
+    expect(page.locator("#banner")).to_contain_text("windowSize")
+    page.get_by_role("link", name="Audit").click()
+    entry = page.get_by_role("table", name="Changes").get_by_role("row").filter(has_text="rate-limit/config")
+    expect(entry.nth(0)).to_contain_text("400")
+    expect(entry.nth(1)).to_contain_text("operator")
+    expect(entry.nth(1)).to_contain_text("200")
+
+
+def test_a_plan_is_made_tried_and_deleted(page: Page, console: Console) -> None:
+    log_in(page, console, path="#/limits")
+    page.get_by_role("link", name="New plan").click()
+    page.get_by_label("Name").fill("made-here")
+    page.get_by_label("Capacity").fill("2")
+    page.get_by_role("button", name="Create it").click()
+    expect(page.get_by_role("link", name="made-here")).to_be_visible()
+    page.get_by_label("Key", exact=True).fill("user:1")
+    page.get_by_label("Cost").fill("2")
+    for button, told in (
+        ("Peek", "would be admitted"),
+        ("Acquire", "admitted"),
+        ("Acquire", "denied"),
+        ("Reset", "would"),
+    ):
+        page.get_by_role("button", name=button).click()
+        if button == "Reset":
+            agree(page, "Reset it")
+        expect(page.get_by_role("status").get_by_text(told)).to_be_visible()
+    page.get_by_role("button", name="Delete it").click()
+    agree(page, "Delete it")
+    expect(page.get_by_role("link", name="made-here")).to_have_count(0)
+
+
+def test_the_kill_switch_and_items_are_worked_by_hand(page: Page, console: Console) -> None:
+    log_in(page, console, path="#/dispatch/PAYMENT")
+    page.get_by_role("button", name="Stop dispatching").click()
+    agree(page, "Stop it")
+    expect(page.get_by_role("button", name="Start dispatching")).to_be_visible()
+    with console.api() as http:
+        assert http.get("/admin/dispatch/PAYMENT").json()["enabled"] is False
+    page.get_by_role("button", name="Start dispatching").click()
+    agree(page, "Start it")
+    page.get_by_label("Status").select_option("READY")
+    page.get_by_label("Mark pay-2").check()
+    page.get_by_role("button", name="Discard 1 marked item").click()
+    agree(page, "Discard")
+    expect(page.get_by_role("link", name="pay-2", exact=True)).to_have_count(0)
+    page.goto("/#/dispatch/PAYMENT/item/pay-2")
+    expect(page.get_by_role("table", name="Audit")).to_contain_text("cancelled")
+
+
+def test_a_token_sees_what_its_scope_allows_and_is_told_what_it_lacks(page: Page, console: Console) -> None:
+    log_in(page, console, "reader")
+    expect(page.get_by_role("heading", name="Next windows of the default config")).to_be_visible()
+    page.goto("/#/slots/default/e0")
+    expect(page.get_by_role("button", name="Cancel this slot")).to_be_disabled()
+    expect(page.get_by_text("needs scope assign")).to_be_visible()
+    page.goto("/#/dispatch")
+    expect(page.get_by_text("Dispatch needs a token with the scope admin")).to_be_visible()
+    page.goto("/#/limits")
+    expect(page.get_by_role("button", name="Acquire")).to_be_disabled()
+
+
+def test_a_revoked_token_ends_at_the_login(page: Page, console: Console) -> None:
+    log_in(page, console, "leaver")
+    run(console.directory, "tokens", "revoke", "leaver")
+    expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_refreshing_stops_when_nobody_looks_and_an_outage_is_told(page: Page, console: Console) -> None:
+    log_in(page, console)
+    expect(page.locator("#pulse")).to_contain_text("live as of")
+    page.context.set_offline(True)
+    expect(page.locator("#banner")).to_contain_text("does not answer")
+    page.context.set_offline(False)
+    expect(page.locator("#banner")).to_be_hidden()
+    page.clock.install()
+    page.reload()
+    expect(page.locator("#pulse")).to_contain_text("live as of")
+    with page.expect_request("**/metrics"):
+        page.clock.run_for(3000)
+    hide = "hidden => {Object.defineProperty(document, 'hidden', {value: hidden, configurable: true})}"
+    tell = "document.dispatchEvent(new Event('visibilitychange'))"
+    page.evaluate(hide, True)
+    page.evaluate(tell)
+    assert is_quiet(page)
+    page.evaluate(hide, False)
+    with page.expect_request("**/metrics"):
+        page.evaluate(tell)
+    # Not `click`: it waits for animation frames, which stand still with the clock.
+    page.get_by_role("button", name="Pause refreshing").dispatch_event("click")
+    assert is_quiet(page)
+    with page.expect_request("**/metrics"):
+        page.get_by_role("button", name="Resume refreshing").dispatch_event("click")
+
+
+def is_quiet(page: Page) -> bool:
+    """Whether nothing is asked for as time goes by; what was under way before may go on to its end."""
+    for _ in range(5):
+        asked: list[str] = []
+        page.on("request", lambda request, asked=asked: asked.append(request.url))
+        page.clock.run_for(30_000)
+        if not asked:
+            return True
+    return False
+
+
+def test_without_tokens_there_is_nothing_to_log_in_to(browser: Browser, service: Service) -> None:
+    context = browser.new_context(base_url=service.url)
+    page = context.new_page()
+    page.goto("/")
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(page.get_by_text("no login needed")).to_be_visible()
+    context.close()

@@ -1,0 +1,94 @@
+"""The console's files: complete, fenced in, and free of whatever a strict policy forbids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from headgate.entrypoints.console.files import FILES
+from headgate.entrypoints.http.app import create_app
+from headgate.settings import Settings
+
+SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))
+
+
+@pytest.fixture
+async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'console.db'}"))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as opened,
+    ):
+        yield opened
+
+
+def source(name: str) -> str:
+    return FILES[name].body.decode()
+
+
+@pytest.mark.parametrize("path", ["/", "/console/app.js", "/console/console.css", "/console/icon.svg"])
+async def test_every_file_is_fenced_in(http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.get(path)
+    assert answer.status_code == 200
+    policy = dict(part.strip().partition(" ")[::2] for part in answer.headers["content-security-policy"].split(";"))
+    assert policy.pop("default-src") == "'none'"
+    for ours in ("script-src", "style-src", "img-src", "connect-src"):
+        assert policy.pop(ours) == "'self'"
+    for nobodys in ("base-uri", "form-action", "frame-ancestors", "trusted-types"):
+        assert policy.pop(nobodys) == "'none'"
+    assert policy == {"require-trusted-types-for": "'script'"}
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert "camera=()" in answer.headers["permissions-policy"]
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert answer.headers["cache-control"] == "no-cache"
+
+
+async def test_what_is_for_one_caller_is_kept_nowhere(http: httpx.AsyncClient) -> None:
+    for path in ("/api/v1/forecast", "/admin/plans", "/admin/audit", "/console/session", "/api/v1/slots/none"):
+        assert (await http.get(path)).headers["cache-control"] == "no-store", path
+    assert "no-store" not in (await http.get("/health/live")).headers.get("cache-control", "")
+
+
+async def test_a_file_that_has_not_changed_is_not_sent_again(http: httpx.AsyncClient) -> None:
+    first = await http.get("/console/app.js")
+    assert first.headers["content-type"] == "text/javascript; charset=utf-8"
+    again = await http.get("/console/app.js", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["content-security-policy"] == first.headers["content-security-policy"]
+    assert (await http.get("/console/app.js", headers={"If-None-Match": '"other"'})).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/console/", "/console/none.js", "/console/..%2flogin.py", "/console/__init__.py"])
+async def test_nothing_else_is_served(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.get(path)).status_code == 404
+
+
+def test_the_page_holds_no_code_of_its_own() -> None:
+    page = source("console.html")
+    assert re.findall(r"<script[^>]*>", page) == ['<script type="module" src="/console/app.js">']
+    assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", page)
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_every_file_names_only_files_that_are_there(name: str) -> None:
+    for wanted in re.findall(r"""["']/console/([\w.-]+)["']""", source(name)):
+        assert wanted in FILES or wanted == "session", wanted
+    assert not re.search(r"""["'(]\s*(https?:)?//(?!www\.w3\.org/2000/svg)""", source(name)), "something from elsewhere"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_keep_no_secret_and_make_no_markup(name: str) -> None:
+    markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|\.style\b"
+    assert not re.search(markup, source(name))
+    assert not re.search(r"localStorage|sessionStorage|document\.cookie|Authorization", source(name))
+
+
+def test_the_whole_console_is_small() -> None:
+    assert sum(len(file.body) for file in FILES.values()) < 120_000
