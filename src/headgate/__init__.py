@@ -20,6 +20,7 @@ from headgate.errors import (
     RateLimitExceeded,
     SlotsExhausted,
     StoreError,
+    StoreRefused,
     StoreUnavailable,
 )
 from headgate.slots.blocking import BlockingSlots
@@ -56,6 +57,7 @@ __all__ = [
     "SlotsExhausted",
     "Spread",
     "StoreError",
+    "StoreRefused",
     "StoreUnavailable",
     "TokenBucket",
     "TomlPlans",

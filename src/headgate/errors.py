@@ -10,6 +10,7 @@
     └── StoreError                   the store's fault, not the caller's
         ├── StoreUnavailable         unreachable, or too late; the only error a failure policy may absorb
         │   └── BrokerUnavailable    the message log, of the stores, did not acknowledge
+        ├── StoreRefused             it answers, and turns this login away: a setting to correct, never policy
         └── Conflict                 someone else changed it first, or the state forbids it
 
 A refusal is a value with a time (`Decision`); an impossibility is one of these.
@@ -100,6 +101,18 @@ class StoreUnavailable(StoreError):
 
 class BrokerUnavailable(StoreUnavailable):
     """The message broker can't be reached or did not acknowledge in time."""
+
+
+class StoreRefused(StoreError):
+    """A store lets nobody in with this login, or does not permit it what headgate does. `setting` names what to
+    correct."""
+
+    def __init__(self, setting: str, problem: str) -> None:
+        self.setting, self.problem = setting, problem
+        super().__init__(f"{setting}: {problem}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.setting, self.problem)
 
 
 class Conflict(StoreError):

@@ -256,7 +256,7 @@ def test_a_login_is_used_and_never_shown(own_redis: RedisServer) -> None:
 
 def test_the_documented_permissions_are_enough(own_redis: RedisServer) -> None:
     guide = Path(__file__).parents[2] / "docs" / "howto" / "redis.md"
-    line = next(line for line in guide.read_text().splitlines() if "ACL SETUSER" in line)
+    line = next(line for line in guide.read_text().splitlines() if line.startswith("    ACL SETUSER"))
     with own_redis.client() as client:
         client.execute_command(*line.split())
     store = RedisLimitStore(f"redis://headgate:secret@{own_redis.address}/1", deadline=30)

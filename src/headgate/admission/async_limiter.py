@@ -29,7 +29,7 @@ from headgate.admission.reservations import (
 from headgate.admission.short_ways import ShortWay, short_ways
 from headgate.admission.waiting import LONGEST_NAP, AsyncLines, deadline_of, out_of_reach, out_of_time
 from headgate.clock import Clock, SystemClock
-from headgate.errors import RateLimitExceeded, StoreUnavailable
+from headgate.errors import RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.wiring import factory
 
 log = logging.getLogger("headgate.admission")
@@ -274,6 +274,9 @@ class AsyncLimiter:
                 decision = await (call if self._keeps_time else self._in_time(call))
             except StoreUnavailable as error:
                 outage.failed("decide", started, error)
+            except StoreError:
+                outage.refused("decide", started)
+                raise
             else:
                 outage.worked("decide", started)
                 return decision
@@ -300,6 +303,9 @@ class AsyncLimiter:
             answer = await self._in_time(call())
         except StoreUnavailable as error:
             self._outage.failed(operation, started, error)
+            raise
+        except StoreError:
+            self._outage.refused(operation, started)
             raise
         self._outage.worked(operation, started)
         return answer
@@ -346,8 +352,8 @@ class AsyncLimiter:
         if tokens:
             try:
                 await self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))
-            except StoreUnavailable:
-                log.info("%d leased tokens could not be given back; they stay spent", tokens)
+            except StoreError as error:
+                log.info("%d leased tokens could not be given back, they stay spent: %s", tokens, error)
 
     async def _maybe_refresh(self) -> None:
         due = self._refresh_at_us

@@ -28,7 +28,7 @@ from headgate.admission.reservations import (
 from headgate.admission.short_ways import ShortWay, short_ways
 from headgate.admission.waiting import LONGEST_NAP, Lines, deadline_of, out_of_reach, out_of_time
 from headgate.clock import Clock, SystemClock
-from headgate.errors import RateLimitExceeded, StoreUnavailable
+from headgate.errors import RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.wiring import factory
 
 log = logging.getLogger("headgate.admission")
@@ -275,6 +275,9 @@ class Limiter:
                 decision = self._store.decide(chain, spend=spend, hold=hold)
             except StoreUnavailable as error:
                 outage.failed("decide", started, error)
+            except StoreError:
+                outage.refused("decide", started)
+                raise
             else:
                 outage.worked("decide", started)
                 return decision
@@ -301,6 +304,9 @@ class Limiter:
             answer = call()
         except StoreUnavailable as error:
             self._outage.failed(operation, started, error)
+            raise
+        except StoreError:
+            self._outage.refused(operation, started)
             raise
         self._outage.worked(operation, started)
         return answer
@@ -337,8 +343,8 @@ class Limiter:
         if tokens:
             try:
                 self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))
-            except StoreUnavailable:
-                log.info("%d leased tokens could not be given back; they stay spent", tokens)
+            except StoreError as error:
+                log.info("%d leased tokens could not be given back, they stay spent: %s", tokens, error)
 
     def _remember_ways(self) -> None:
         due_us = None if self._registry is None else lambda: self._refresh_at_us

@@ -54,14 +54,14 @@ class Outage:
             self._observer.breaker_moved(self._breaker.state.value)
         return not allowed
 
-    def worked(self, operation: str, started: float) -> None:
+    def worked(self, operation: str, started: float, failed: bool = False) -> None:
         """The store answered."""
         if self._breaker.succeeded():
             log.warning("the limit store answers again")
             if self._observer is not None:
                 self._observer.breaker_moved(self._breaker.state.value)
         if self._observer is not None:
-            self._observer.store_called(operation, perf_counter() - started, False)
+            self._observer.store_called(operation, perf_counter() - started, failed)
 
     def failed(self, operation: str, started: float, error: StoreUnavailable) -> None:
         """The store could not be reached, or not in time."""
@@ -71,6 +71,10 @@ class Outage:
                 self._observer.breaker_moved(self._breaker.state.value)
         if self._observer is not None:
             self._observer.store_called(operation, perf_counter() - started, True)
+
+    def refused(self, operation: str, started: float) -> None:
+        """The store answered with an error: it is no outage, and the caller hears of it, even if it comes after one."""
+        self.worked(operation, started, failed=True)
 
     def fallback_chain(self, chain: Sequence[Charge]) -> list[Charge]:
         """The charges another store should decide; none if some plan is closed, or none asks for it."""

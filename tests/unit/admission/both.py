@@ -11,7 +11,7 @@ from typing import Any
 from headgate import AsyncLimiter, Limiter
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.admission.model import Charge, Decision, Reason
-from headgate.errors import StoreUnavailable
+from headgate.errors import StoreRefused, StoreUnavailable
 from headgate.testing import FakeClock
 
 START = datetime(2027, 3, 1, 12, 0, tzinfo=UTC)
@@ -23,6 +23,7 @@ class SwitchedStore:
     def __init__(self, clock: FakeClock) -> None:
         self.inner = MemoryLimitStore(clock=clock)
         self.down = False
+        self.refuses = False
         self.calls: list[str] = []
         self.closed = False
 
@@ -30,6 +31,8 @@ class SwitchedStore:
         self.calls.append(name)
         if self.down:
             raise StoreUnavailable("switched off")
+        if self.refuses:
+            raise StoreRefused("redis_url", "refuses the password")
         return getattr(self.inner, name)(*args, **options)
 
     def decide(self, chain: Sequence[Charge], **options: Any) -> Decision:

@@ -8,7 +8,7 @@ import pytest
 
 from headgate import BreakerPolicy, FixedWindow, Plan, TokenBucket
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.errors import StoreUnavailable
+from headgate.errors import StoreRefused, StoreUnavailable
 from tests.unit.admission.both import World
 
 BREAKER = BreakerPolicy(failures=2, first_pause=1)
@@ -96,6 +96,24 @@ async def test_an_outage_costs_a_few_calls_and_recovery_is_automatic(limiter: An
     assert world.watcher.breaker == ["open", "half_open", "open", "half_open", "closed"]
     assert ("decide", True) in world.watcher.store_calls
     assert ("decide", False) in world.watcher.store_calls
+
+
+async def test_a_store_that_refuses_is_an_error_and_no_outage(limiter: Any, world: World) -> None:
+    world.store.down = True
+    for _ in range(3):
+        assert (await limiter.acquire("u", "open")).reason == "FAIL_OPEN"
+    world.store.down, world.store.refuses = False, True
+    world.clock.advance(1)
+    # The breaker's one probe is answered, with a refusal: from then on everybody hears it.
+    for name in ("open", "closed", "fallback", "open"):
+        with pytest.raises(StoreRefused, match="redis_url"):
+            await limiter.acquire("u", name)
+    with pytest.raises(StoreRefused):
+        await limiter.refund("u", "open")
+    assert limiter.breaker_state == "closed"
+    assert world.watcher.store_calls[-1] == ("refund", True)
+    world.store.refuses = False
+    assert (await limiter.acquire("u", "open")).reason == "OK"
 
 
 async def test_giving_back_and_resetting_are_no_matter_of_policy(limiter: Any, world: World) -> None:

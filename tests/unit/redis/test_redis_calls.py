@@ -13,7 +13,7 @@ from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
 from headgate.adapters.redis.remedies import Remedy, SlotMap, Way, refusal, remedy
 from headgate.adapters.redis.url import Address
 from headgate.admission.model import Charge, Rule
-from headgate.errors import ConfigurationError, StoreError, StoreUnavailable
+from headgate.errors import ConfigurationError, StoreError, StoreRefused, StoreUnavailable
 
 HERE = Address("h", 1)
 RULE = Rule("gold", FixedWindow(5, "PT1S"))
@@ -96,12 +96,35 @@ def test_a_redis_that_can_not_answer_is_unavailable(text: str) -> None:
         remedy(hiredis.ReplyError(text), HERE)
 
 
-@pytest.mark.parametrize("text", ["WRONGPASS invalid username-password pair", "NOPERM this user", "ERR MISCONFIGURED"])
-def test_a_redis_that_will_not_answer_is_no_outage(text: str) -> None:
-    error = refusal(hiredis.ReplyError(text), HERE)
-    assert type(error) is StoreError
-    with pytest.raises(StoreError):
+def test_a_redis_that_will_not_answer_is_no_outage() -> None:
+    assert type(refusal(hiredis.ReplyError("ERR MISCONFIGURED"), HERE)) is StoreError
+    with pytest.raises(StoreError, match="refused"):
+        remedy(hiredis.ReplyError("ERR MISCONFIGURED"), HERE)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("WRONGPASS invalid username-password pair or user is disabled.", "refuses the user name or the password"),
+        ("ERR invalid password", "refuses the password"),
+        ("NOAUTH Authentication required.", "wants a password"),
+        ("ERR Client sent AUTH, but no password is set", "has no password set"),
+        ("ERR AUTH <password> called without any password configured for the default user.", "has no password set"),
+        ("NOPERM this user has no permissions to run the 'evalsha' command or its subcommand", "'evalsha'"),
+        ("NOPERM No permissions to access a key", "does not permit"),
+        (
+            "ERR Error running script (call to f_x): @user_script:9: The user executing the script can't run this "
+            "command or subcommand",
+            "does not permit",
+        ),
+        ("DENIED Redis is running in protected mode because protected mode is enabled", "protected mode"),
+    ],
+)
+def test_a_redis_that_turns_us_away_says_which_setting_is_wrong(text: str, told: str) -> None:
+    with pytest.raises(StoreRefused, match=told) as refused:
         remedy(hiredis.ReplyError(text), HERE)
+    assert refused.value.setting == "redis_url"
+    assert str(refused.value).startswith("redis_url: Redis at h:1 ")
 
 
 def test_slots_without_an_owner_are_unavailable() -> None:

@@ -49,7 +49,7 @@ class BlockingConnection:
                 self._socket.settimeout(_left(due))
                 reply = self.exchange(command)
                 if isinstance(reply, hiredis.ReplyError):
-                    raise refusal(reply, address)
+                    raise refusal(reply, address, login.setting)
         except OSError as error:
             self.close()
             raise unreachable(address, url.timeout, error) from error

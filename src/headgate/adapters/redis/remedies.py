@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from headgate.adapters.redis.url import Address
-from headgate.errors import StoreError, StoreUnavailable
+from headgate.errors import StoreError, StoreRefused, StoreUnavailable
 
 MOST_REMEDIES = 5
 SLOTS = 16_384
@@ -29,6 +29,18 @@ _UNAVAILABLE = {
     "READONLY": "is a replica now",
     "max number of clients": "takes no more connections",
 }
+_REFUSED = {
+    "WRONGPASS": "refuses the user name or the password",
+    "NOAUTH": "wants a password, and none is given",
+    "NOPERM": "does not permit its user what headgate does",
+    "DENIED": "is in protected mode and serves its own host only",
+    # Older servers give no code, nor do scripts.
+    "invalid password": "refuses the password",
+    "no password is set": "has no password set, but one is given",
+    "without any password configured": "has no password set, but one is given",
+    "The user executing the script": "does not permit its user what headgate does",
+}
+_REFUSAL = re.compile("|".join(f"^{start}" if start.isupper() else start for start in _REFUSED))
 # Redis 6 wraps an error met inside a script ("ERR Error running script …: -OOM …"), Redis 7 puts its code first.
 _CODE = re.compile(rf"(?:^ERR |^|-)({'|'.join(_UNAVAILABLE)}|NOSCRIPT|MOVED|ASK)\b")
 
@@ -71,8 +83,11 @@ def remedy(error: Exception, asked: Address) -> Remedy:
     raise refusal(error, asked)
 
 
-def refusal(error: Exception, asked: Address) -> StoreError:
-    """An error reply as headgate's error."""
+def refusal(error: Exception, asked: Address, setting: str = "redis_url") -> StoreError:
+    """An error reply as headgate's error. `setting` says where the login was written."""
+    turned_away = _REFUSAL.search(str(error))
+    if turned_away:
+        return StoreRefused(setting, f"Redis at {asked} {_REFUSED[turned_away.group()]}: {str(error)[:200]}")
     found = _CODE.search(str(error))
     if found and found.group(1) in _UNAVAILABLE:
         return StoreUnavailable(f"Redis at {asked} {_UNAVAILABLE[found.group(1)]}")

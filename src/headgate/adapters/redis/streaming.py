@@ -76,7 +76,7 @@ class StreamingConnection(asyncio.Protocol):
         try:
             for reply in await asyncio.gather(*map(connection.call, greeting(login, database))):
                 if isinstance(reply, Refused):
-                    raise refusal(*reply)
+                    raise refusal(*reply, login.setting)
         except BaseException:
             connection.close()
             raise

@@ -55,6 +55,8 @@ class Login:
 
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
+    setting: str = field(default="redis_url", compare=False)
+    """Where it was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class RedisUrl:
             login=_login(credentials),
             database=database,
             service=service,
-            sentinel_login=Login(options.get("sentinel_username"), options.get("sentinel_password")),
+            sentinel_login=_sentinel_login(options),
             tls=_tls(options) if base == "rediss" else None,
             timeout=_timeout(options.get("timeout", DEFAULT_TIMEOUT) if timeout is None else timeout),
         )
@@ -150,6 +152,11 @@ def _login(credentials: str) -> Login:
     if credentials and not colon:
         raise _wrong("write user:password@host, or :password@host")
     return Login(unquote(username) or None, unquote(password) or None)
+
+
+def _sentinel_login(options: dict[str, str]) -> Login:
+    setting = "sentinel_username, sentinel_password in redis_url"
+    return Login(options.get("sentinel_username"), options.get("sentinel_password"), setting)
 
 
 def _database(steps: list[str]) -> int:

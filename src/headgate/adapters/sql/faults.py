@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from headgate.errors import Conflict, StoreError, StoreUnavailable
+from headgate.errors import Conflict, StoreError, StoreRefused, StoreUnavailable
 
 _RETRYABLE_STATES = {"40001", "40P01", "55P03", "23505"}
 """PostgreSQL: serialization failure, deadlock, lock not available, unique violation."""
 _OUTAGE_CLASSES = {"08", "53", "57", "58"}
 """PostgreSQL: connection lost, no resources, shut down by an operator, system error."""
+
+_REFUSED_STATES = {"42501", "3D000"}
+_REFUSED_CLASS = "28"
+"""PostgreSQL: a missing privilege, no such database; a login that is not valid."""
+_TURNED_AWAY = re.compile(
+    r"password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist"
+)
+"""What says so when a connection can't even be made: then the driver tells no state."""
 
 
 @contextmanager
@@ -37,6 +46,8 @@ def fault(state: str, message: str) -> StoreError:
     summary = message.strip().partition("\n")[0][:200]
     if state in _RETRYABLE_STATES:
         return Conflict(f"conflicting write: {summary}")
+    if state in _REFUSED_STATES or state[:2] == _REFUSED_CLASS:
+        return StoreRefused("database_url", f"the database refuses: {summary}")
     if state[:2] in _OUTAGE_CLASSES:
         return StoreUnavailable(f"database unavailable: {summary}")
     return StoreError(f"database error: {summary}")
@@ -48,6 +59,8 @@ def _translation(error: sa.exc.DBAPIError) -> StoreError:
     if state:
         return fault(state, str(error.orig))
     summary = str(error.orig).strip().partition("\n")[0][:200]
+    if _TURNED_AWAY.search(summary):
+        return StoreRefused("database_url", f"the database refuses: {summary}")
     if isinstance(error, sa.exc.IntegrityError):
         return Conflict(f"conflicting write: {summary}")
     if error.connection_invalidated or isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):

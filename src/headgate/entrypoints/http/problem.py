@@ -24,6 +24,7 @@ from headgate.errors import (
     RateLimitExceeded,
     SlotsExhausted,
     StoreError,
+    StoreRefused,
     StoreUnavailable,
 )
 from headgate.iso8601 import format_instant
@@ -117,6 +118,9 @@ def of(error: HeadgateError) -> Problem:
         case StoreUnavailable():
             detail = "a store that headgate needs can't be reached; try again, with the same ids"
             return Problem(503, "store-unavailable", "Store Unavailable", detail, headers={"Retry-After": "1"})
+        case StoreRefused():
+            detail = "a store refuses headgate's login, or does not permit it enough; its log names the setting"
+            return Problem(500, "store-refused", "Store Refused", detail)
         case _:
             return unexpected()
 
