@@ -22,7 +22,7 @@ class Service:
     """`headgate serve` on a free port; use it as a context, or `start` and `stop` it."""
 
     def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
-        self._directory = directory
+        self.directory = directory
         self._arguments = arguments
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
@@ -39,14 +39,14 @@ class Service:
 
     @property
     def log(self) -> str:
-        return (self._directory / "service.log").read_text()
+        return (self.directory / "service.log").read_text()
 
     def start(self) -> Service:
         """Returns when the service has said where it listens."""
-        with (self._directory / "service.log").open("a") as log:
+        with (self.directory / "service.log").open("a") as log:
             self._process = subprocess.Popen(
                 command("serve", "--port", "0", *self._arguments),
-                cwd=self._directory,
+                cwd=self.directory,
                 env=environment(**self._environment),
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,24 +1,41 @@
-"""The OpenAPI document is true: thousands of requests made from it get no status and no body it does not tell of."""
+"""The OpenAPI document is true: thousands of requests made from it get no status and no body it does not tell of, with
+and without tokens."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.acceptance.service import Service
+import pytest
+
+from tests.acceptance.service import Service, run
+
+RULES = Path(__file__).with_name("schemathesis.toml")
+API, ADMIN = "api-token-of-the-schema-test", "admin-token-of-the-schema-test"
+PLAN = {"algorithm": "token_bucket", "capacity": 1000, "perSecond": 100}
 
 
-def test_the_service_does_what_its_document_says(service: Service, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service that asks for tokens, and lets callers try wrong ones as often as they like."""
+    tokens = {"HEADGATE_API_TOKEN": API, "HEADGATE_ADMIN_TOKEN": ADMIN}
+    directory = tmp_path_factory.mktemp("guarded")
+    with Service(directory, **tokens, HEADGATE_INGRESS_FAILURES_PER_MINUTE="0") as running:
+        yield running
+
+
+def explored(service: Service, phases: str, examples: int, *options: str) -> None:
+    """Lets schemathesis loose on the service; fails with what it found."""
     ended = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")),
-            *("run", f"{service.url}/openapi.json", "--checks=all", "--phases=examples,coverage,fuzzing"),
-            # What JSON Schema can't say is refused with 400: a zone that does not exist, a calendar that never opens.
-            "--exclude-checks=positive_data_acceptance",
-            *("--max-examples=25", "--generation-deterministic", "--no-color"),
+            *("--config-file", str(RULES), "run", f"{service.url}/openapi.json", f"--phases={phases}"),
+            *(f"--max-examples={examples}", "--generation-deterministic", "--no-color", "--warnings=off", *options),
         ],
-        cwd=tmp_path,
+        cwd=service.directory,
         capture_output=True,
         text=True,
         timeout=240,
@@ -26,3 +43,23 @@ def test_the_service_does_what_its_document_says(service: Service, tmp_path: Pat
     )
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
     assert "request failed" not in service.log
+
+
+def test_the_service_does_what_its_document_says(service: Service) -> None:
+    with service.client() as http:
+        # The plan that the document's examples name.
+        assert http.put("/admin/plans/gold", json=PLAN).status_code == 200
+    explored(service, "examples,coverage,fuzzing,stateful", 10)
+
+
+def test_with_the_right_token_it_does_too_and_never_without(guarded: Service) -> None:
+    """`ignored_auth` sends each request again without the token, and with a wrong one."""
+    explored(guarded, "examples,fuzzing,stateful", 5, "--header", f"Authorization: Bearer {ADMIN}")
+
+
+@pytest.mark.parametrize("token", [None, "reader", API], ids=["none", "reader", "api"])
+def test_with_too_little_a_token_it_does_too(guarded: Service, token: str | None) -> None:
+    if token == "reader":
+        made = run(guarded.directory, "tokens", "create", "reader", "--scope", "read", "--json")
+        token = json.loads(made.stdout)["token"]
+    explored(guarded, "fuzzing", 2, *(("--header", f"Authorization: Bearer {token}") if token else ()))

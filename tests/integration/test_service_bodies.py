@@ -90,3 +90,14 @@ async def test_a_batch_is_bounded_in_events(app: FastAPI) -> None:
         assert refused.status_code == 400
         assert refused.json()["field"] == "events"
         assert (await http.get("/api/v1/slots/e-3")).status_code == 404
+
+
+async def test_a_number_without_a_fraction_is_whole_however_it_is_written(app: FastAPI) -> None:
+    async with client(app) as http:
+        wanted = {"configName": "whole", "maxPerWindow": 5.0, "windowSizeSecs": 4.0}
+        made = await http.post("/admin/rate-limit/config", json=wanted)
+        assert (made.status_code, made.json()["maxPerWindow"]) == (200, 5)
+        override = {"vip": {"capacity": 7.0, "perSecond": 1}}
+        plan = {"algorithm": "token_bucket", "capacity": 5.0, "perSecond": 1, "overrides": override}
+        assert (await http.put("/admin/plans/whole", json=plan)).json()["overrides"]["vip"]["capacity"] == 7
+        assert (await http.put("/admin/plans/whole", json=plan | {"capacity": 5.5})).status_code == 400

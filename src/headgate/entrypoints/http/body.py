@@ -61,10 +61,11 @@ def media_type(scope: Scope) -> bytes:
 
 
 async def read_object(scope: Scope, receive: Receive) -> dict[str, Any]:
-    """The JSON object in the body."""
+    """The JSON object in the body. A number without a fraction is whole however it is written: 5.0 is 5."""
     if media_type(scope) != b"application/json":
         raise unsupported("application/json")
-    return parsed_object(await read(receive))
+    found: dict[str, Any] = _whole(parsed_object(await read(receive)))
+    return found
 
 
 async def read(receive: Receive) -> bytes:
@@ -100,6 +101,16 @@ def parsed(raw: bytes, name: str = "body") -> Any:
             return json.loads(raw, parse_constant=_refused)
         except (ValueError, RecursionError):
             raise invalid(name, f"is not valid JSON: {error}") from None
+
+
+def _whole(value: Any) -> Any:
+    if value.__class__ is float:
+        return int(value) if value.is_integer() else value
+    if value.__class__ is dict:
+        return {name: each if each.__class__ is str else _whole(each) for name, each in value.items()}
+    if value.__class__ is list:
+        return [each if each.__class__ is str else _whole(each) for each in value]
+    return value
 
 
 def only(value: dict[str, Any], known: Collection[str], prefix: str = "") -> None:

@@ -28,6 +28,7 @@ _KEY = {
     "type": "string",
     "minLength": 1,
     "maxLength": KEY_LENGTH,
+    "pattern": r"^[^\u0000]+$",
     "description": "Whom it counts against.",
     "example": "user:123",
 }

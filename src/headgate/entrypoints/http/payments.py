@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.currencies import MINOR_UNITS
-from headgate.apps.payments.documents import LONGEST_IBAN, LONGEST_ID, LONGEST_NAME, payment_of_json
+from headgate.apps.payments.documents import COLUMNS, LONGEST_IBAN, LONGEST_ID, LONGEST_NAME, payment_of_json
 from headgate.apps.payments.domain import Payment
 from headgate.apps.payments.feed import FeedFormat, Rejected, Tally, initiate_feed
 from headgate.apps.payments.intake import Outcome, PaymentExists
@@ -69,7 +69,13 @@ PAYMENT_REQUEST: dict[str, Any] = {
         "configName": schemas.CONFIG_NAME | {"type": ["string", "null"]},
     },
 }
-FEED = {"type": "string", "description": "One payment a line; a CSV feed's first line names the columns."}
+FEED = {"type": "string", "description": "One PaymentRequest a line."}
+CSV_FEED = {
+    "type": "string",
+    "pattern": f"^{','.join(COLUMNS)}(\\r?\\n|$)",
+    "description": "One payment a line; the first line names the columns.",
+    "example": ",".join(COLUMNS),
+}
 
 router = APIRouter(prefix="/api/v1", tags=["payments"])
 
@@ -148,7 +154,7 @@ def install(app: FastAPI) -> None:
         openapi_extra={
             "requestBody": {
                 "required": True,
-                "content": {"text/csv": {"schema": FEED}, "application/x-ndjson": {"schema": FEED}},
+                "content": {"text/csv": {"schema": CSV_FEED}, "application/x-ndjson": {"schema": FEED}},
             },
             "parameters": [schemas.query("configName", schemas.CONFIG_NAME)],
         },

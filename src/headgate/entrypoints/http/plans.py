@@ -28,30 +28,35 @@ _OPTIONS: dict[str, Any] = {
     "name": PLAN_NAME | {"description": "If given, the same as in the path."},
     "onError": {"type": ["string", "null"], "enum": ["open", "closed", "fallback", None]},
     "shadow": {"type": ["boolean", "null"], "description": "Decide and count, but never deny."},
-    "overrides": {
-        "type": ["object", "null"],
-        "description": "Limits of single keys: `{key: {capacity, perSecond}}` or `{key: {limit, window}}`.",
-        "additionalProperties": {"type": "object"},
-    },
 }
+_LOG = _WINDOW | {"limit": {"type": "integer", "minimum": 1, "maximum": MOST_LOGGED}}
+_SPECS = {("token_bucket",): _BUCKET, ("fixed_window", "sliding_window"): _WINDOW, ("sliding_log",): _LOG}
 
 
-def _shape(algorithm: list[str], own: dict[str, Any]) -> dict[str, Any]:
+def _spec(algorithms: tuple[str, ...], required: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    own = _SPECS[algorithms]
     return {
         "type": "object",
-        "required": ["algorithm", *own],
+        "required": [*required, *own],
         "additionalProperties": False,
-        "properties": {"algorithm": {"type": "string", "enum": algorithm}, **own, **_OPTIONS},
+        "properties": {"algorithm": {"type": "string", "enum": list(algorithms)}, **own, **more},
     }
+
+
+def _shape(algorithms: tuple[str, ...]) -> dict[str, Any]:
+    """A plan with one of these algorithms. Its overrides have the same, unless they name another."""
+    others = [_spec(each, ("algorithm",)) for each in _SPECS if each != algorithms]
+    overrides = {
+        "type": ["object", "null"],
+        "description": "Limits of single keys: `{key: {capacity, perSecond}}` or `{key: {limit, window}}`.",
+        "additionalProperties": {"anyOf": [_spec(algorithms, ()), *others]},
+    }
+    return _spec(algorithms, ("algorithm",), **_OPTIONS, overrides=overrides)
 
 
 PLAN: dict[str, Any] = {
     "title": "PlanRequest",
-    "oneOf": [
-        _shape(["token_bucket"], _BUCKET),
-        _shape(["fixed_window", "sliding_window"], _WINDOW),
-        _shape(["sliding_log"], _WINDOW | {"limit": {"type": "integer", "minimum": 1, "maximum": MOST_LOGGED}}),
-    ],
+    "oneOf": [_shape(each) for each in _SPECS],
     "example": {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1},
 }
 NAME = {"name": "name", "in": "path", "required": True, "schema": PLAN_NAME}
