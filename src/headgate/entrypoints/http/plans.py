@@ -30,7 +30,11 @@ _OPTIONS: dict[str, Any] = {
     "shadow": {"type": ["boolean", "null"], "description": "Decide and count, but never deny."},
 }
 _LOG = _WINDOW | {"limit": {"type": "integer", "minimum": 1, "maximum": MOST_LOGGED}}
-_SPECS = {("token_bucket",): _BUCKET, ("fixed_window", "sliding_window"): _WINDOW, ("sliding_log",): _LOG}
+_SPECS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("token_bucket",): _BUCKET,
+    ("fixed_window", "sliding_window"): _WINDOW,
+    ("sliding_log",): _LOG,
+}
 
 
 def _spec(algorithms: tuple[str, ...], required: tuple[str, ...], **more: Any) -> dict[str, Any]:
