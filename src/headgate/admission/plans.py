@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from headgate.admission.model import Charge, OnError, Plan, Rule, policy
 from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
 
 KEY_LENGTH = 1024
+MOST_KNOWN = 1000
+
+
+class _Known(NamedTuple):
+    """Plans that were asked for together before, none twice and none with exceptions."""
+
+    rules: tuple[Rule, ...]
+    least: int
+    """The most that may be asked of all of them."""
 
 
 class PlanBook:
     """Plans as rules. A rule stays the same object for as long as its plan stays the same."""
 
-    __slots__ = ("exceptions", "plans", "rules")
+    __slots__ = ("_known", "exceptions", "plans", "rules")
 
     def __init__(self, plans: Iterable[Plan] = ()) -> None:
         self.plans: Mapping[str, Plan] = {}
@@ -46,6 +56,7 @@ class PlanBook:
                     key: Rule(name, spec, plan.shadow, on_error) for key, spec in plan.overrides.items()
                 }
         self.plans, self.rules, self.exceptions = book, rules, exceptions
+        self._known: dict[tuple[str, ...], _Known] = {}
 
     def rule(self, name: str, key: str) -> Rule:
         """The rule of a plan for a key; `NotFound` if there is no such plan."""
@@ -60,22 +71,29 @@ class PlanBook:
     def chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
         """One key under one or more plans, at the same cost."""
         if isinstance(plans, str):
-            names: Sequence[str] = (plans,)
+            names: tuple[str, ...] = (plans,)
         elif isinstance(plans, Sequence):
-            names = plans
+            names = tuple(plans)
         else:
             raise InvalidInput("plans", "name one or more plans in a list")
-        if len(names) == 1 and type(names[0]) is str and type(cost) is int and type(key) is str:
-            rule = self.rules.get(names[0])
-            if rule is not None and 0 < cost <= rule.size and not self.exceptions:
-                if not (0 < len(key) <= KEY_LENGTH and key.isascii() and key.isprintable()):
-                    check_key(key)
-                return [Charge(key, rule, cost)]
+        try:
+            known = self._known.get(names)
+        except TypeError:
+            raise InvalidInput("plans", "a plan's name is text") from None
+        if known is not None and type(cost) is int and 0 < cost <= known.least and type(key) is str:
+            if not (0 < len(key) <= KEY_LENGTH and key.isascii() and key.isprintable()):
+                check_key(key)
+            return [Charge(key, rule, cost) for rule in known.rules]
         if not names:
             raise InvalidInput("plans", "name at least one plan")
         check_key(key)
         check_cost(cost)
-        return [self._charge(key, name, cost) for name in _once(names)]
+        chain = [self._charge(key, name, cost) for name in _once(names)]
+        if not any(name in self.exceptions for name in names):
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[names] = _Known(tuple(charge.rule for charge in chain), min(each.rule.size for each in chain))
+        return chain
 
     def links(self, links: Iterable[tuple[str, str, int]]) -> list[Charge]:
         """Any (key, plan, cost), checked; no plan twice on one key."""
