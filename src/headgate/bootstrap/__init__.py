@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.bootstrap.checkup import kafka_facts, redis_facts, temporal_facts
+    from headgate.bootstrap.checkup import kafka_facts, probes, redis_facts, temporal_facts
     from headgate.bootstrap.databases import DatabaseFacts, database, database_facts, migrate_up, migration_script
     from headgate.bootstrap.execution import dispatch_guard, dispatching, domains, local_dispatch
     from headgate.bootstrap.front_door import ingress
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headgate.bootstrap.tokens import access_store, gate, sessions
 
 MODULES = {
-    "checkup": ("kafka_facts", "redis_facts", "temporal_facts"),
+    "checkup": ("kafka_facts", "probes", "redis_facts", "temporal_facts"),
     "databases": ("DatabaseFacts", "database", "database_facts", "migrate_up", "migration_script"),
     "execution": ("dispatch_guard", "dispatching", "domains", "local_dispatch"),
     "front_door": ("ingress",),

@@ -1,22 +1,45 @@
-"""What the servers of a settings tree say about themselves, for `headgate doctor`. Asking changes nothing."""
+"""What the servers of a settings tree say about themselves, for `/health/ready` and `headgate doctor`. Asking changes
+nothing."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from headgate.settings import Settings
 
 if TYPE_CHECKING:
+    from temporalio.client import Client
+
     from headgate.adapters.kafka.facts import KafkaFacts
     from headgate.adapters.redis.facts import RedisFacts
     from headgate.adapters.temporal.facts import TemporalFacts
 
+Probe: TypeAlias = Callable[[], Awaitable[object]]
+
+PATIENCE_SECONDS = 1.5
+"""How long a server may take to say that it is there."""
 TASK_QUEUES = ("dispatch-task-queue", "payment-init-task-queue", "payment-exec-task-queue")
+
+
+async def probes(settings: Settings) -> dict[str, Probe]:
+    """How to ask Redis and Temporal, if the settings name them, whether they are there."""
+    found: dict[str, Probe] = {}
+    if settings.redis_url is not None:
+        # Imported here, as below: the driver is an extra.
+        from headgate.adapters.redis.facts import ping_redis
+
+        found["redis"] = partial(ping_redis, settings.redis_url, timeout=PATIENCE_SECONDS)
+    if settings.temporal_address is not None:
+        from headgate.adapters.temporal.facts import ping_temporal
+
+        found["temporal"] = partial(ping_temporal, await _temporal_client(settings), timeout=PATIENCE_SECONDS)
+    return found
 
 
 async def redis_facts(settings: Settings, *, timeout: float) -> list[RedisFacts]:
     """Every Redis server that counts limits."""
-    # Imported here, as below: the driver is an extra.
     from headgate.adapters.redis.facts import redis_facts as ask
 
     return await ask(settings.redis_url or "", timeout=timeout)
@@ -35,14 +58,15 @@ async def kafka_facts(settings: Settings, *, timeout: float) -> KafkaFacts:
 
 async def temporal_facts(settings: Settings, *, timeout: float) -> TemporalFacts:
     """Temporal, and who polls the task queues of payments."""
-    from headgate.adapters.temporal.client import connect_for_dispatch
     from headgate.adapters.temporal.facts import temporal_facts as ask
+
+    return await ask(await _temporal_client(settings), TASK_QUEUES, timeout=timeout)
+
+
+async def _temporal_client(settings: Settings) -> Client:
+    from headgate.adapters.temporal.client import connect_for_dispatch
     from headgate.bootstrap.temporal import temporal_address, temporal_security
 
-    client = await connect_for_dispatch(
-        temporal_address(settings),
-        settings.temporal_namespace,
-        lazy=True,
-        security=temporal_security(settings),
-    )
-    return await ask(client, TASK_QUEUES, timeout=timeout)
+    security = temporal_security(settings)
+    address, namespace = temporal_address(settings), settings.temporal_namespace
+    return await connect_for_dispatch(address, namespace, lazy=True, security=security)

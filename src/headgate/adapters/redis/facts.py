@@ -44,6 +44,21 @@ async def redis_facts(url: str, *, timeout: float) -> list[RedisFacts]:
     return await asyncio.to_thread(_facts, RedisUrl.parse(url, timeout=timeout))
 
 
+async def ping_redis(url: str, *, timeout: float) -> None:
+    """Raises `StoreError` unless every server that counts limits answers."""
+    await asyncio.to_thread(_ping, RedisUrl.parse(url, timeout=timeout))
+
+
+def _ping(url: RedisUrl) -> None:
+    client = BlockingClient(url)
+    try:
+        for address in client.masters():
+            # A new connection says PING by itself.
+            BlockingConnection(address, url, url.login, time.monotonic() + url.timeout, url.database).close()
+    finally:
+        client.close()
+
+
 def _facts(url: RedisUrl) -> list[RedisFacts]:
     client = BlockingClient(url)
     try:

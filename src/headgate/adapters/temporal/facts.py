@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -30,7 +31,7 @@ async def temporal_facts(client: Client, task_queues: Collection[str], *, timeou
     """Asks the server; `NotFound` if it lacks the client's namespace, `StoreUnavailable` if it does not answer."""
     each = timedelta(seconds=timeout)
     service, namespace = client.workflow_service, client.namespace
-    try:
+    with _translated(namespace):
         system = await service.get_system_info(GetSystemInfoRequest(), timeout=each)
         await service.describe_namespace(DescribeNamespaceRequest(namespace=namespace), timeout=each)
         pollers = {}
@@ -41,10 +42,25 @@ async def temporal_facts(client: Client, task_queues: Collection[str], *, timeou
                 task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
             )
             pollers[name] = len((await service.describe_task_queue(asked, timeout=each)).pollers)
+    return TemporalFacts(system.server_version, pollers)
+
+
+async def ping_temporal(client: Client, *, timeout: float) -> None:
+    """`NotFound` if the server lacks the client's namespace, `StoreUnavailable` if it does not answer."""
+    namespace = client.namespace
+    with _translated(namespace):
+        await client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=namespace), timeout=timedelta(seconds=timeout)
+        )
+
+
+@contextmanager
+def _translated(namespace: str) -> Iterator[None]:
+    try:
+        yield
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             raise NotFound("namespace", namespace) from error
         raise StoreUnavailable(f"Temporal answered {error.status.name}: {error.message}") from error
     except RuntimeError as error:
         raise StoreUnavailable(f"no Temporal answers: {error}") from error
-    return TemporalFacts(system.server_version, pollers)

@@ -97,7 +97,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         told.notifications = await opened.enter_async_context(
             bootstrap.notifications(told.settings, registry=told.registry)
         )
-        told.probes |= told.notifications.probes
+        told.probes |= told.notifications.probes | await bootstrap.probes(told.settings)
         observer = bootstrap.dispatch_observer(told.registry)
         guard = PlanGuard(told.admission.limiter)
         told.queue = await opened.enter_async_context(

@@ -9,11 +9,14 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from headgate.entrypoints.http import schemas
-from headgate.entrypoints.http.services import Probe, services
+from headgate.entrypoints.http.services import Probe, Services, services
 from headgate.errors import HeadgateError
 
 PATIENCE_SECONDS = 2.0
 """A dependency that takes longer counts as down."""
+
+SPARED = {"redis"}
+"""What the service does without for a while. Taking every process out of service would make its outage ours."""
 
 router = APIRouter(tags=["health"])
 _DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": schemas.Health}}
@@ -29,9 +32,19 @@ async def live() -> Response:
 @router.get("/health/ready", summary="Can it serve?", response_model=schemas.Health, responses=_DOWN)
 @router.get("/q/health/ready", include_in_schema=False)
 async def ready(request: Request) -> Response:
-    """UP if every dependency answers; otherwise 503, telling which one does not."""
-    probes = services(request).probes
-    return _answer(await asyncio.gather(*(_checked(name, probe) for name, probe in probes.items())))
+    """UP if every dependency answers; otherwise 503, telling which one does not. DEGRADED, and ready, if only Redis is
+    missing: limits are decided by their failure policy then, and quotas by the database."""
+    told = services(request)
+    return _answer(await asyncio.gather(*(_check(told, name) for name in told.probes)))
+
+
+async def _check(told: Services, name: str) -> dict[str, object]:
+    """What a dependency says. However many ask, it is asked once at a time: this path needs no token."""
+    asking = told.checks.get(name)
+    if asking is None:
+        asking = told.checks[name] = asyncio.create_task(_checked(name, told.probes[name]))
+        asking.add_done_callback(lambda _: told.checks.pop(name, None))
+    return await asyncio.shield(asking)
 
 
 async def _checked(name: str, probe: Probe) -> dict[str, object]:
@@ -49,6 +62,7 @@ async def _checked(name: str, probe: Probe) -> dict[str, object]:
 
 
 def _answer(checks: list[dict[str, object]]) -> Response:
-    up = all(check["status"] == "UP" for check in checks)
-    body = orjson.dumps({"status": "UP" if up else "DOWN", "checks": checks})
-    return Response(body, 200 if up else 503, media_type="application/json")
+    down = {check["name"] for check in checks if check["status"] != "UP"}
+    status = "UP" if not down else "DEGRADED" if down <= SPARED else "DOWN"
+    body = orjson.dumps({"status": status, "checks": checks})
+    return Response(body, 503 if status == "DOWN" else 200, media_type="application/json")

@@ -200,7 +200,7 @@ class Check(_Shown):
 
 
 class Health(_Shown):
-    """UP, or DOWN with the dependencies that fail."""
+    """UP, or DEGRADED or DOWN with the dependencies that fail."""
 
     status: str
     checks: list[Check]

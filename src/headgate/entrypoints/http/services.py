@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ class Services:
     registry: CollectorRegistry
     probes: dict[str, Probe] = field(default_factory=dict)
     """Dependencies by name, asked by `/health/ready`."""
+    checks: dict[str, asyncio.Task[dict[str, object]]] = field(default_factory=dict)
+    """Those being asked just now."""
     gate: Gate = field(init=False)
     sessions: Sessions = field(init=False)
     ingress: Ingress = field(default_factory=Ingress)

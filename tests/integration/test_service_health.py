@@ -1,0 +1,112 @@
+"""`/health/ready` names what is away, each server really stopped, in bounded time and without a word too many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from headgate.entrypoints.http.app import create_app
+from headgate.settings import Settings
+from headgate.testing import eventually
+from headgate.testing.servers.kafka import KafkaServer
+from headgate.testing.servers.postgres import PostgresServer
+from headgate.testing.servers.redis import RedisServer
+from headgate.testing.servers.server import Server
+from headgate.testing.servers.temporal import TemporalServer
+
+SECRET = "s3cret-of-the-test"
+
+
+@asynccontextmanager
+async def service(**settings: Any) -> AsyncIterator[tuple[FastAPI, httpx.AsyncClient]]:
+    app = create_app(Settings(**settings))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as http,
+    ):
+        yield app, http
+
+
+async def states(http: httpx.AsyncClient) -> dict[str, str]:
+    answer = await http.get("/health/ready")
+    told = answer.json()
+    assert (answer.status_code == 503) == (told["status"] == "DOWN")
+    assert SECRET not in answer.text
+    assert "127.0.0.1" not in answer.text
+    return {"": told["status"]} | {check["name"]: check["status"] for check in told["checks"]}
+
+
+async def goes_and_comes(http: httpx.AsyncClient, server: Server, name: str, meanwhile: str) -> None:
+    """Stopped and frozen, `server` is named; back again, all is well."""
+
+    async def is_(state: str, overall: str) -> bool:
+        return {"": overall, name: state}.items() <= (await states(http)).items()
+
+    await eventually(lambda: is_("UP", "UP"))
+    await asyncio.to_thread(server.kill)
+    await eventually(lambda: is_("DOWN", meanwhile))
+    assert (await http.get("/health/live")).status_code == 200
+    await asyncio.to_thread(server.start)
+    await eventually(lambda: is_("UP", "UP"))
+    await asyncio.to_thread(server.pause)
+    try:
+        async with asyncio.timeout(30):
+            await eventually(lambda: is_("DOWN", meanwhile))
+    finally:
+        await asyncio.to_thread(server.resume)
+    await eventually(lambda: is_("UP", "UP"))
+
+
+async def test_the_database(own_postgres: PostgresServer) -> None:
+    url = own_postgres.url.replace("postgres@", f"postgres:{SECRET}@")
+    async with service(database_url=url) as (_, http):
+        await goes_and_comes(http, own_postgres, "database", "DOWN")
+
+
+async def test_redis_is_missed_but_not_needed(own_redis: RedisServer, tmp_path: Path) -> None:
+    with own_redis.client() as client:
+        client.execute_command("ACL", "SETUSER", "guarded", "on", f">{SECRET}", "~*", "&*", "+@all")
+        client.config_rewrite()
+    url = f"redis://guarded:{SECRET}@{own_redis.address}"
+    async with service(database_url=f"sqlite:///{tmp_path / 'x.db'}", redis_url=url) as (_, http):
+        await goes_and_comes(http, own_redis, "redis", "DEGRADED")
+
+
+async def test_kafka(own_kafka: KafkaServer, tmp_path: Path) -> None:
+    async with service(database_url=f"sqlite:///{tmp_path / 'x.db'}", kafka_bootstrap=own_kafka.address) as (_, http):
+        await goes_and_comes(http, own_kafka, "kafka", "DOWN")
+
+
+async def test_temporal(own_temporal: TemporalServer, tmp_path: Path) -> None:
+    where = {"database_url": f"sqlite:///{tmp_path / 'x.db'}", "temporal_address": own_temporal.address}
+    async with service(**where) as (_, http):
+        await goes_and_comes(http, own_temporal, "temporal", "DOWN")
+    async with service(**where, temporal_namespace="nowhere") as (_, http):
+        assert (await states(http))["temporal"] == "DOWN"
+
+
+async def test_a_server_is_asked_once_however_many_ask(tmp_path: Path) -> None:
+    async with service(database_url=f"sqlite:///{tmp_path / 'x.db'}") as (app, http):
+        asked = 0
+        answer = asyncio.Event()
+
+        async def slow() -> None:
+            nonlocal asked
+            asked += 1
+            await answer.wait()
+
+        app.state.services.probes["slow"] = slow
+        waiting = [asyncio.create_task(http.get("/health/ready")) for _ in range(20)]
+        await eventually(lambda: asked)
+        waiting[0].cancel()
+        answer.set()
+        assert {each.status_code for each in await asyncio.gather(*waiting[1:])} == {200}
+        assert asked == 1
+        await http.get("/health/ready")
+        assert asked == 2
