@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Generic, TypeVar
 
 Work = TypeVar("Work")
@@ -46,8 +47,9 @@ class Gatherer(Generic[Work, Outcome]):
         self._waiting.append((work, future))
         if not self._busy:
             self._busy = True
-            # Held in a set: the loop itself keeps only weak references to tasks.
-            task = loop.create_task(self._drain())
+            # In a context of its own: a batch is no part of what its first caller does. Held in a set: the loop itself
+            # keeps only weak references to tasks.
+            task = loop.create_task(self._drain(), context=Context())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await future

@@ -194,6 +194,9 @@ class Settings(BaseSettings):
     admin_token: SecretStr | None = Field(None, min_length=1)
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    traces: Literal["off", "otlp", "console"] = "off"
+    """Whether spans are recorded, and where they go: to the collector that the OTEL_EXPORTER_OTLP_… variables name,
+    or to standard error."""
     slots: SlotSettings = SlotSettings()
     http: HttpSettings = HttpSettings()
     ingress: IngressSettings = IngressSettings()
@@ -202,7 +205,7 @@ class Settings(BaseSettings):
     payments: PaymentSettings = PaymentSettings()
     sms: SmsSettings = SmsSettings()
 
-    @field_validator("log_format", "log_level", mode="before")
+    @field_validator("log_format", "log_level", "traces", mode="before")
     @classmethod
     def _in_lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value

@@ -594,3 +594,17 @@ async def test_a_waiter_is_woken_by_an_enqueue(store: Store) -> None:
 
 async def test_a_waiter_with_nothing_to_do_returns_at_its_timeout(store: Store) -> None:
     await store.wait("QUIET", 0.01)
+
+
+async def test_an_item_keeps_its_trace_through_claims_and_a_redrive(store: Store) -> None:
+    trace = f"00-{'4b' * 16}-{'0f' * 8}-01"
+    first, second = wants(2, at=T)
+    await store.enqueue([first._replace(traceparent=trace), second], now=T)
+    batch = await store.claim("PAY", 10, NOW, now=T)
+    assert [item.traceparent for item in batch.items] == [trace, None]
+    await store.settle([unrunnable(item.claim, "broken", batch.batch_id) for item in batch.items], now=T)
+    assert await store.redirect("PAY", None, Status.READY, now=T) == 2
+    again = await store.claim("PAY", 10, NOW, now=T)
+    assert [item.traceparent for item in again.items] == [trace, None]
+    await store.settle([after_success(item.claim) for item in again.items], now=T)
+    assert (await get(store, first.item_id)).traceparent == trace, "it can be looked up when all is over"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headgate.bootstrap.sms_gateway import Notifications, notifications, prune_notifications, run_sender
     from headgate.bootstrap.temporal import temporal_crew, temporal_engine
     from headgate.bootstrap.tokens import access_store, gate, sessions
+    from headgate.bootstrap.traces import tracer, tracing
 
 MODULES = {
     "checkup": ("kafka_facts", "probes", "redis_facts", "temporal_facts"),
@@ -36,6 +37,7 @@ MODULES = {
     "sms_gateway": ("Notifications", "notifications", "prune_notifications", "run_sender"),
     "temporal": ("temporal_crew", "temporal_engine"),
     "tokens": ("access_store", "gate", "sessions"),
+    "traces": ("tracer", "tracing"),
 }
 """Where each name lives. No name is also a module's: importing the module would hide it."""
 

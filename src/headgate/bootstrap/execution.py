@@ -20,11 +20,13 @@ from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import ConfigurationError
 from headgate.settings import DispatchSettings, Settings
+from headgate.tracing import Tracer
 
 if TYPE_CHECKING:
     pass
 
 
+from headgate.bootstrap import traces
 from headgate.bootstrap.limits import admission
 from headgate.bootstrap.queues import dispatch_queue
 
@@ -73,6 +75,7 @@ async def local_dispatch(
     guard: Guard | None = None,
     observer: DispatchObserver | None = None,
     limits: DispatchSettings | None = None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[WorkflowEngine]:
     """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
     grace, and gives the rest back."""
@@ -81,8 +84,11 @@ async def local_dispatch(
         await queue.define(domain.config)
     limits = limits or DispatchSettings()
     outcomes = OutcomeReporter(queue.store, observer=observer)
-    engine = LocalEngine(registry, outcomes, guard=guard, concurrency=limits.concurrency, backlog=limits.backlog)
-    worker = DispatchWorker(queue.store, engine, [domain.item_type for domain in registry], observer=observer)
+    engine = LocalEngine(
+        registry, outcomes, guard=guard, tracer=tracer, concurrency=limits.concurrency, backlog=limits.backlog
+    )
+    item_types = [domain.item_type for domain in registry]
+    worker = DispatchWorker(queue.store, engine, item_types, observer=observer, tracer=tracer)
     running = asyncio.create_task(worker.run())
     try:
         yield engine
@@ -108,6 +114,8 @@ async def dispatching(
             running.callback(metering.cancel)
         if inline and len(known):
             await running.enter_async_context(
-                local_dispatch(queue, known, guard=guard, observer=observer, limits=wanted)
+                local_dispatch(
+                    queue, known, guard=guard, observer=observer, limits=wanted, tracer=traces.tracer(settings)
+                )
             )
         yield queue

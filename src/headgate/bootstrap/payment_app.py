@@ -36,6 +36,7 @@ from headgate.bootstrap.databases import database
 from headgate.bootstrap.execution import local_dispatch
 from headgate.bootstrap.sms_gateway import Notifications
 from headgate.bootstrap.temporal import temporal_address, temporal_engine, temporal_security
+from headgate.bootstrap.traces import tracer
 
 
 class Payments(NamedTuple):
@@ -68,13 +69,13 @@ async def payments(
     wherever they are. With `tend`, this process takes payments from the Kafka topic, if there is Kafka, and gives
     back slots whose payment never came."""
     # Imported here: the bank's client and the check of accounts are extras.
-    from headgate.apps.payments.intake import PaymentIntake, leave_to_dispatcher
+    from headgate.apps.payments.intake import PaymentIntake, Release, leave_to_dispatcher
     from headgate.apps.payments.notices import GatewayNotices, LoggedNotices
     from headgate.apps.payments.release import DirectRelease
     from headgate.apps.payments.rules import RuleBook, load_rules
     from headgate.apps.payments.steps import PaymentSteps
 
-    wanted = settings.payments
+    wanted, traced = settings.payments, tracer(settings)
     rules = RuleBook() if wanted.rules is None else load_rules(wanted.rules)
     async with AsyncExitStack() as opened:
         store = await _payment_store(settings, queue, opened)
@@ -91,11 +92,13 @@ async def payments(
             engine = await temporal_engine(settings, OutcomeReporter(queue.store))
         elif execute:
             engine = await opened.enter_async_context(
-                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch)
+                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch, tracer=traced)
             )
         direct = wanted.mode == "direct" and engine is not None
-        release = DirectRelease(queue.store, engine) if direct and engine is not None else leave_to_dispatcher
-        desk = PaymentIntake(store, slots, rules=rules, slot_config=wanted.config, release=release)
+        release: Release = leave_to_dispatcher
+        if direct and engine is not None:
+            release = DirectRelease(queue.store, engine, tracer=traced)
+        desk = PaymentIntake(store, slots, rules=rules, slot_config=wanted.config, release=release, tracer=traced)
         opened.push_async_callback(desk.close)
         application = Payments(desk, desk, store, domain, simulator)
         if settings.temporal_address is not None:
@@ -106,7 +109,7 @@ async def payments(
             domain = on_temporal(domain, steps, desk)
             address, security = temporal_address(settings), temporal_security(settings)
             client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
-            intake = WorkflowIntake(client, domain.init_task_queue)
+            intake = WorkflowIntake(client, domain.init_task_queue, tracer=traced)
             application = application._replace(intake=intake, domain=domain)
         if tend:
             await opened.enter_async_context(_tending(settings, application))
@@ -185,10 +188,11 @@ def _downstream(
         opened.push_async_callback(limiter.close)
         gate = SharedGate(limiter, wanted.tps)
     if wanted.downstream_url is not None:
-        bank = HttpDownstream(wanted.downstream_url, gate)
+        bank = HttpDownstream(wanted.downstream_url, gate, tracer=tracer(settings))
     else:
         simulator = simulator or Simulator(Behaviour(tps=wanted.tps))
-        bank = HttpDownstream("http://simulator", gate, transport=SimulatorTransport(simulator))
+        transport = SimulatorTransport(simulator)
+        bank = HttpDownstream("http://simulator", gate, transport=transport, tracer=tracer(settings))
     opened.push_async_callback(bank.close)
     return bank, simulator
 

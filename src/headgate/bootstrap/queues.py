@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 from headgate.bootstrap.databases import database
+from headgate.bootstrap.traces import tracer
 
 
 async def queue_store(url: str, *, pool_size: int = 10) -> QueueStore:
@@ -31,7 +32,9 @@ async def queue_store(url: str, *, pool_size: int = 10) -> QueueStore:
 async def dispatch_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
     """The queue of a settings tree."""
     store = await queue_store(settings.database_url, pool_size=settings.database_pool_size)
-    async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
+    async with DispatchQueue(
+        store, largest_context=settings.dispatch.max_context_bytes, tracer=tracer(settings)
+    ) as queue:
         yield queue
 
 

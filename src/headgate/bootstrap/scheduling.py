@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 from headgate.bootstrap.databases import database
+from headgate.bootstrap.traces import tracer
 
 
 async def slot_store(url: str, *, pool_size: int = 10) -> SlotStore:
@@ -43,6 +44,7 @@ async def slot_scheduler(
     async with SlotScheduler(
         await slot_store(settings.database_url, pool_size=settings.database_pool_size),
         observer=observer,
+        tracer=tracer(settings),
         batch=wanted.batch,
         bulk_batch=wanted.bulk_batch,
         cache_ttl=wanted.cache_ttl_seconds,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from headgate.bootstrap.traces import tracer
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.ports import DispatchObserver, Guard, Outcomes, WorkflowEngine
 from headgate.dispatch.queue import Store as QueueStore
@@ -56,7 +57,8 @@ async def temporal_crew(
 
     client = await connect(address, settings.temporal_namespace, security=temporal_security(settings))
     outcomes = OutcomeReporter(store, observer=observer)
-    cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer)
+    traced = tracer(settings)
+    cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer, tracer=traced)
     schedules = DispatchSchedules(client)
     build = settings.temporal_build_id
     return TemporalCrew.of(
@@ -67,7 +69,7 @@ async def temporal_crew(
         schedules=schedules,
         outcomes=outcomes,
         guard=guard,
-        options=WorkerOptions(deployment=None if build is None else versioned(build)),
+        options=WorkerOptions(deployment=None if build is None else versioned(build), tracer=traced),
     )
 
 

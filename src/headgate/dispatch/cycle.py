@@ -29,6 +29,7 @@ from headgate.dispatch.ports import (
 )
 from headgate.dispatch.status import Status
 from headgate.errors import NotFound
+from headgate.tracing import Attributes, Kind, Span, Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,13 @@ class DispatchCycle:
         engine: WorkflowEngine,
         *,
         observer: DispatchObserver | None = None,
+        tracer: Tracer | None = None,
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._engine = engine
         self._observer = observer or Unobserved()
+        self._tracer = tracer
         self._uniform = uniform
         self._recovered_at: dict[str, float] = {}
 
@@ -185,14 +188,28 @@ class DispatchCycle:
                 changes.append(unrunnable(item.claim, problem or "its context is missing", batch.batch_id))
                 continue
             delay = start_delay(item, config, batch.claimed_at, self._uniform)
-            requests.append(StartRequest(item.claim, config, item.context_json, delay))
+            requests.append(StartRequest(item.claim, config, item.context_json, delay, item.traceparent))
         if requests:
-            outcomes = await self._started(requests)
+            if self._tracer is None:
+                outcomes = await self._started(requests)
+            else:
+                outcomes = await self._traced(self._tracer, batch, requests)
             changes += [
                 after_start(request.claim, outcome, config, batch.batch_id)
                 for request, outcome in zip(requests, outcomes, strict=True)
             ]
         return changes
+
+    async def _traced(self, tracer: Tracer, batch: Batch, requests: Sequence[StartRequest]) -> list[StartOutcome]:
+        """`_started`, as a span for each item from its claim to its start. An item that was queued outside of any
+        trace becomes one of its own."""
+        spans = [_dispatch_span(tracer, batch, request) for request in requests]
+        traced = [request._replace(traceparent=span.traceparent) for request, span in zip(requests, spans, strict=True)]
+        outcomes = await self._started(traced)
+        for span, outcome in zip(spans, outcomes, strict=True):
+            good = outcome.start in (Start.STARTED, Start.ALREADY_STARTED)
+            span.end({"headgate.outcome": outcome.start.value}, failed=None if good else outcome.start.value)
+        return outcomes
 
     async def _started(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
         try:
@@ -221,6 +238,19 @@ class DispatchCycle:
             self._observer.start_failed(config.item_type, len(changes) - started)
         if dead:
             self._observer.dead_lettered(config.item_type, dead)
+
+
+def _dispatch_span(tracer: Tracer, batch: Batch, request: StartRequest) -> Span:
+    attributes: Attributes = {
+        "headgate.item_type": request.claim.item_type,
+        "headgate.item_id": request.claim.item_id,
+        "headgate.attempt": request.claim.epoch,
+        "headgate.batch_id": batch.batch_id,
+        "headgate.batch_size": len(batch.items),
+    }
+    # The claim's time is the store's; it must not lie after its own end.
+    claimed_ns = min(int(batch.claimed_at.timestamp() * 1_000_000) * 1000, time.time_ns())
+    return tracer.begin("dispatch", attributes, parent=request.traceparent, kind=Kind.CONSUMER, at_ns=claimed_ns)
 
 
 def _unreadable(context: str | None) -> str | None:

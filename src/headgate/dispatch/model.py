@@ -33,6 +33,8 @@ class EnqueueRequest(NamedTuple):
     slotted: bool = False
     """Its time is a booked slot: it gets no jitter."""
     init_workflow_id: str | None = None
+    traceparent: str | None = None
+    """The trace its execution will be part of."""
 
     @classmethod
     def of(
@@ -95,6 +97,7 @@ class ClaimedItem(NamedTuple):
     execute_at: datetime
     slotted: bool
     context_json: str | None
+    traceparent: str | None = None
 
 
 class Batch(NamedTuple):
@@ -217,6 +220,8 @@ class Item:
     last_error: str | None
     created_at: datetime
     updated_at: datetime
+    traceparent: str | None = None
+    """The trace it was queued in, for looking it up."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -238,6 +243,7 @@ class Item:
             "lastError": self.last_error,
             "createdAt": format_instant(self.created_at),
             "updatedAt": format_instant(self.updated_at),
+            "traceparent": self.traceparent,
         }
 
 

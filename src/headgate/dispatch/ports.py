@@ -128,6 +128,8 @@ class StartRequest(NamedTuple):
     context_json: str
     """Checked: it parses."""
     start_delay: timedelta
+    traceparent: str | None = None
+    """What the execution is part of, if it is traced."""
 
     @property
     def execution_id(self) -> str:

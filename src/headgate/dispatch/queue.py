@@ -21,10 +21,11 @@ from headgate.dispatch.model import (
 )
 from headgate.dispatch.ports import QueueLedger, QueueStore
 from headgate.dispatch.status import Status
-from headgate.errors import InvalidInput, NotFound
+from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.gather import Gatherer
 from headgate.iso8601 import parse_instant
 from headgate.slots.model import AssignedSlot, checked_id
+from headgate.tracing import Kind, Span, Tracer
 from headgate.wiring import factory
 
 BULK = 5000
@@ -60,8 +61,16 @@ class DispatchQueue:
     share transactions; any number of processes may work on one database.
     """
 
-    def __init__(self, store: Store, *, largest_context: int = LARGEST_CONTEXT, batch: int = 1000) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        largest_context: int = LARGEST_CONTEXT,
+        batch: int = 1000,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.store = store
+        self._tracer = tracer
         self._largest_context = largest_context
         self._writer: Gatherer[EnqueueRequest, Enqueued] = Gatherer(self._store_many, most=batch)
         self._known: set[str] = set()
@@ -103,7 +112,8 @@ class DispatchQueue:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
 
         With `connection`, a SQLAlchemy `Connection` or `AsyncConnection` in a transaction of yours, the item is
-        queued if and when that commits.
+        queued if and when that commits. Called inside a trace, the item's execution is part of that trace, whenever
+        and wherever it runs.
         """
         request = EnqueueRequest.of(
             item_type,
@@ -116,6 +126,18 @@ class DispatchQueue:
         )
         if item_type not in self._known:
             await self._check_known(item_type)
+        if self._tracer is None or (origin := self._tracer.origin()) is None:
+            return await self._queued(request, connection)
+        span = enqueue_span(self._tracer, item_type, item_id, origin.traceparent)
+        try:
+            queued = await self._queued(request._replace(traceparent=span.traceparent), connection)
+        except HeadgateError as error:
+            span.end(failed=type(error).__name__)
+            raise
+        span.end({"headgate.outcome": "existing" if queued.existing else "queued"})
+        return queued
+
+    async def _queued(self, request: EnqueueRequest, connection: Any) -> Enqueued:
         if connection is not None:
             return (await self.store.enqueue([request], within=connection))[0]
         return await self._writer.submit(request)
@@ -129,7 +151,8 @@ class DispatchQueue:
         connection: Any = None,
     ) -> list[Enqueued]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
-        are written in one transaction. `slotted` says that their times are booked slots."""
+        are written in one transaction. `slotted` says that their times are booked slots. Each item's execution is a
+        trace of its own: thousands in one would be of no use to anybody."""
         requests = [
             EnqueueRequest.of(
                 item_type, item_id, context, execute_at, slotted=slotted, largest_context=self._largest_context
@@ -254,6 +277,12 @@ class DispatchQueue:
             await self.config(item_type)
 
 
+def enqueue_span(tracer: Tracer, item_type: str, item_id: str, parent: str) -> Span:
+    """The queueing of one item, as part of a trace; its traceparent is what the item carries."""
+    attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
+    return tracer.begin("queue.enqueue", attributes, parent=parent, kind=Kind.PRODUCER)
+
+
 def checked_status(status: Status | str | None) -> Status | None:
     """A status by its name; None for any."""
     if status is None:
@@ -281,4 +310,4 @@ def _readable(context: str | None) -> Any:
         return context
 
 
-__all__ = ["DispatchQueue", "ItemDetail", "Store", "checked_status"]
+__all__ = ["DispatchQueue", "ItemDetail", "Store", "checked_status", "enqueue_span"]

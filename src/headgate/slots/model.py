@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.iso8601 import duration_ms, format_duration, from_ms, parse_duration, parse_instant, to_ms
 from headgate.slots.calendars import Calendar
+from headgate.tracing import Origin
 
 LONGEST_ID = 255
 LONGEST_NAME = 128
@@ -100,6 +101,18 @@ class SlotRequest(NamedTuple):
     def of(cls, event_id: str, requested_time: str | datetime) -> SlotRequest:
         """A checked request; the wanted time is rounded up to the millisecond, so that nothing runs early."""
         return cls(checked_id(event_id), to_ms(parse_instant(requested_time, "requested_time")))
+
+
+class TracedRequest(SlotRequest):
+    """A request whose booking is part of a trace. To stores it is a request like any other."""
+
+    origin: Origin
+
+    @classmethod
+    def within(cls, origin: Origin, request: SlotRequest) -> TracedRequest:
+        traced = cls(*request)
+        traced.origin = origin
+        return traced
 
 
 class AssignedSlot(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -14,11 +15,13 @@ from typing import TypeVar
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound
 from headgate.gather import Gatherer
 from headgate.iso8601 import duration_ms, parse_instant, to_ms
+from headgate.slots import journal
 from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.model import (
     AssignedSlot,
     PolicyVersion,
     SlotRequest,
+    TracedRequest,
     WindowPolicy,
     checked_id,
     checked_name,
@@ -27,6 +30,7 @@ from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking
 from headgate.slots.ports import Pruned, SlotObserver, SlotStore, Unobserved
 from headgate.slots.windows import ever_opens
+from headgate.tracing import Tracer
 from headgate.wiring import factory
 
 MOST_TRIES = 8
@@ -50,12 +54,14 @@ class SlotScheduler:
         store: SlotStore,
         *,
         observer: SlotObserver | None = None,
+        tracer: Tracer | None = None,
         batch: int = 1000,
         bulk_batch: int = 10_000,
         cache_ttl: float = 5.0,
     ) -> None:
         self._store = store
         self._observer = observer or Unobserved()
+        self._tracer = tracer
         self._batch = batch
         self._bulk_batch = bulk_batch
         self._cache_ttl = cache_ttl
@@ -106,6 +112,9 @@ class SlotScheduler:
             name, lambda: self._store.configure(name, policy, now_ms=now_ms, only_if_absent=only_if_absent)
         )
         self._policies[name] = time.monotonic(), version
+        if not only_if_absent and journal.log.isEnabledFor(logging.INFO):
+            with suppress(HeadgateError):  # it is done, whether or not it can be told what was before
+                journal.log_change(version, await self._store.history(name))
         return version
 
     async def policy(self, name: str) -> PolicyVersion:
@@ -121,6 +130,7 @@ class SlotScheduler:
             self._policies.pop(name, None)
             raise NotFound("config", name)
         self._policies[name] = time.monotonic(), versions[0]
+        journal.log_cache_miss(name)
         return versions[0]
 
     async def history(self, name: str) -> list[PolicyVersion]:
@@ -143,6 +153,8 @@ class SlotScheduler:
     async def assign(self, event_id: str, config_name: str, requested_time: datetime | str) -> AssignedSlot:
         """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now."""
         request = SlotRequest.of(event_id, requested_time)
+        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
+            request = TracedRequest.within(origin, request)
         started = time.perf_counter()
         writer = self._writers.get(config_name)
         if writer is None:
@@ -273,8 +285,16 @@ class SlotScheduler:
 
     async def _carry(self, name: str, batch: Sequence[SlotRequest]) -> list[Booking]:
         started = time.perf_counter()
-        bookings = await self._retried(name, lambda: self._store.book(name, batch))
+        try:
+            bookings = await self._retried(name, lambda: self._store.book(name, batch))
+        except HeadgateError as error:
+            if self._tracer is not None:
+                journal.trace_bookings(self._tracer, name, batch, error)
+            raise
         self._observer.booked(name, bookings, time.perf_counter() - started)
+        journal.log_bookings(name, batch, bookings)
+        if self._tracer is not None:
+            journal.trace_bookings(self._tracer, name, batch, bookings)
         return bookings
 
     async def _retried(self, name: str | None, work: Callable[[], Awaitable[T]]) -> T:
@@ -285,6 +305,7 @@ class SlotScheduler:
             except Conflict:
                 if name is not None:
                     self._observer.contended(name)
+                    journal.log_contention(name)
                 if attempt == MOST_TRIES:
                     raise
         raise AssertionError("unreachable")

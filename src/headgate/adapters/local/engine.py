@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import (
@@ -27,6 +28,7 @@ from headgate.dispatch.ports import (
 )
 from headgate.dispatch.registry import Execute, Registry
 from headgate.errors import StoreError
+from headgate.tracing import Tracer
 
 SHORTEST_BEAT, LONGEST_BEAT = 0.05, 15.0
 LONGEST_PAUSE = 5.0
@@ -60,6 +62,7 @@ class LocalEngine:
         outcomes: Outcomes,
         *,
         guard: Guard | None = None,
+        tracer: Tracer | None = None,
         concurrency: int = 100,
         backlog: int = 2000,
         grace: float = 10.0,
@@ -67,6 +70,7 @@ class LocalEngine:
         self._registry = registry
         self._outcomes = outcomes
         self._guard = guard or Unguarded()
+        self._tracer = tracer
         self._concurrency = concurrency
         self._backlog = backlog
         self._grace = grace
@@ -154,7 +158,7 @@ class LocalEngine:
                 if not await self._may_begin(item_type, request.config.admission_plan):
                     return lambda: outcomes.released(run.claim, "the kill switch was off at its time")
                 run.begun = True
-                await run.execute(run.claim.item_id, context)
+                await self._run(run, context)
         except asyncio.CancelledError:
             if not self._closing:
                 raise
@@ -163,6 +167,21 @@ class LocalEngine:
             failure = f"{type(error).__name__}: {error}"
             return lambda: outcomes.failed(run.claim, failure)
         return lambda: outcomes.completed(run.claim)
+
+    async def _run(self, run: _Run, context: Any) -> None:
+        item_type, item_id = run.claim.item_type, run.claim.item_id
+        if self._tracer is None:
+            await run.execute(item_id, context)
+            return
+        attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
+        span = self._tracer.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
+        try:
+            with self._tracer.inside(span):
+                await run.execute(item_id, context)
+        except BaseException as error:
+            span.end({"headgate.outcome": "failed"}, failed=type(error).__name__)
+            raise
+        span.end({"headgate.outcome": "completed"})
 
     async def _may_begin(self, item_type: str, plan: str | None) -> bool:
         """Whether the kill switch lets it begin, and then not before the plan admits it. The switch is watched while it

@@ -95,7 +95,7 @@ class MemoryQueueStore:
             self._log(item_type, item_id, batch_id, Action.CLAIMED, before.status, item.status, None, now)
             claim = Claim(item_type, item_id, item.claim_epoch, item.retry_count)
             context = self._contexts.get((item_type, item_id))
-            items.append(ClaimedItem(claim, item.execute_at, item.slotted, context))
+            items.append(ClaimedItem(claim, item.execute_at, item.slotted, context, item.traceparent))
         return Batch(batch_id, now, items)
 
     async def stale(
@@ -310,4 +310,5 @@ def _new_item(request: EnqueueRequest, execute_at: datetime, due_at: datetime, n
         last_error=None,
         created_at=now,
         updated_at=now,
+        traceparent=request.traceparent,
     )

@@ -82,6 +82,7 @@ def _new_row(request: EnqueueRequest, now: datetime) -> dict[str, Any]:
         "retry_count": 0,
         "created_at": now,
         "updated_at": now,
+        "traceparent": request.traceparent,
     }
 
 
@@ -99,6 +100,7 @@ def due_items(item_type: str, until: datetime, limit: int, dialect: str) -> sa.S
             queue.c.retry_count,
             queue.c.scheduled_exec_time,
             queue.c.slotted,
+            queue.c.traceparent,
         )
         .where(among(READY, dialect), item_type_ == item_type, due_at <= until)
         .order_by(due_at, item_id)
@@ -158,6 +160,7 @@ def claim(connection: sa.Connection, item_type: str, limit: int, look_ahead: tim
                 row.scheduled_exec_time,
                 bool(row.slotted),
                 contexts.get(row.item_id),
+                row.traceparent,
             )
             for row in rows
         ],

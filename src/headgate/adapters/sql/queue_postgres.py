@@ -42,16 +42,16 @@ MICROSECOND = timedelta(microseconds=1)
 _ENQUEUE = """
 WITH input AS MATERIALIZED (
     SELECT coalesce(item_type, %s::text) AS item_type, item_id, context_json, execute_at,
-        coalesce(slotted, %s::boolean) AS slotted, init_workflow_id
-    FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::text[])
-        AS i (item_type, item_id, context_json, execute_at, slotted, init_workflow_id)
+        coalesce(slotted, %s::boolean) AS slotted, init_workflow_id, traceparent
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::text[], %s::text[])
+        AS i (item_type, item_id, context_json, execute_at, slotted, init_workflow_id, traceparent)
 ), clock AS MATERIALIZED (
     SELECT coalesce(%s::timestamptz, clock_timestamp()) AS now
 ), queued AS (
     INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
-        init_workflow_id, claim_epoch, retry_count, created_at, updated_at)
+        init_workflow_id, traceparent, claim_epoch, retry_count, created_at, updated_at)
     SELECT item_type, item_id, 'READY', coalesce(execute_at, now), greatest(execute_at, now), slotted,
-        init_workflow_id, 0, 0, now, now
+        init_workflow_id, traceparent, 0, 0, now, now
     FROM input, clock
     ON CONFLICT DO NOTHING
     RETURNING item_type, item_id
@@ -70,7 +70,7 @@ def enqueue(
 ) -> set[tuple[str, str]]:
     """Writes what is not there yet, and returns it; listeners are told of the types in `hints`. Requests are unique
     and sorted."""
-    types, ids, contexts, times, slotted, workflows = zip(*requests, strict=True)
+    types, ids, contexts, times, slotted, workflows, traces = zip(*requests, strict=True)
     first = requests[0]
     parameters = (
         first.item_type,
@@ -82,6 +82,7 @@ def enqueue(
         _unless_all(times, None),
         _unless_all(slotted, first.slotted),
         _unless_all(workflows, None),
+        _unless_all(traces, None),
         now,
         list(hints),
     )
@@ -118,7 +119,7 @@ CLAIM = Statement(
         FROM clock
         WHERE q.ctid = ANY(ARRAY(SELECT ctid FROM picked)) AND q.queue_status = 'READY'
         RETURNING q.item_type, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.due_at,
-            clock.now
+            clock.now, q.traceparent
     ), logged AS (
         INSERT INTO headgate_dispatch_audit
             (item_type, item_id, batch_id, action, status_before, status_after, created_at)
@@ -127,7 +128,7 @@ CLAIM = Statement(
     SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
         due_at, (extract(epoch FROM now) * 1000000)::bigint,
         (SELECT context_json FROM headgate_dispatch_context AS x
-         WHERE x.item_type = claimed.item_type AND x.item_id = claimed.item_id)
+         WHERE x.item_type = claimed.item_type AND x.item_id = claimed.item_id), traceparent
     FROM claimed ORDER BY claimed.due_at, item_id
     """,
 )
@@ -166,10 +167,11 @@ def claim(
             EPOCH + timedelta(microseconds=int(execute_at or 0)),
             slotted == b"t",
             None if context is None else context.decode(),
+            None if trace is None else trace.decode(),
         )
-        for item_id, epoch, retries, execute_at, slotted, _, _, context in rows
+        for item_id, epoch, retries, execute_at, slotted, _, _, context, trace in rows
     ]
-    last_id, *_, last_due, claimed_at, _ = rows[-1]
+    last_id, *_, last_due, claimed_at, _, _ = rows[-1]
     return Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items), Position(
         _text(last_due), _text(last_id)
     )

@@ -46,6 +46,7 @@ def item(row: Any) -> Item:
         last_error=row.last_error,
         created_at=row.created_at,
         updated_at=row.updated_at,
+        traceparent=row.traceparent,
     )
 
 
@@ -70,6 +71,7 @@ def item_columns(item: Item) -> dict[str, Any]:
         "last_error": item.last_error,
         "created_at": item.created_at,
         "updated_at": item.updated_at,
+        "traceparent": item.traceparent,
     }
 
 

@@ -36,6 +36,7 @@ queue = sa.Table(
     sa.Column("last_error", sa.String(2000)),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
+    sa.Column("traceparent", sa.String(55)),
     info={"about": "One row an item. claim_epoch fences off whoever lost the claim; seen_at is its last sign of life."},
 )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 from temporalio.client import (
     Client,
@@ -24,6 +25,7 @@ from temporalio.service import RPCError
 
 from headgate.adapters.temporal.failures import is_no_workflow, reason, refusal
 from headgate.adapters.temporal.mark import KEY, Mark
+from headgate.adapters.temporal.traces import MEMO as TRACE
 from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import STARTED, Execution, ExecutionState, Outcomes, Start, StartOutcome, StartRequest
 from headgate.errors import StoreError
@@ -108,6 +110,9 @@ class TemporalEngine:
 
     async def _start_workflow(self, request: StartRequest) -> None:
         config = request.config
+        memo: dict[str, Any] = {KEY: Mark.of(request).to_json()}
+        if request.traceparent is not None:
+            memo[TRACE] = request.traceparent
         await self._client.start_workflow(
             config.exec_workflow_type,
             args=[request.claim.item_id, request.context_json],
@@ -115,7 +120,7 @@ class TemporalEngine:
             task_queue=config.exec_task_queue,
             start_delay=request.start_delay or None,
             run_timeout=self._run_timeout,
-            memo={KEY: Mark.of(request).to_json()},
+            memo=memo,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             rpc_timeout=RPC_TIMEOUT,

@@ -19,9 +19,11 @@ from headgate.adapters.temporal.interceptor import DispatchInterceptor
 from headgate.adapters.temporal.items import ItemActivities, ItemWorkflow
 from headgate.adapters.temporal.outcomes import OutcomeActivities
 from headgate.adapters.temporal.schedule import DISPATCH_TASK_QUEUE
+from headgate.adapters.temporal.traces import TraceInterceptor
 from headgate.dispatch.ports import Guard, Outcomes
 from headgate.dispatch.registry import Domain, Registry
 from headgate.errors import ConfigurationError
+from headgate.tracing import Tracer
 
 # Modules the sandbox need not load anew for every workflow: they keep no state and do no input or output on import.
 PASSED_THROUGH = ("headgate", "pydantic", "pydantic_core", "annotated_types", "typing_extensions")
@@ -48,6 +50,7 @@ class WorkerOptions:
     deployment: WorkerDeploymentConfig | None = None
     """The version this process belongs to; None for unversioned workers."""
     identity: str | None = None
+    tracer: Tracer | None = None
 
 
 def dispatch_worker(
@@ -131,7 +134,7 @@ def _worker(
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
         ),
-        interceptors=interceptors,
+        interceptors=interceptors if options.tracer is None else [TraceInterceptor(options.tracer), *interceptors],
         max_concurrent_workflow_tasks=concurrency.workflow_tasks,
         max_concurrent_activities=concurrency.activities,
         max_concurrent_local_activities=concurrency.activities,

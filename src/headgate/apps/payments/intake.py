@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -19,11 +19,13 @@ from headgate.apps.payments.domain import ITEM_TYPE, Payment, PaymentAudit, Paym
 from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
 from headgate.apps.payments.rules import RuleBook, fingerprint
 from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.queue import enqueue_span
 from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.gather import Gatherer
 from headgate.iso8601 import format_instant, to_ms
-from headgate.slots.model import AssignedSlot, SlotRequest
+from headgate.slots.model import AssignedSlot, SlotRequest, TracedRequest
 from headgate.slots.scheduler import SlotScheduler
+from headgate.tracing import Origin, Span, Tracer
 
 SLOT_PREFIX = "payment:"
 """Slots are booked under this and the payment's id, so that other users of a config are left alone."""
@@ -85,27 +87,40 @@ class PaymentIntake:
         slot_config: str = "default",
         release: Release = leave_to_dispatcher,
         batch: int = 1000,
+        tracer: Tracer | None = None,
     ) -> None:
         self._store = store
         self._slots = slots
         self._rules = rules or RuleBook()
         self._slot_config = slot_config
         self._release = release
-        self._singles: Gatherer[Payment, Accepted] = Gatherer(self.initiate, most=batch)
+        self._tracer = tracer
+        self._singles: Gatherer[tuple[Payment, Origin | None], Accepted] = Gatherer(self._submitted, most=batch)
 
     async def submit(self, payment: Payment) -> Accepted:
         """Accepts one payment, or raises why not. Concurrent callers share transactions."""
-        return await self._singles.submit(payment)
+        return await self._singles.submit((payment, self._origin()))
 
     async def initiate(self, payments: Sequence[Payment], *, init_workflow_id: str | None = None) -> list[Outcome]:
-        """What came of each payment, in order. All that can be kept are, in one transaction."""
+        """What came of each payment, in order. All that can be kept are, in one transaction. A payment that comes
+        alone is part of the caller's trace; of many, each will be a trace of its own when it is executed."""
+        origin = self._origin() if len(payments) == 1 else None
+        return await self._initiate(payments, {} if origin is None else {0: origin}, init_workflow_id)
+
+    async def _submitted(self, singles: Sequence[tuple[Payment, Origin | None]]) -> list[Outcome]:
+        origins = {at: origin for at, (_, origin) in enumerate(singles) if origin is not None}
+        return await self._initiate([payment for payment, _ in singles], origins, None)
+
+    async def _initiate(
+        self, payments: Sequence[Payment], origins: Mapping[int, Origin], workflow_id: str | None
+    ) -> list[Outcome]:
         outcomes: dict[int, Outcome] = {}
         first: dict[str, int] = {}
         repeated: list[int] = []
         for index, payment in enumerate(payments):
             if first.setdefault(payment.payment_id, index) != index:
                 repeated.append(index)
-        await self._keep({index: payments[index] for index in first.values()}, outcomes, init_workflow_id)
+        await self._keep({index: payments[index] for index in first.values()}, outcomes, origins, workflow_id)
         for index in repeated:
             earlier = first[payments[index].payment_id]
             outcomes[index] = _repetition(payments[index], payments[earlier], outcomes[earlier])
@@ -155,17 +170,30 @@ class PaymentIntake:
 
     # -- keeping -------------------------------------------------------------------------------------------------
 
-    async def _keep(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome], workflow_id: str | None) -> None:
+    def _origin(self) -> Origin | None:
+        return None if self._tracer is None else self._tracer.origin()
+
+    async def _keep(
+        self,
+        wanted: dict[int, Payment],
+        outcomes: dict[int, Outcome],
+        origins: Mapping[int, Origin],
+        workflow_id: str | None,
+    ) -> None:
         for attempt in range(1, MOST_TRIES + 1):
             await self._find_existing(wanted, outcomes)
             wanted = {index: payment for index, payment in wanted.items() if index not in outcomes}
             terms = await self._apply_rules(wanted, outcomes)
-            slots = await self._book({index: wanted[index] for index in terms}, outcomes)
-            fresh = [_new(wanted[index], terms[index], slot, workflow_id) for index, slot in slots.items()]
+            slots = await self._book({index: wanted[index] for index in terms}, outcomes, origins)
+            spans = self._enqueuing(wanted, slots, origins)
+            fresh = [
+                _new(wanted[index], terms[index], slot, workflow_id, spans.get(index)) for index, slot in slots.items()
+            ]
             if not fresh:
                 return
             try:
-                await self._store.schedule(fresh)
+                with _ending(spans):
+                    await self._store.schedule(fresh)
             except Conflict:
                 # Somebody else kept one of them meanwhile: look again, and find it.
                 if attempt == MOST_TRIES:
@@ -219,10 +247,26 @@ class PaymentIntake:
             else:
                 seen[asked[index].fingerprint].append(payment)
 
-    async def _book(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> dict[int, AssignedSlot]:
+    def _enqueuing(
+        self, wanted: Mapping[int, Payment], slots: Mapping[int, AssignedSlot], origins: Mapping[int, Origin]
+    ) -> dict[int, Span]:
+        """A span for each payment that has its slot and is part of a trace."""
+        if self._tracer is None:
+            return {}
+        return {
+            index: enqueue_span(self._tracer, ITEM_TYPE, wanted[index].payment_id, origin.traceparent)
+            for index, origin in origins.items()
+            if index in slots
+        }
+
+    async def _book(
+        self, wanted: dict[int, Payment], outcomes: dict[int, Outcome], origins: Mapping[int, Origin]
+    ) -> dict[int, AssignedSlot]:
         by_config: dict[str, dict[int, SlotRequest]] = defaultdict(dict)
         for index, payment in wanted.items():
             request = SlotRequest(SLOT_PREFIX + payment.payment_id, to_ms(payment.execute_at))
+            if index in origins:
+                request = TracedRequest.within(origins[index], request)
             by_config[payment.config_name or self._slot_config][index] = request
         slots: dict[int, AssignedSlot] = {}
         for name, requests in by_config.items():
@@ -239,9 +283,24 @@ class PaymentIntake:
         return slots
 
 
-def _new(payment: Payment, terms: Terms, slot: AssignedSlot, workflow_id: str | None) -> NewPayment:
-    at = slot.scheduled_time
-    item = EnqueueRequest(ITEM_TYPE, payment.payment_id, context_json(payment, terms, at), at, True, workflow_id)
+@contextmanager
+def _ending(spans: Mapping[int, Span]) -> Iterator[None]:
+    try:
+        yield
+    except HeadgateError as error:
+        for span in spans.values():
+            span.end(failed=type(error).__name__)
+        raise
+    for span in spans.values():
+        span.end({"headgate.outcome": "queued"})
+
+
+def _new(
+    payment: Payment, terms: Terms, slot: AssignedSlot, workflow_id: str | None, span: Span | None = None
+) -> NewPayment:
+    at, trace = slot.scheduled_time, None if span is None else span.traceparent
+    context = context_json(payment, terms, at)
+    item = EnqueueRequest(ITEM_TYPE, payment.payment_id, context, at, True, workflow_id, trace)
     return NewPayment(payment, terms, at, fingerprint(payment), item)
 
 

@@ -15,6 +15,7 @@ from headgate.apps.payments.ports import NewPayment
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.ports import QueueStore, WorkflowEngine
 from headgate.errors import HeadgateError
+from headgate.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +26,10 @@ AHEAD_MINS = 10_080
 class DirectRelease:
     """Starts what was just queued. It may start other payments that wait in the queue as well; they are as welcome."""
 
-    def __init__(self, store: QueueStore, engine: WorkflowEngine) -> None:
+    def __init__(self, store: QueueStore, engine: WorkflowEngine, *, tracer: Tracer | None = None) -> None:
         self._store = store
         self._engine = engine
-        self._cycle = DispatchCycle(store, engine)
+        self._cycle = DispatchCycle(store, engine, tracer=tracer)
 
     async def __call__(self, payments: Sequence[NewPayment]) -> None:
         try:

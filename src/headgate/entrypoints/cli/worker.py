@@ -79,12 +79,13 @@ async def _work(settings: Settings, role: Role, registry: CollectorRegistry | No
     if role in (Role.SENDER, Role.ALL):
         working.append(asyncio.create_task(bootstrap.run_sender(settings, stop, registry=registry)))
     remark(f"headgate worker {role} is working")
-    try:
-        await asyncio.gather(*working)
-    finally:
-        # If one failed the others finish in good order before the failure is told.
-        stop.set()
-        await asyncio.gather(*working, return_exceptions=True)
+    async with bootstrap.tracing(settings):
+        try:
+            await asyncio.gather(*working)
+        finally:
+            # If one failed the others finish in good order before the failure is told.
+            stop.set()
+            await asyncio.gather(*working, return_exceptions=True)
 
 
 async def _dispatch(
@@ -114,7 +115,9 @@ async def _dispatch(
         if settings.temporal_address is not None:
             await run_temporal_workers(settings, roles, domains, guard=guard, observer=observer, stop=stop)
             return
-        async with bootstrap.local_dispatch(queue, domains, guard=guard, observer=observer, limits=settings.dispatch):
+        async with bootstrap.local_dispatch(
+            queue, domains, guard=guard, observer=observer, limits=settings.dispatch, tracer=bootstrap.tracer(settings)
+        ):
             await stop.wait()
 
 

@@ -32,6 +32,7 @@ from headgate.entrypoints.http.auth import AccessGuard, HeaderLimit
 from headgate.entrypoints.http.body import BodyLimit
 from headgate.entrypoints.http.ingress import Ingress
 from headgate.entrypoints.http.services import Services
+from headgate.entrypoints.http.traces import RequestTraces
 from headgate.settings import Settings
 
 
@@ -69,6 +70,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(AccessGuard)
     app.add_middleware(HeaderLimit)
     app.add_middleware(logs.RequestLog)
+    tracer = bootstrap.tracer(settings)
+    if tracer is not None:
+        app.add_middleware(RequestTraces, tracer=tracer)
     return app
 
 
@@ -84,6 +88,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Opens each feature, one line or two each. Closing lets accepted work finish before its store goes away."""
     told: Services = app.state.services
     async with AsyncExitStack() as opened:
+        await opened.enter_async_context(bootstrap.tracing(told.settings))
         access = await opened.enter_async_context(bootstrap.access_store(told.settings))
         told.gate, told.audit = bootstrap.gate(told.settings, access), access
         told.sessions = bootstrap.sessions(told.settings, access, told.gate)

@@ -259,6 +259,7 @@ class ItemShown(_Shown):
     last_error: str | None
     created_at: str
     updated_at: str
+    traceparent: str | None
 
 
 class ItemsShown(_Shown):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -11,6 +12,7 @@ import httpx
 from headgate.apps.payments.domain import Payment
 from headgate.apps.payments.ports import DownstreamBusy, Gate, PaymentRefused, Receipt
 from headgate.errors import ConfigurationError
+from headgate.tracing import Attributes, Kind, Span, Tracer
 
 TIMEOUT = 10.0
 ATTEMPTS = 4
@@ -31,6 +33,7 @@ class HttpDownstream:
         timeout: float = TIMEOUT,
         transport: httpx.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        tracer: Tracer | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigurationError("payments.downstream_url", "must begin with http:// or https://")
@@ -38,6 +41,7 @@ class HttpDownstream:
         self._gate = gate
         self._attempts = attempts
         self._pause = pause
+        self._tracer = tracer
         # No limit on connections: a call that waits for one would be made long after it was admitted.
         self._http = httpx.AsyncClient(
             timeout=timeout,
@@ -50,7 +54,7 @@ class HttpDownstream:
         pause = FIRST_PAUSE
         for attempt in range(1, self._attempts + 1):
             try:
-                return await self._call(payment)
+                return await self._call(payment, attempt)
             except DownstreamBusy as busy:
                 if attempt == self._attempts:
                     raise
@@ -61,20 +65,41 @@ class HttpDownstream:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _call(self, payment: Payment) -> Receipt:
+    async def _call(self, payment: Payment, attempt: int) -> Receipt:
         request = self._http.build_request(
             "POST", self._url, json=payment.to_json(), headers={"Idempotency-Key": payment.payment_id}
         )
+        asked = time.monotonic()
         leave = await self._gate.enter()
+        span = self._begun(request, payment.payment_id, attempt, time.monotonic() - asked)
         try:
             response = await self._http.send(request)
-        except httpx.TimeoutException as error:
-            raise DownstreamBusy("the downstream did not answer in time") from error
         except httpx.TransportError as error:
+            if span is not None:
+                span.end(failed=type(error).__name__)
+            if isinstance(error, httpx.TimeoutException):
+                raise DownstreamBusy("the downstream did not answer in time") from error
             raise DownstreamBusy(f"the downstream can't be reached: {type(error).__name__}") from error
         finally:
             leave()
+        if span is not None:
+            status = response.status_code
+            span.end({"http.response.status_code": status}, failed=str(status) if status >= 400 else None)
         return _understood(response)
+
+    def _begun(self, request: httpx.Request, payment_id: str, attempt: int, waited: float) -> Span | None:
+        """The call as part of the trace that leads to it, which the downstream is told of."""
+        if self._tracer is None or (origin := self._tracer.origin()) is None:
+            return None
+        attributes: Attributes = {
+            "http.request.method": request.method,
+            "headgate.item_id": payment_id,
+            "headgate.attempt": attempt,
+            "headgate.gate_wait_seconds": round(waited, 6),
+        }
+        span = self._tracer.begin("POST /payments", attributes, parent=origin.traceparent, kind=Kind.CLIENT)
+        request.headers["traceparent"] = span.traceparent
+        return span
 
 
 def _understood(response: httpx.Response) -> Receipt:

@@ -1,0 +1,1 @@
+"""Traces by OpenTelemetry. Nothing else of headgate imports it."""

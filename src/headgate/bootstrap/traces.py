@@ -1,0 +1,45 @@
+"""Traces: off, to a collector, or to standard error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from headgate.errors import ConfigurationError
+from headgate.settings import Settings
+from headgate.tracing import Tracer
+
+if TYPE_CHECKING:
+    from headgate.adapters.opentelemetry.tracer import OpenTelemetryTracer
+
+_tracers: dict[str, OpenTelemetryTracer] = {}
+"""One a process and kind, since each has a thread and a queue of its own."""
+
+
+def tracer(settings: Settings) -> Tracer | None:
+    """The tracer of this process; None while traces are off, and then nothing of OpenTelemetry is imported."""
+    if settings.traces == "off":
+        return None
+    known = _tracers.get(settings.traces)
+    if known is None:
+        try:
+            from headgate.adapters.opentelemetry.tracer import console_tracer, otlp_tracer
+
+            known = otlp_tracer() if settings.traces == "otlp" else console_tracer()
+        except ModuleNotFoundError as error:
+            raise ConfigurationError("traces", f"needs {error.name}: pip install 'headgate[traces]'") from error
+        _tracers[settings.traces] = known
+    return known
+
+
+@asynccontextmanager
+async def tracing(settings: Settings) -> AsyncIterator[Tracer | None]:
+    """The tracer; leaving sends what is left to send, for a few seconds at most."""
+    try:
+        yield tracer(settings)
+    finally:
+        known = _tracers.pop(settings.traces, None)
+        if known is not None:
+            await asyncio.to_thread(known.close)

@@ -1,0 +1,233 @@
+"""Traces: whose word is believed, and what the OpenTelemetry adapter makes of the port."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from headgate.adapters.memory.queue import MemoryQueueStore
+from headgate.adapters.memory.slots import MemorySlotStore
+from headgate.adapters.opentelemetry import tracer as adapter
+from headgate.adapters.opentelemetry.tracer import OpenTelemetryTracer
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.queue import DispatchQueue
+from headgate.errors import NotFound, SlotsExhausted, StoreUnavailable
+from headgate.slots.model import SlotRequest, WindowPolicy
+from headgate.slots.packing import Booking
+from headgate.slots.scheduler import SlotScheduler
+from headgate.tracing import accepted, derived
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PARENT = f"00-{TRACE}-{SPAN}-01"
+AT = "2030-03-01T16:00:00Z"
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def tracer(exporter: InMemorySpanExporter) -> Iterator[OpenTelemetryTracer]:
+    made = OpenTelemetryTracer(exporter)
+    yield made
+    made.close()
+
+
+def exported(tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter) -> Sequence[ReadableSpan]:
+    tracer.close()
+    return exporter.get_finished_spans()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "nonsense",
+        PARENT.upper(),
+        f"{PARENT}-more",
+        f"{PARENT}\n",
+        f" {PARENT}",
+        f"ff{PARENT[2:]}",
+        f"01{PARENT[2:]}x",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{SPAN}-1",
+        f"00-{TRACE[:-1]}é-{SPAN}-01",
+    ],
+)
+def test_what_is_no_traceparent_is_not_believed(header: str) -> None:
+    assert accepted(header) is None
+
+
+def test_a_later_version_is_read_as_far_as_it_is_understood() -> None:
+    assert accepted(PARENT) == PARENT
+    assert accepted(f"01{PARENT[2:]}-more") == PARENT
+
+
+def test_a_derived_traceparent_is_the_same_everywhere_and_another_for_another_run() -> None:
+    one = derived(PARENT, "run-1")
+    assert one == derived(PARENT, "run-1")
+    assert accepted(one) == one
+    assert one[:36] == PARENT[:36]
+    assert one[-3:] == PARENT[-3:]
+    assert len({one, PARENT, derived(PARENT, "run-2"), derived(one, "run-1")}) == 4
+
+
+def test_spans_know_their_parents_ids_and_failures(tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter) -> None:
+    assert tracer.origin() is None
+    outer = tracer.begin("outer", {"n": 1}, parent=PARENT)
+    with tracer.inside(outer):
+        origin = tracer.origin()
+        assert origin is not None
+        assert origin.traceparent == outer.traceparent
+        own = derived(outer.traceparent, "run")
+        tracer.begin("inner", parent=origin.traceparent, at_ns=origin.at_ns - 5, own=own).end(failed="Conflict")
+        tracer.begin("root", parent=None).end()
+    outer.end({"more": True}, name="renamed")
+    outer.end({"late": True}, failed="too late")
+    inner, root, renamed = exported(tracer, exporter)
+    assert (renamed.name, dict(renamed.attributes or {})) == ("renamed", {"n": 1, "more": True})
+    assert renamed.parent is not None
+    assert f"{renamed.parent.span_id:016x}" == SPAN
+    assert f"{inner.context.span_id:016x}" == own.split("-")[2]
+    assert inner.start_time == origin.at_ns - 5
+    assert (inner.status.description, dict(inner.attributes or {})) == ("Conflict", {"error.type": "Conflict"})
+    assert root.parent is None
+    assert f"{root.context.trace_id:032x}" != TRACE
+
+
+def test_an_exception_leaves_no_text_in_the_span(tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter) -> None:
+    span = tracer.begin("call", parent=PARENT)
+    with pytest.raises(ValueError, match="secret"), tracer.inside(span):
+        raise ValueError("secret")
+    span.end(failed="ValueError")
+    (only,) = exported(tracer, exporter)
+    assert "secret" not in only.to_json()
+    assert only.events == ()
+
+
+def test_an_unsampled_trace_stays_so_and_is_passed_on(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    span = tracer.begin("quiet", parent=PARENT[:-1] + "0")
+    with tracer.inside(span):
+        origin = tracer.origin()
+    span.end()
+    assert origin is not None
+    assert origin.traceparent == span.traceparent
+    assert span.traceparent.startswith(f"00-{TRACE}-")
+    assert span.traceparent.endswith("-00")
+    assert exported(tracer, exporter) == ()
+
+
+def test_closing_does_not_wait_for_a_collector_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+
+    class Stuck(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            never.wait(60)
+            return SpanExportResult.FAILURE
+
+    monkeypatch.setattr(adapter, "CLOSING_SECONDS", 0.05)
+    tracer = OpenTelemetryTracer(Stuck())
+    tracer.begin("lost", parent=None).end()
+    tracer.close()
+    assert not never.is_set(), "it gave up while the collector was still silent"
+    never.set()
+
+
+class Stores(MemorySlotStore):
+    """Holds its first transaction until it is let go, so that callers gather behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self.fails = False
+
+    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+        self.entered.set()
+        await self.let_go.wait()
+        if self.fails:
+            raise StoreUnavailable("away, says the driver at 10.0.0.1")
+        return await super().book(name, requests, now_ms=now_ms)
+
+
+async def test_each_of_many_gathered_callers_has_a_span_in_its_own_trace(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    store = Stores()
+    async with SlotScheduler(store, tracer=tracer) as slots:
+        await slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
+
+        async def ask(number: int) -> None:
+            with tracer.inside(tracer.begin("caller", parent=f"00-{number + 1:032x}-{SPAN}-01")):
+                await slots.assign(f"e{number}", "default", AT)
+
+        first = asyncio.create_task(ask(0))
+        await store.entered.wait()
+        others = [asyncio.create_task(ask(number)) for number in range(1, 5)]
+        untraced = asyncio.create_task(slots.assign("untraced", "default", AT))
+        await asyncio.sleep(0)  # all of them have asked by now
+        store.let_go.set()
+        await asyncio.gather(first, *others, untraced)
+    spans = {str((span.attributes or {})["headgate.event_id"]): span for span in exported(tracer, exporter)}
+    assert sorted(spans) == [f"e{number}" for number in range(5)]
+    assert [spans[f"e{number}"].context.trace_id for number in range(5)] == [1, 2, 3, 4, 5]
+    sizes = [(spans[f"e{number}"].attributes or {})["headgate.batch_size"] for number in range(5)]
+    assert sizes == [1, 5, 5, 5, 5], "the first went alone, the others shared a transaction"
+
+
+async def test_refusals_and_failures_are_named_and_not_quoted(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    store = Stores()
+    store.let_go.set()
+    async with SlotScheduler(store, tracer=tracer) as slots:
+        await slots.configure("tight", WindowPolicy(max_per_window=1, window="PT4S", max_delay="PT1S"))
+        with tracer.inside(tracer.begin("caller", parent=PARENT)):
+            await slots.assign("first", "tight", AT)
+            with pytest.raises(SlotsExhausted):
+                await slots.assign("second", "tight", AT)
+            with pytest.raises(NotFound):
+                await slots.assign("third", "absent", AT)
+            store.fails = True
+            with pytest.raises(StoreUnavailable):
+                await slots.assign("fourth", "tight", AT)
+    spans = exported(tracer, exporter)
+    outcomes = [((span.attributes or {})["headgate.outcome"], span.status.description) for span in spans]
+    assert outcomes == [
+        ("assigned", None),
+        ("refused", "SlotsExhausted"),
+        ("refused", "NotFound"),
+        ("refused", "StoreUnavailable"),
+    ]
+    assert "10.0.0.1" not in "".join(span.to_json() for span in spans)
+
+
+async def test_an_item_queued_in_a_trace_carries_it_and_many_at_once_do_not(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
+) -> None:
+    async with DispatchQueue(MemoryQueueStore(), tracer=tracer) as queue:
+        await queue.define(DispatchConfig(item_type="WORK"))
+        await queue.enqueue("WORK", "before")
+        with tracer.inside(tracer.begin("caller", parent=PARENT)):
+            await queue.enqueue("WORK", "alone")
+            await queue.enqueue("WORK", "alone")
+            await queue.enqueue_many("WORK", [("one", {}, None), ("two", {}, None)])
+        traces = {item.item_id: item.traceparent for item in await queue.list("WORK")}
+    first, second = exported(tracer, exporter)
+    assert traces == {
+        "alone": f"00-{TRACE}-{first.context.span_id:016x}-01",
+        "before": None,
+        "one": None,
+        "two": None,
+    }
+    assert [(span.attributes or {})["headgate.outcome"] for span in (first, second)] == ["queued", "existing"]
