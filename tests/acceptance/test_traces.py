@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -61,7 +62,11 @@ def headgate_worker(directory: Path, variables: dict[str, str]) -> Iterator[None
 
 
 async def test_a_payment_is_one_trace_in_the_service_that_executes_it(tmp_path: Path) -> None:
-    with collector() as told, bank() as paid, Service(tmp_path, **traced(told, paid)) as service:
+    with (
+        collector() as told,
+        bank() as paid,
+        Service(tmp_path, **traced(told, paid, HEADGATE_LOG_FORMAT="json")) as service,
+    ):
         with service.client() as http:
             answer = http.post("/api/v1/payments", json=payment("pay-1"), headers={"traceparent": TRACEPARENT})
             assert answer.status_code == 202
@@ -70,8 +75,15 @@ async def test_a_payment_is_one_trace_in_the_service_that_executes_it(tmp_path: 
 
         await eventually(lambda: "POST /payments" in told.of(TRACE), within=30)
         await eventually(lambda: "execute PAYMENT" in told.of(TRACE), within=30)
-        with service.client(headers={"traceparent": UNSAMPLED}) as http:
+        with service.client(headers={"traceparent": f"00-{'1' * 32}-{CALLER}-00"}) as http:
             item = http.get("/admin/dispatch/PAYMENT/items/pay-1").json()
+    lines = [json.loads(line) for line in service.log.splitlines()]
+    told_of_trace = {line["event"]: line for line in lines if line.get("trace_id") == TRACE}
+    assert sorted(told_of_trace) == ["payment pay-1: the payee is told", "payment pay-1: the payer is told", "request"]
+    assert told_of_trace["request"]["request_id"] == answer.headers["X-Request-Id"]
+    assert {line["item_id"] for line in told_of_trace.values()} == {"pay-1"}
+    (batch,) = [line for line in lines if line["event"].startswith("Batch ")]
+    assert (batch["item_type"], batch["event"].endswith("of PAYMENT: 1 DISPATCHED")) == ("PAYMENT", True)
     spans = told.of(TRACE)
     assert parents(spans) == {
         "POST /api/v1/payments": None,
@@ -153,6 +165,9 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
     assert execution.seconds >= spans["activity execute_payment"].seconds, "a workflow lasts as long as its activities"
     assert [each["traceparent"] for each in paid.calls] == [f"00-{TRACE}-{spans['POST /payments'].span_id}-01"]
     tells_no_secrets(told)
+    for log in (service.log, (tmp_path / "worker.log").read_text()):
+        assert TRACE in log
+        assert "Traceback" not in log
 
 
 async def test_requests_without_a_trace_begin_one_and_unsampled_ones_are_left_alone(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from headgate.dispatch import journal
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_silence, after_start, start_delay, unrunnable
 from headgate.dispatch.model import Action, Batch, BatchSummary, Change, Claim
@@ -156,7 +157,9 @@ class DispatchCycle:
         back = [change for change in written if change.action in (Action.STALE_RECOVERED, Action.DEAD_LETTERED)]
         completed = _count(written, Action.COMPLETED)
         failed = _count(written, Action.FAILED)
+        journal.log_trouble(written)
         if back:
+            journal.log_recovery(config.item_type, len(back))
             self._observer.recovered(config.item_type, len(back))
         if completed or failed:
             self._observer.finished(config.item_type, completed, failed)
@@ -230,7 +233,10 @@ class DispatchCycle:
         done = await self._store.settle(
             changes, summary=BatchSummary(config.item_type, batch.batch_id, detail), now=now
         )
-        dead = sum(ok and change.status is Status.DEAD_LETTER for change, ok in zip(changes, done, strict=True))
+        written = [change for change, ok in zip(changes, done, strict=True) if ok]
+        journal.log_batch(config.item_type, batch.batch_id, detail)
+        journal.log_trouble(written)
+        dead = sum(change.status is Status.DEAD_LETTER for change in written)
         started = counts.get(Action.DISPATCHED, 0)
         if started:
             self._observer.started(config.item_type, started)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from headgate.dispatch import journal
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_failure, after_success, released
 from headgate.dispatch.model import Change, Claim
@@ -77,6 +78,7 @@ class OutcomeReporter:
     async def _carry(self, changes: Sequence[Change]) -> list[bool]:
         done = await self._store.settle(changes)
         written = [change for change, ok in zip(changes, done, strict=True) if ok]
+        journal.log_trouble(written)
         for item_type, items in Counter(change.claim.item_type for change in written).items():
             mine = [change for change in written if change.claim.item_type == item_type]
             completed = sum(change.status is Status.COMPLETED for change in mine)

@@ -179,3 +179,12 @@ async def test_a_forecast_under_another_limit_is_what_the_change_would_bring(slo
 async def test_configs_are_listed(slots: SlotScheduler) -> None:
     await slots.configure("another", WindowPolicy(1, "PT1S"))
     assert [(config.name, config.version) for config in await slots.configs()] == [("another", 1), ("default", 1)]
+
+
+async def test_contention_is_told_and_survived(
+    slots: SlotScheduler, store: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.conflicts = 2
+    await slots.assign("e", "default", T)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert lines == ["Window contention on default: another writer was first, trying again"] * 2

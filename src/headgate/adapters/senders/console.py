@@ -13,10 +13,16 @@ class ConsoleSender:
     """Writes `SMS Sent: …` to the log, at INFO."""
 
     async def send(self, message: Message) -> None:
-        _log.info("SMS Sent: %d: %s", message.user_id, on_one_line(message.text))
+        log_sent(_log, message)
 
     async def close(self) -> None:
         pass
+
+
+def log_sent(log: logging.Logger, message: Message) -> None:
+    """The line every sender writes for a message that is out."""
+    told = {"user_id": message.user_id, "message_id": message.message_id}
+    log.info("SMS Sent: %d: %s", message.user_id, on_one_line(message.text), extra=told)
 
 
 def on_one_line(text: str) -> str:

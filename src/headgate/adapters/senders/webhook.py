@@ -6,7 +6,7 @@ import logging
 
 import httpx
 
-from headgate.adapters.senders.console import on_one_line
+from headgate.adapters.senders.console import log_sent
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import SendFailed
 
@@ -34,7 +34,7 @@ class WebhookSender:
         except httpx.HTTPError as error:
             raise SendFailed(f"the provider did not answer: {type(error).__name__}") from error
         if response.is_success:
-            _log.info("SMS Sent: %d: %s", message.user_id, on_one_line(message.text))
+            log_sent(_log, message)
             return
         retry = response.status_code in WORTH_A_RETRY or response.status_code >= 500
         raise SendFailed(f"the provider answered {response.status_code}", permanent=not retry)

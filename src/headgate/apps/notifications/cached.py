@@ -103,7 +103,8 @@ class CachedPath:
         try:
             await self._asked(self._cache.forget(quota))
         except _CacheFailed:
-            _log.warning("user %d: the old quota could not be dropped from Redis yet", quota.user_id)
+            told = {"user_id": quota.user_id}
+            _log.warning("user %d: the old quota could not be dropped from Redis yet", quota.user_id, extra=told)
             self._remembered[quota.user_id] = quota
             if len(self._remembered) > MOST_REMEMBERED:
                 # Its copy goes away by itself when its window ends.
@@ -186,7 +187,12 @@ class CachedPath:
         try:
             await self._asked(self._cache.settle(attempt, sent=sent))
         except _CacheFailed:
-            _log.warning("user %d: Redis was not told what became of message %s", attempt.user_id, attempt.message_id)
+            _log.warning(
+                "user %d: Redis was not told what became of message %s",
+                attempt.user_id,
+                attempt.message_id,
+                extra={"user_id": attempt.user_id, "message_id": attempt.message_id},
+            )
 
     @property
     def _epoch(self) -> tuple[int, int]:

@@ -29,7 +29,7 @@ class LoggedNotices:
 
     async def tell(self, notices: Sequence[Notice]) -> None:
         for notice in notices:
-            log.info("payment %s: the %s is told", notice.payment_id, notice.role)
+            log.info("payment %s: the %s is told", notice.payment_id, notice.role, extra=_about(notice))
 
 
 Send = Callable[..., Awaitable[Any]]
@@ -53,7 +53,15 @@ class GatewayNotices:
                 verdict = await self._send(user, notice.text, key=key)
             except (NotFound, InvalidInput) as error:
                 # A payment is made whether or not its parties can be told.
-                log.warning("payment %s: the %s can't be told: %s", notice.payment_id, notice.role, error)
+                log.warning(
+                    "payment %s: the %s can't be told: %s", notice.payment_id, notice.role, error, extra=_about(notice)
+                )
             else:
                 if not verdict.allowed:
-                    log.warning("payment %s: the %s has no messages left", notice.payment_id, notice.role)
+                    log.warning(
+                        "payment %s: the %s has no messages left", notice.payment_id, notice.role, extra=_about(notice)
+                    )
+
+
+def _about(notice: Notice) -> dict[str, str]:
+    return {"item_id": notice.payment_id}

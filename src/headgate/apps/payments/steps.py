@@ -49,7 +49,8 @@ class PaymentSteps:
         except PaymentRefused as refusal:
             reason = str(refusal)[:LONGEST_REASON]
             await self._step(payment.payment_id, PaymentStatus.SCHEDULED, PaymentStatus.FAILED, reason)
-            log.warning("payment %s was refused: %s", payment.payment_id, reason)
+            told = {"item_id": payment.payment_id}
+            log.warning("payment %s was refused: %s", payment.payment_id, reason, extra=told)
             return False
         detail = f"executed downstream as {receipt.reference}" if receipt.reference else "executed downstream"
         await self._step(payment.payment_id, PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, detail, receipt.reference)
@@ -75,7 +76,8 @@ class PaymentSteps:
         reference: str | None = None,
     ) -> None:
         if not await self._writes.submit(Step.of(payment_id, before, after, detail, reference)):
-            log.info("payment %s was no longer %s; another execution was first", payment_id, before)
+            told = {"item_id": payment_id}
+            log.info("payment %s was no longer %s; another execution was first", payment_id, before, extra=told)
 
     async def _find(self, payment_ids: Sequence[str]) -> list[PaymentRecord | BaseException]:
         found = await self._store.find(list(dict.fromkeys(payment_ids)))

@@ -75,7 +75,7 @@ def _listen(settings: Settings) -> socket.socket:
 def _serve_here(settings: Settings, listening: socket.socket) -> None:
     import uvicorn
 
-    from headgate.entrypoints.http import logs
+    from headgate.entrypoints import logs
     from headgate.entrypoints.http.app import create_app
 
     class AnnouncingServer(uvicorn.Server):
@@ -83,16 +83,16 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
             await super().startup(sockets)
             _announce(listening)
 
-    logs.configure(settings)
+    logs.configure(settings, bootstrap.tracer(settings))
     AnnouncingServer(_configuration(create_app(settings), settings)).run([listening])
 
 
 def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int) -> None:
     import uvicorn.supervisors
 
-    from headgate.entrypoints.http import logs
+    from headgate.entrypoints import logs
 
-    logs.configure(settings)
+    logs.configure(settings, bootstrap.tracer(settings))
     # Workers are fresh processes: they read the environment, so what was typed here must stand there.
     os.environ["HEADGATE_HOST"], os.environ["HEADGATE_PORT"] = settings.host, str(settings.port)
     counted = tempfile.mkdtemp(prefix="headgate-metrics-")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from collections.abc import Collection
 from enum import StrEnum
@@ -13,6 +12,7 @@ import typer
 
 from headgate import bootstrap
 from headgate.dispatch.registry import Registry
+from headgate.entrypoints import logs
 from headgate.entrypoints.cli.terminal import remark, run
 from headgate.entrypoints.worker import end_process, run_temporal_workers
 from headgate.errors import ConfigurationError
@@ -54,10 +54,7 @@ def worker(
         raise ConfigurationError(
             "ROLE", f"{role} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
         )
-    # Libraries are heard when something is wrong only: httpx tells every URL it calls, and a provider's is a secret.
-    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
-    logging.basicConfig(level=max(level, logging.WARNING), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("headgate").setLevel(level)
+    logs.configure(settings, bootstrap.tracer(settings))
     run(_work(settings, role, None if metrics_port is None else _metrics(settings.host, metrics_port)))
     for each in SIGNALS:
         # All is done; being told once more must not make it look otherwise.

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from headgate import __version__, bootstrap
 from headgate.dispatch.guard import PlanGuard
 from headgate.entrypoints import console
+from headgate.entrypoints import logs as log_lines
 from headgate.entrypoints.http import (
     audit,
     batch,
@@ -79,7 +80,7 @@ def create_app(settings: Settings) -> FastAPI:
 def from_environment() -> FastAPI:
     """The service with the settings of this process: what each worker of `headgate serve` runs."""
     settings = Settings.load()
-    logs.configure(settings)
+    log_lines.configure(settings, bootstrap.tracer(settings))
     return create_app(settings)
 
 

@@ -22,6 +22,7 @@ from headgate.apps.payments.intake import Outcome, PaymentExists
 from headgate.entrypoints.http import schemas
 from headgate.entrypoints.http.body import media_type, read_object
 from headgate.entrypoints.http.direct import add_direct, send_json
+from headgate.entrypoints.http.logs import about
 from headgate.entrypoints.http.problem import Problem, documented, unsupported
 from headgate.entrypoints.http.services import Services, services
 from headgate.errors import Conflict
@@ -170,6 +171,7 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     """
     told = services(scope)
     payment = payment_of_json(await read_object(scope, receive))
+    about(scope, item_id=payment.payment_id)
     try:
         accepted = await told.payments.intake.submit(payment)
     except PaymentExists as error:

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from headgate.entrypoints.http import schemas
 from headgate.entrypoints.http.body import read_object
 from headgate.entrypoints.http.direct import add_direct, send_json
+from headgate.entrypoints.http.logs import about
 from headgate.entrypoints.http.problem import documented, invalid
 from headgate.entrypoints.http.services import services
 from headgate.entrypoints.wire import slot_json
@@ -44,6 +45,7 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
     """
     told = services(scope)
     event_id, config_name, requested = slot_members(await read_object(scope, receive))
+    about(scope, event_id=event_id)
     slot = await told.slots.assign(event_id, config_name or told.settings.slots.default_config, requested)
     await send_json(send, orjson.dumps(slot_json(slot)))
 

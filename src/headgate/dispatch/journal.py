@@ -1,0 +1,33 @@
+"""What dispatch did, for the log: a line a batch, and one for each item that needs somebody's eyes.
+
+Why an item failed is not told here: the text is the business's own, and stands with the item (`headgate queue show`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from headgate.dispatch.model import Change
+from headgate.dispatch.status import Status
+
+log = logging.getLogger("headgate.dispatch")
+
+
+def log_batch(item_type: str, batch_id: str, detail: str) -> None:
+    log.info("Batch %s of %s: %s", batch_id, item_type, detail, extra={"item_type": item_type, "batch_id": batch_id})
+
+
+def log_recovery(item_type: str, items: int) -> None:
+    log.warning("%d stale claims of %s were given back", items, item_type, extra={"item_type": item_type})
+
+
+def log_trouble(written: Iterable[Change]) -> None:
+    """A line for each item that failed, and for each that is dead."""
+    for change in written:
+        item_type, item_id = change.claim.item_type, change.claim.item_id
+        told = {"item_type": item_type, "item_id": item_id}
+        if change.status is Status.DEAD_LETTER:
+            log.error("%s %s is a dead letter after %d retries", item_type, item_id, change.retries, extra=told)
+        elif Status.FAILED in change.path:
+            log.warning("%s %s failed and is tried again: retry %d", item_type, item_id, change.retries, extra=told)
