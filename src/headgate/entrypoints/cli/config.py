@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from headgate import bootstrap
+from headgate.entrypoints.cli.recorded import recorded
 from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.wire import config_json
@@ -59,7 +60,7 @@ def set_(
     """Create a config, or change it: what is not given stays as it is."""
 
     async def work(settings: Settings) -> PolicyVersion:
-        async with bootstrap.slot_scheduler(settings) as slots:
+        async with recorded(settings, "config set", name), bootstrap.slot_scheduler(settings) as slots:
             current = await _active(slots, name)
             given = {
                 "max_per_window": max_per_window,

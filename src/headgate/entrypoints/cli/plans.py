@@ -10,6 +10,7 @@ import typer
 from headgate import bootstrap
 from headgate.admission.documents import document_of, plan_from
 from headgate.admission.model import Plan, describe
+from headgate.entrypoints.cli.recorded import recorded
 from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.wire import plan_json
@@ -94,7 +95,7 @@ def set_(
     }
 
     async def work(settings: Settings) -> Plan:
-        async with bootstrap.admission(settings) as admission:
+        async with recorded(settings, "plans set", name), bootstrap.admission(settings) as admission:
             plan = plan_from(name, _changed((await admission.plans.all()).get(name), given, override or []))
             await admission.plans.put(plan)
             return plan
@@ -108,7 +109,7 @@ def delete(name: str, as_json: AsJson = False) -> None:
     """Delete a plan."""
 
     async def work(settings: Settings) -> Plan:
-        async with bootstrap.admission(settings) as admission:
+        async with recorded(settings, "plans delete", name), bootstrap.admission(settings) as admission:
             return await admission.plans.delete(name)
 
     _show(run(work(Settings.load())), as_json)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from headgate import bootstrap
+from headgate.entrypoints.cli.recorded import recorded
 from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json
 from headgate.errors import InvalidInput
 from headgate.iso8601 import EPOCH, format_instant, parse_duration, parse_instant
@@ -27,7 +28,11 @@ def prune(
 
     async def work() -> dict[str, int]:
         settings = Settings.load()
-        async with bootstrap.slot_scheduler(settings) as slots, bootstrap.dispatch_queue(settings) as queue:
+        async with (
+            recorded(settings, "prune --before", before),
+            bootstrap.slot_scheduler(settings) as slots,
+            bootstrap.dispatch_queue(settings) as queue,
+        ):
             return {
                 **(await slots.prune(moment))._asdict(),
                 **(await queue.prune(moment))._asdict(),

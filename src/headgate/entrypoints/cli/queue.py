@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Annotated, TypeVar
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from headgate import bootstrap
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.queue import DispatchQueue
+from headgate.entrypoints.cli.recorded import recorded
 from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.errors import InvalidInput
@@ -27,10 +29,15 @@ AllDead = Annotated[bool, typer.Option("--all", help="All dead letters of the ty
 COLUMNS = ["itemId", "status", "executeAt", "retryCount", "lastError"]
 
 
-def _with_queue(work: Callable[[DispatchQueue], Awaitable[T]]) -> T:
+def _with_queue(work: Callable[[DispatchQueue], Awaitable[T]], *changing: str) -> T:
+    """Does `work` on the queue; if it changes something, recorded under these words."""
+
     async def opened() -> T:
-        async with bootstrap.dispatch_queue(Settings.load()) as queue:
-            return await work(queue)
+        settings = Settings.load()
+        async with AsyncExitStack() as opened:
+            if changing:
+                await opened.enter_async_context(recorded(settings, *changing))
+            return await work(await opened.enter_async_context(bootstrap.dispatch_queue(settings)))
 
     with typed_as(item_type="TYPE", item_id="ID", ids="ID", status="--status", limit="--limit"):
         return run(opened())
@@ -96,25 +103,29 @@ def show(item_type: ItemType, item_id: Annotated[str, typer.Argument(metavar="ID
 @app.command("requeue")
 def requeue(item_type: ItemType, item_ids: ItemIds = None, every: AllDead = False, as_json: AsJson = False) -> None:
     """Make dead letters ready again, as new. All of the given ids, or none."""
-    _say_count("requeued", _with_queue(lambda queue: queue.requeue(item_type, _chosen(item_ids, every))), as_json)
+    chosen = _chosen(item_ids, every)
+    words = ("queue requeue", item_type, *(chosen or ["--all"]))
+    _say_count("requeued", _with_queue(lambda queue: queue.requeue(item_type, chosen), *words), as_json)
 
 
 @app.command("discard")
 def discard(item_type: ItemType, item_ids: ItemIds = None, every: AllDead = False, as_json: AsJson = False) -> None:
     """Cancel items that are ready or dead letters. All of the given ids, or none."""
-    _say_count("discarded", _with_queue(lambda queue: queue.discard(item_type, _chosen(item_ids, every))), as_json)
+    chosen = _chosen(item_ids, every)
+    words = ("queue discard", item_type, *(chosen or ["--all"]))
+    _say_count("discarded", _with_queue(lambda queue: queue.discard(item_type, chosen), *words), as_json)
 
 
 @app.command("pause")
 def pause(item_type: ItemType, as_json: AsJson = False) -> None:
     """Throw the kill switch: nothing of this type starts any more, nothing is lost."""
-    _say_switch(_with_queue(lambda queue: queue.pause(item_type)), as_json)
+    _say_switch(_with_queue(lambda queue: queue.pause(item_type), "queue pause", item_type), as_json)
 
 
 @app.command("resume")
 def resume(item_type: ItemType, as_json: AsJson = False) -> None:
     """Let a paused type go on."""
-    _say_switch(_with_queue(lambda queue: queue.resume(item_type)), as_json)
+    _say_switch(_with_queue(lambda queue: queue.resume(item_type), "queue resume", item_type), as_json)
 
 
 def _chosen(item_ids: list[str] | None, every: bool) -> list[str] | None:

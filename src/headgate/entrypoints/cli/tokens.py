@@ -9,6 +9,7 @@ import typer
 from headgate import bootstrap
 from headgate.access.gate import create_token
 from headgate.access.model import Scope, Token
+from headgate.entrypoints.cli.recorded import recorded
 from headgate.entrypoints.cli.terminal import AsJson, remark, run, say, say_json, say_table
 from headgate.iso8601 import format_instant
 from headgate.settings import Settings
@@ -25,7 +26,8 @@ def create(name: str, scope: Scopes, as_json: AsJson = False) -> None:
     """Create a token and show its secret, once: it is kept nowhere."""
 
     async def work() -> tuple[str, Token]:
-        async with bootstrap.access_store(Settings.load()) as store:
+        settings = Settings.load()
+        async with recorded(settings, "tokens create", name), bootstrap.access_store(settings) as store:
             return await create_token(store, name, scope)
 
     secret, token = run(work())
@@ -59,7 +61,8 @@ def revoke(name: str, as_json: AsJson = False) -> None:
     """Make a token worthless; every service process knows within five seconds."""
 
     async def work() -> Token:
-        async with bootstrap.access_store(Settings.load()) as store:
+        settings = Settings.load()
+        async with recorded(settings, "tokens revoke", name), bootstrap.access_store(settings) as store:
             return await store.revoke(name)
 
     token = run(work())

@@ -24,9 +24,12 @@ ENTRIES: dict[str, Any] = {
         "properties": {
             "id": {"type": "integer"},
             "at": schemas.INSTANT,
-            "caller": {"type": "string", "description": "The token's name, or `anyone` where no token is asked for."},
-            "method": {"type": "string"},
-            "path": {"type": "string"},
+            "caller": {
+                "type": "string",
+                "description": "A token's name, `anyone` where none is asked for, or `cli:` and who ran a command.",
+            },
+            "method": {"type": "string", "description": "`CLI` for a command."},
+            "path": {"type": "string", "description": "Or the command."},
             "requestId": {"type": "string"},
             "status": {"type": ["integer", "null"], "description": "null: under way, or its process died."},
         },
@@ -46,7 +49,10 @@ def _whole(name: str, most: int) -> dict[str, Any]:
     openapi_extra={"parameters": [_whole("limit", MOST), _whole("before", 2**53)]},
 )
 async def audit(request: Request) -> Response:
-    """The last changes asked for under `/admin`, newest first; `before` (an id) goes on from an earlier page."""
+    """The last changes asked for under `/admin` or by a command, newest first.
+
+    `before` (an id) goes on from an earlier page.
+    """
     limit = _number(request, "limit", MOST) or 100
     entries = await services(request).audit.recent(limit, _number(request, "before", 2**53))
     shown = [

@@ -1,0 +1,82 @@
+"""Who changed what on the command line stands in the same audit as who did over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from headgate import bootstrap
+from headgate.access.ports import AuditEntry
+from headgate.entrypoints.cli import app
+from headgate.settings import Settings
+
+ME = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    found = f"sqlite:///{tmp_path / 'audit.db'}"
+    monkeypatch.setenv("HEADGATE_DATABASE_URL", found)
+    # What a variable says about the user counts for nothing.
+    monkeypatch.setenv("USER", "somebody-else")
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    return found
+
+
+def entries(url: str) -> list[AuditEntry]:
+    """Oldest first."""
+
+    async def read() -> list[AuditEntry]:
+        async with bootstrap.access_store(Settings(database_url=url)) as store:
+            return [entry for _, entry in reversed(await store.recent(100))]
+
+    return asyncio.run(read())
+
+
+CHANGES = [
+    ("config set bulk --max 10 --window PT1S", "config set bulk", 200),
+    ("config set bulk --max 0", "config set bulk", 400),
+    ("plans set gold --capacity 5 --per-second 1", "plans set gold", 200),
+    ("plans delete gold", "plans delete gold", 200),
+    ("plans delete gold", "plans delete gold", 404),
+    ("tokens create ci --scope read", "tokens create ci", 200),
+    ("tokens create ci --scope read", "tokens create ci", 409),
+    ("tokens revoke ci", "tokens revoke ci", 200),
+    ("queue pause PAYMENT", "queue pause PAYMENT", 404),
+    ("queue resume PAYMENT", "queue resume PAYMENT", 404),
+    ("queue requeue PAYMENT a b", "queue requeue PAYMENT a b", 404),
+    ("queue discard PAYMENT --all", "queue discard PAYMENT --all", 404),
+    ("prune --before P30D", "prune --before P30D", 200),
+]
+
+
+def test_every_changing_command_is_recorded_with_its_user(url: str) -> None:
+    for words, _, _ in CHANGES:
+        CliRunner().invoke(app, words.split())
+    found = entries(url)
+    assert [(entry.path, entry.status) for entry in found] == [(path, status) for _, path, status in CHANGES]
+    assert {(entry.caller, entry.method) for entry in found} == {(ME, "CLI")}
+    assert all(entry.request_id for entry in found)
+
+
+def test_looking_is_not_recorded(url: str) -> None:
+    for words in ("config get", "config history", "plans list", "tokens list", "queue stats", "doctor", "migrate up"):
+        assert CliRunner().invoke(app, words.split()).exit_code == 0, words
+    assert entries(url) == []
+
+
+def test_a_change_that_cannot_be_recorded_is_not_made(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries(url)
+    with monkeypatch.context() as broken:
+
+        async def refuse(*_: object) -> int:
+            raise RuntimeError("the audit can't be written")
+
+        broken.setattr("headgate.adapters.sql.access.SqlAccessStore.begin", refuse)
+        assert CliRunner().invoke(app, ["config", "set", "bulk", "--max", "10", "--window", "PT1S"]).exit_code == 1
+    assert CliRunner().invoke(app, ["config", "get", "bulk"]).exit_code == 1
