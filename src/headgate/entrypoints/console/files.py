@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from importlib.resources import files
 from typing import NamedTuple
@@ -37,6 +38,7 @@ class File(NamedTuple):
     """A file of the console."""
 
     body: bytes
+    packed: bytes
     media_type: str
     tag: str
 
@@ -46,7 +48,8 @@ def _load() -> dict[str, File]:
     for entry in files(__package__).joinpath("static").iterdir():
         _, dot, suffix = entry.name.rpartition(".")
         body = entry.read_bytes()
-        found[entry.name] = File(body, TYPES[dot + suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+        tag = hashlib.sha256(body).hexdigest()[:32]
+        found[entry.name] = File(body, gzip.compress(body, mtime=0), TYPES[dot + suffix], tag)
     return found
 
 
@@ -70,7 +73,10 @@ async def file(request: Request, name: str) -> Response:
 
 
 def _answer(request: Request, found: File) -> Response:
-    headers = {**HEADERS, "ETag": found.tag}
-    if found.tag in request.headers.get("if-none-match", ""):
+    packed = "gzip" in request.headers.get("accept-encoding", "")
+    headers = {**HEADERS, "ETag": f'"{found.tag}{"-gzip" if packed else ""}"', "Vary": "Accept-Encoding"}
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
+    if packed:
+        return Response(found.packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=found.media_type)
     return Response(found.body, headers=headers, media_type=found.media_type)

@@ -34,7 +34,7 @@ export const configs = {
                   'div',
                   {class: 'row'},
                   field('Events', events),
-                  field('that want', time, `${ZONE}; empty: now`),
+                  field('Wanted at', time, `${ZONE}; empty: now`),
                   button('Preview', preview),
                 ),
                 tried,

@@ -13,7 +13,7 @@ const COUNTERS = [
   ['Slots refused', found => sum(found, 'rate_limiter_slot_assignment_failures_total')],
   ['Limit decisions', found => sum(found, 'rate_limiter_decisions_total')],
   ['Limit denials', found => sum(found, 'rate_limiter_decisions_total', each => each.outcome !== 'OK')],
-  ['Executions started', found => sum(found, 'dispatch_workflow_started_total')],
+  ['Executions', found => sum(found, 'dispatch_workflow_started_total')],
   ['Dead letters', found => sum(found, 'dispatch_dead_letter_total')],
   ['Messages', found => sum(found, 'notification_send_duration_seconds_count')],
 ]
