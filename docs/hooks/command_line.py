@@ -14,7 +14,7 @@ from headgate.entrypoints.cli import app
 def page() -> str:
     """Every command with its arguments and options."""
     lines: list[str] = []
-    for names in _commands(typer.main.get_command(app)):
+    for names in _commands(typer.main.get_command(app).load_all()):
         told = CliRunner().invoke(app, [*names, "--help"], prog_name="headgate", terminal_width=100)
         if told.exit_code != 0:
             raise RuntimeError(f"headgate {' '.join(names)} --help failed: {told.output}")

@@ -1,32 +1,39 @@
 """headgate decides whether, when and how fast work may flow, and then makes it flow.
 
-Importing this imports no driver and no framework: an adapter is loaded when a URL asks for it.
+Importing this imports no driver and no framework: an adapter is loaded when a URL asks for it, and each name below when
+it is first used.
 """
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.breaker import BreakerPolicy
-from headgate.admission.leases import LeasePolicy
-from headgate.admission.limiter import Limiter
-from headgate.admission.model import Decision, FixedWindow, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
-from headgate.admission.toml_plans import TomlPlans
-from headgate.dispatch.queue import DispatchQueue
-from headgate.errors import (
-    ConfigurationError,
-    Conflict,
-    CostExceedsCapacity,
-    HeadgateError,
-    InvalidInput,
-    NotFound,
-    RateLimitExceeded,
-    SlotsExhausted,
-    StoreError,
-    StoreRefused,
-    StoreUnavailable,
-)
-from headgate.slots.blocking import BlockingSlots
-from headgate.slots.calendars import Calendar
-from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
-from headgate.slots.scheduler import SlotScheduler
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headgate.admission.async_limiter import AsyncLimiter
+    from headgate.admission.breaker import BreakerPolicy
+    from headgate.admission.leases import LeasePolicy
+    from headgate.admission.limiter import Limiter
+    from headgate.admission.model import Decision, FixedWindow, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
+    from headgate.admission.toml_plans import TomlPlans
+    from headgate.dispatch.queue import DispatchQueue
+    from headgate.errors import (
+        ConfigurationError,
+        Conflict,
+        CostExceedsCapacity,
+        HeadgateError,
+        InvalidInput,
+        NotFound,
+        RateLimitExceeded,
+        SlotsExhausted,
+        StoreError,
+        StoreRefused,
+        StoreUnavailable,
+    )
+    from headgate.slots.blocking import BlockingSlots
+    from headgate.slots.calendars import Calendar
+    from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
+    from headgate.slots.scheduler import SlotScheduler
 
 __version__ = "0.1.0"
 
@@ -63,3 +70,42 @@ __all__ = [
     "TomlPlans",
     "WindowPolicy",
 ]
+
+_MODULES = {
+    "admission.async_limiter": ("AsyncLimiter",),
+    "admission.breaker": ("BreakerPolicy",),
+    "admission.leases": ("LeasePolicy",),
+    "admission.limiter": ("Limiter",),
+    "admission.model": ("Decision", "FixedWindow", "Plan", "Reason", "SlidingLog", "SlidingWindow", "TokenBucket"),
+    "admission.toml_plans": ("TomlPlans",),
+    "dispatch.queue": ("DispatchQueue",),
+    "errors": (
+        "ConfigurationError",
+        "Conflict",
+        "CostExceedsCapacity",
+        "HeadgateError",
+        "InvalidInput",
+        "NotFound",
+        "RateLimitExceeded",
+        "SlotsExhausted",
+        "StoreError",
+        "StoreRefused",
+        "StoreUnavailable",
+    ),
+    "slots.blocking": ("BlockingSlots",),
+    "slots.calendars": ("Calendar",),
+    "slots.model": ("AssignedSlot", "SlotRequest", "Spread", "WindowPolicy"),
+    "slots.scheduler": ("SlotScheduler",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 import headgate
 from headgate import bootstrap
+from headgate.entrypoints import cli
+from headgate.entrypoints.cli.commands import ABOUT
 
 DRIVERS = {
     "sqlalchemy", "alembic", "psycopg", "oracledb", "redis", "confluent_kafka", "temporalio", "fastapi", "starlette",
@@ -21,16 +24,68 @@ def test_every_public_name_is_there_and_sorted() -> None:
     assert all(hasattr(headgate, name) for name in headgate.__all__)
 
 
+def loaded_after(script: str, wanted: set[str]) -> set[str]:
+    """Which of the wanted modules a new interpreter has loaded after `script`."""
+    script = f"import sys\n{script}\nprint('\\n', *({wanted!r} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(ended.stdout.splitlines()[-1].split())
+
+
 def test_importing_headgate_imports_no_driver() -> None:
-    script = f"import sys, headgate; print(*sorted({DRIVERS!r} & set(sys.modules)))"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert loaded == []
+    names = ", ".join(headgate.__all__)
+    assert loaded_after(f"from headgate import {names}", DRIVERS) == set()
+
+
+def test_importing_headgate_loads_what_is_used() -> None:
+    parts = {"asyncio", "headgate.slots", "headgate.dispatch", "headgate.admission"}
+    assert loaded_after("import headgate", parts) == set()
+    assert loaded_after("from headgate import Plan", parts) == {"headgate.admission"}
+
+
+def test_the_names_are_where_they_are_said_to_be() -> None:
+    assert sorted(headgate._HOMES) == headgate.__all__
+    assert set(headgate.__all__) <= set(dir(headgate))
+    with pytest.raises(AttributeError, match="has no attribute 'unheard_of'"):
+        getattr(headgate, "unheard_of")  # noqa: B009
+    with pytest.raises(ImportError):
+        exec("from headgate import unheard_of")
+
+
+HEAVY = DRIVERS - {"typer"} | {"asyncio", "pydantic_settings", "headgate.settings", "headgate.slots", "orjson"}
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], []])
+def test_asking_for_help_loads_next_to_nothing(arguments: list[str]) -> None:
+    script = f"""
+from headgate.entrypoints.cli import main
+try:
+    main({arguments!r})
+except SystemExit:
+    pass"""
+    assert loaded_after(script, HEAVY) == set()
+
+
+def test_a_command_loads_itself_only() -> None:
+    script = """
+from headgate.entrypoints.cli import main
+try:
+    main(["tokens", "--help"])
+except SystemExit:
+    pass"""
+    commands = {f"headgate.entrypoints.cli.{name}" for name in ("serve", "demo", "slots", "payments", "tokens")}
+    assert loaded_after(script, commands) == {"headgate.entrypoints.cli.tokens"}
+    assert loaded_after(script, {"sqlalchemy", "alembic", "rich", "fastapi", "holidays"}) == set()
+
+
+def test_help_says_what_the_commands_say_themselves() -> None:
+    commands = typer.main.get_command(cli.app).load_all().commands
+    assert list(commands) == list(ABOUT)
+    for name, command in commands.items():
+        assert " ".join(command.help.split()).startswith(ABOUT[name]), name
 
 
 def test_importing_bootstrap_imports_no_driver_until_a_name_is_asked_for() -> None:
-    script = f"import sys; from headgate.bootstrap import limit_store; print(*sorted({DRIVERS!r} & set(sys.modules)))"
-    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    assert loaded == []
+    assert loaded_after("from headgate.bootstrap import limit_store", DRIVERS) == set()
 
 
 @pytest.mark.parametrize(

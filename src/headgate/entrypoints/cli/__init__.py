@@ -1,4 +1,4 @@
-"""The command line: one module per command group."""
+"""The command line: one module per command group, loaded when it is called."""
 
 from __future__ import annotations
 
@@ -7,40 +7,10 @@ import sys
 import typer
 
 from headgate import __version__
-from headgate.entrypoints.cli import (
-    config,
-    demo,
-    doctor,
-    forecast,
-    limits,
-    migrate,
-    payments,
-    plans,
-    prune,
-    queue,
-    serve,
-    slots,
-    tokens,
-    worker,
-)
+from headgate.entrypoints.cli.commands import Commands
 from headgate.errors import HeadgateError, InvalidInput
 
-app = typer.Typer(name="headgate", no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-
-app.command("serve")(serve.serve)
-app.command("worker")(worker.worker)
-app.command("demo")(demo.demo)
-app.add_typer(migrate.app, name="migrate")
-app.add_typer(config.app, name="config")
-app.add_typer(slots.app, name="slots")
-app.add_typer(payments.app, name="payments")
-app.add_typer(plans.app, name="plans")
-app.add_typer(limits.app, name="limits")
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(queue.app, name="queue")
-app.command("forecast")(forecast.forecast)
-app.command("doctor")(doctor.doctor)
-app.command("prune")(prune.prune)
+app = typer.Typer(name="headgate", cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
 
 def _version(wanted: bool) -> None:

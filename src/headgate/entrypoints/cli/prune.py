@@ -21,8 +21,7 @@ def prune(
     before: Annotated[str, typer.Option(help="How long ago (P30D), or a time (2027-01-01T00:00:00Z).")],
     as_json: AsJson = False,
 ) -> None:
-    """Forget slots, windows, finished items, audit entries, payments, attempts to send and deliveries that far in the
-    past."""
+    """Forget slots, windows, finished items, payments, messages and audit entries that far in the past."""
     now = datetime.now(UTC)
     moment = _moment(before, now)
 

@@ -7,12 +7,12 @@ import json
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
 
@@ -46,6 +46,10 @@ def say_table(columns: list[str], rows: list[list[str]], title: str | None = Non
         for row in [columns, *rows]:
             typer.echo("\t".join(row))
         return
+    # Imported here, as below: only a terminal needs it.
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(*columns, title=title, title_justify="left")
     for row in rows:
         table.add_row(*row)
@@ -78,6 +82,9 @@ def counting(what: str) -> Iterator[Counting]:
     if not sys.stderr.isatty():
         yield Counting(None, what)
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description} {task.completed}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield Counting(progress, what)
