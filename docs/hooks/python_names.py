@@ -68,10 +68,12 @@ def _class(name: str, value: type) -> list[str]:
     if base:
         lines += [f"Is a `{base}`.", ""]
     lines += [_doc(value), ""]
-    fields = _fields(value)
+    owners = _owners(value)
+    fields = [field for owner in owners for field in _fields(owner)]
     if fields:
         lines += ["| | |", "|---|---|", *(f"| `{field}` | {about} |" for field, about in fields), ""]
-    for member, inner in vars(value).items():
+    members = {member: inner for owner in owners for member, inner in vars(owner).items()}
+    for member, inner in members.items():
         if member.startswith("_"):
             continue
         function = inner.__func__ if isinstance(inner, classmethod | staticmethod) else inner
@@ -81,6 +83,17 @@ def _class(name: str, value: type) -> list[str]:
             bound = not isinstance(inner, staticmethod)
             lines += [*_code(_signature(member, function, without_first=bound)), _doc(function), ""]
     return lines
+
+
+def _owners(value: type) -> list[type]:
+    """Where the members of a class are written: itself, and before it what it is built on that has no entry here."""
+    public = set(importlib.import_module("headgate").__all__)
+    inner = [
+        base
+        for base in reversed(value.__mro__[1:])
+        if base.__module__.startswith("headgate.admission") and base.__name__ not in public
+    ]
+    return [*inner, value]
 
 
 def _fields(value: type) -> list[tuple[str, str]]:

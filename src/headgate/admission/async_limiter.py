@@ -12,10 +12,10 @@ from typing import Self, TypeVar
 from uuid import uuid4
 
 from headgate.admission.breaker import BreakerPolicy
+from headgate.admission.in_force import PlansInForce
 from headgate.admission.leases import LeasePolicy, Purse, Purses, less
-from headgate.admission.model import Charge, Decision, OnError, Plan, Rule
-from headgate.admission.outage import Outage
-from headgate.admission.plans import PlanBook, check_key
+from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.plans import check_key
 from headgate.admission.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
 from headgate.admission.reservations import (
     DEFAULT_TTL,
@@ -26,9 +26,8 @@ from headgate.admission.reservations import (
     settled,
     settled_cost,
 )
-from headgate.admission.short_ways import ShortWay, short_ways
 from headgate.admission.waiting import LONGEST_NAP, AsyncLines, deadline_of, out_of_reach, out_of_time
-from headgate.clock import Clock, SystemClock
+from headgate.clock import Clock
 from headgate.errors import RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.wiring import factory
 
@@ -38,11 +37,14 @@ ONE = 1
 T = TypeVar("T")
 
 
-class AsyncLimiter:
+class AsyncLimiter(PlansInForce):
     """Decides, on a store, by plans. What `Limiter` promises holds here, awaited; one limiter serves one event loop.
 
     Plans from a registry are loaded at the first call, and again in the background when `refresh_every` has passed.
     """
+
+    _store: AsyncLimitStore
+    _registry: PlanRegistry | AsyncPlanRegistry | None
 
     def __init__(
         self,
@@ -58,25 +60,17 @@ class AsyncLimiter:
         clock: Clock | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._clock = clock or SystemClock()
+        purses = Purses(lease, asyncio.Lock) if lease is not None else None
+        super().__init__(on_error, breaker, purses, observer, clock)
         self._pause = pause
-        self._outage = Outage(on_error, breaker, observer, self._clock)
         self._own: list[AsyncLimitStore] = []
         self._deadline = deadline
-        self._store: AsyncLimitStore = self._opened(store)
-        self._local: bool = getattr(self._store, "in_process", False)
-        """Whether the store is in this process, where no call can fail to be answered."""
+        self._decide_on(self._opened(store))
         self._keeps_time = isinstance(store, str)
         """Whether the store was told the deadline when it was opened, and keeps it."""
         self._fallback_at = fallback
         self._fallback: AsyncLimitStore | None = None
         self._lines = AsyncLines()
-        self._purses = Purses(lease, asyncio.Lock) if lease is not None else None
-        self._observer = observer
-        self._ways: dict[str, ShortWay] = {}
-        self._book = PlanBook()
-        self._registry: PlanRegistry | AsyncPlanRegistry | None = None
-        self._refresh_at_us: int | None = None
         self._refreshing: asyncio.Task[None] | None = None
         if isinstance(plans, Iterable):
             self.replace_plans(plans)
@@ -181,31 +175,6 @@ class AsyncLimiter:
         chain, actual = await self._chain(key, plans, 1), settled_cost(actual)
         return settled(id, await self._ask("settle", lambda: self._store.settle(reservation_id(id), chain, actual)))
 
-    @property
-    def plans(self) -> dict[str, Plan]:
-        """The plans in force."""
-        return dict(self._book.plans)
-
-    def rule(self, plan: str, key: str) -> Rule:
-        """What holds for `key` under `plan` just now; `NotFound` if there is no such plan."""
-        return self._book.rule(plan, key)
-
-    @property
-    def shadow_denials(self) -> dict[str, int]:
-        """How often each shadow plan would have denied."""
-        return dict(self._outage.shadow_denials)
-
-    @property
-    def breaker_state(self) -> str:
-        """`closed`, `open` or `half_open`."""
-        return self._outage.breaker_state
-
-    def replace_plans(self, plans: Iterable[Plan]) -> None:
-        """Puts other plans in force, all at once, for this limiter."""
-        self._book.replace(plans)
-        due_us = None if self._registry is None else lambda: self._refresh_at_us
-        self._ways = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
-
     async def refresh(self) -> None:
         """Asks the registry for its plans now. Its errors are raised; the plans in force stay."""
         if self._registry is None:
@@ -216,8 +185,7 @@ class AsyncLimiter:
             if plans is not None:
                 self.replace_plans(plans.values())
         finally:
-            every = self._registry.refresh_every
-            self._refresh_at_us = None if every is None else self._clock.monotonic_us() + round(every * 1_000_000)
+            self._plan_refresh()
 
     async def close(self) -> None:
         """Gives leased tokens back and closes what this limiter opened. Closing twice is fine."""

@@ -11,10 +11,10 @@ from typing import Self, TypeVar
 from uuid import uuid4
 
 from headgate.admission.breaker import BreakerPolicy
+from headgate.admission.in_force import PlansInForce
 from headgate.admission.leases import LeasePolicy, Purse, Purses, less
-from headgate.admission.model import Charge, Decision, OnError, Plan, Rule
-from headgate.admission.outage import Outage
-from headgate.admission.plans import PlanBook, check_key
+from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.plans import check_key
 from headgate.admission.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry, Settlement
 from headgate.admission.reservations import (
     DEFAULT_TTL,
@@ -25,9 +25,8 @@ from headgate.admission.reservations import (
     settled,
     settled_cost,
 )
-from headgate.admission.short_ways import ShortWay, short_ways
 from headgate.admission.waiting import LONGEST_NAP, Lines, deadline_of, out_of_reach, out_of_time
-from headgate.clock import Clock, SystemClock
+from headgate.clock import Clock
 from headgate.errors import RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.wiring import factory
 
@@ -37,7 +36,7 @@ ONE = 1
 T = TypeVar("T")
 
 
-class Limiter:
+class Limiter(PlansInForce):
     """Decides, on a store, by plans.
 
     `store` is a URL (`memory://`, `redis://…`, `postgresql://…`) or a `LimitStore`; what the limiter opened itself it
@@ -45,6 +44,9 @@ class Limiter:
     decides, or else this limiter's: `open`, `closed`, or `fallback` to another store (memory unless given). A call to
     the store may take `deadline` seconds. With a `lease`, tokens are taken many at a time and spent here.
     """
+
+    _store: LimitStore
+    _registry: PlanRegistry | None
 
     def __init__(
         self,
@@ -60,24 +62,15 @@ class Limiter:
         clock: Clock | None = None,
         pause: Callable[[float], object] = sleep,
     ) -> None:
-        self._clock = clock or SystemClock()
+        super().__init__(on_error, breaker, Purses(lease) if lease is not None else None, observer, clock)
         self._pause = pause
-        self._outage = Outage(on_error, breaker, observer, self._clock)
         self._own: list[LimitStore] = []
         self._deadline = deadline
-        self._store: LimitStore = self._opened(store)
-        self._local: bool = getattr(self._store, "in_process", False)
-        """Whether the store is in this process, where no call can fail to be answered."""
+        self._decide_on(self._opened(store))
         self._fallback_at = fallback
         self._fallback: LimitStore | None = None
-        self._observer = observer
         self._lines = Lines()
-        self._purses = Purses(lease) if lease is not None else None
-        self._ways: dict[str, ShortWay] = {}
-        self._book = PlanBook()
-        self._registry: PlanRegistry | None = None
         self._refresh_lock = threading.Lock()
-        self._refresh_at_us: int | None = None
         try:
             if isinstance(plans, Iterable):
                 self.replace_plans(plans)
@@ -183,35 +176,6 @@ class Limiter:
         settlement: Settlement = self._ask("settle", lambda: self._store.settle(reservation_id(id), chain, actual))
         return settled(id, settlement)
 
-    @property
-    def plans(self) -> dict[str, Plan]:
-        """The plans in force."""
-        return dict(self._book.plans)
-
-    def rule(self, plan: str, key: str) -> Rule:
-        """What holds for `key` under `plan` just now; `NotFound` if there is no such plan."""
-        return self._book.rule(plan, key)
-
-    @property
-    def in_process(self) -> bool:
-        """Whether the store is in this process's memory, so that deciding never waits for anything."""
-        return self._local
-
-    @property
-    def shadow_denials(self) -> dict[str, int]:
-        """How often each shadow plan would have denied."""
-        return dict(self._outage.shadow_denials)
-
-    @property
-    def breaker_state(self) -> str:
-        """`closed`, `open` or `half_open`."""
-        return self._outage.breaker_state
-
-    def replace_plans(self, plans: Iterable[Plan]) -> None:
-        """Puts other plans in force, all at once, for this limiter."""
-        self._book.replace(plans)
-        self._remember_ways()
-
     def refresh(self) -> None:
         """Asks the registry for its plans now. Its errors are raised; the plans in force stay."""
         if self._registry is None:
@@ -221,8 +185,7 @@ class Limiter:
             if plans is not None:
                 self.replace_plans(plans.values())
         finally:
-            every = self._registry.refresh_every
-            self._refresh_at_us = None if every is None else self._clock.monotonic_us() + round(every * 1_000_000)
+            self._plan_refresh()
 
     def close(self) -> None:
         """Gives leased tokens back and closes what this limiter opened. Closing twice is fine."""
@@ -345,10 +308,6 @@ class Limiter:
                 self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))
             except StoreError as error:
                 log.info("%d leased tokens could not be given back, they stay spent: %s", tokens, error)
-
-    def _remember_ways(self) -> None:
-        due_us = None if self._registry is None else lambda: self._refresh_at_us
-        self._ways = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
 
     def _maybe_refresh(self) -> None:
         due = self._refresh_at_us

@@ -96,16 +96,14 @@ class TokenBucket:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class FixedWindow:
-    """`limit` per `window`; a window opens at the first use after the last one ended."""
-
-    tag: ClassVar[int] = 2
-    algorithm: ClassVar[str] = "fixed_window"
+class _Window:
+    """`limit` per `window`."""
 
     limit: int
     window: timedelta
     window_us: int = field(compare=False, repr=False)
     life_us: int = field(compare=False, repr=False)
+    """Microseconds after which an idle state is as new."""
 
     def __init__(self, limit: int, window: str | timedelta) -> None:
         _whole("limit", limit)
@@ -119,7 +117,15 @@ class FixedWindow:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class SlidingWindow:
+class FixedWindow(_Window):
+    """`limit` per `window`; a window opens at the first use after the last one ended."""
+
+    tag: ClassVar[int] = 2
+    algorithm: ClassVar[str] = "fixed_window"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class SlidingWindow(_Window):
     """`limit` per `window`, estimated from two counters: this window's, and the last one's by its share still in view.
 
     Two integers a key whatever the limit. Use `SlidingLog` where the estimate is not good enough.
@@ -128,60 +134,30 @@ class SlidingWindow:
     tag: ClassVar[int] = 3
     algorithm: ClassVar[str] = "sliding_window"
 
-    limit: int
-    window: timedelta
-    window_us: int = field(compare=False, repr=False)
     grain_us: int = field(compare=False, repr=False)
     """The view slides in grains of this many microseconds: 1 unless limit × window would outgrow a double."""
     grains: int = field(compare=False, repr=False)
     """Grains in a window, rounded up."""
-    life_us: int = field(compare=False, repr=False)
 
     def __init__(self, limit: int, window: str | timedelta) -> None:
-        _whole("limit", limit)
-        span, window_us = _window(window)
-        grain_us = -(-window_us * limit // MOST)
-        _set(
-            self,
-            limit=limit,
-            window=span,
-            window_us=window_us,
-            grain_us=grain_us,
-            grains=-(-window_us // grain_us),
-            life_us=2 * window_us,
-        )
-
-    @property
-    def size(self) -> int:
-        """The most one call may cost."""
-        return self.limit
+        _Window.__init__(self, limit, window)
+        grain_us = -(-self.window_us * limit // MOST)
+        _set(self, grain_us=grain_us, grains=-(-self.window_us // grain_us), life_us=2 * self.window_us)
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class SlidingLog:
+class SlidingLog(_Window):
     """`limit` in every span of length `window`, exactly, by remembering each admitted call."""
 
     tag: ClassVar[int] = 4
     algorithm: ClassVar[str] = "sliding_log"
 
-    limit: int
-    window: timedelta
-    window_us: int = field(compare=False, repr=False)
-    life_us: int = field(compare=False, repr=False)
-
     def __init__(self, limit: int, window: str | timedelta) -> None:
-        _whole("limit", limit)
+        _Window.__init__(self, limit, window)
         if limit > MOST_LOGGED:
             raise ConfigurationError(
                 "limit", f"{limit} calls are too many to remember; at most {MOST_LOGGED}; use sliding_window"
             )
-        span, window_us = _window(window)
-        _set(self, limit=limit, window=span, window_us=window_us, life_us=window_us)
-
-    @property
-    def size(self) -> int:
-        """The most one call may cost."""
-        return self.limit
 
 
 Spec: TypeAlias = TokenBucket | FixedWindow | SlidingWindow | SlidingLog

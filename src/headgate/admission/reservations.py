@@ -9,7 +9,7 @@ from typing import Self
 
 from headgate.admission.model import Charge, Decision
 from headgate.admission.ports import Settlement
-from headgate.errors import InvalidInput, NotFound, StoreUnavailable
+from headgate.errors import InvalidInput, NotFound, StoreError
 
 DEFAULT_TTL = 60.0
 LONGEST_TTL = 86_400.0
@@ -53,7 +53,7 @@ class Reservation:
     ) -> None:
         if error is not None:
             # What can't be given back stays spent; the block's own error is the one to be heard.
-            with suppress(NotFound, StoreUnavailable):
+            with suppress(NotFound, StoreError):
                 self.cancel()
 
 
@@ -90,7 +90,7 @@ class AsyncReservation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            with suppress(NotFound, StoreUnavailable):
+            with suppress(NotFound, StoreError):
                 await self.cancel()
 
 

@@ -25,7 +25,6 @@ DROPPED_PER_CALL = 32
 # Skips the Python-level constructor of a NamedTuple: half of what a decision costs.
 _new: Callable[..., Decision] = tuple.__new__
 _OK, _DENIED = Reason.OK, Reason.DENIED
-NEW = object()
 
 Ticks: TypeAlias = Callable[[], int]
 """Tells nanoseconds."""
@@ -113,15 +112,19 @@ class Shelf:
                 self._turn_at, self.due = None, -(2**62)
             self.old.popitem()
 
-    def revive(self, key: str, born: bool) -> Any:
-        """The state of a key that is not young, made young; `NEW` if it may be `born` here; `None` if another shelf
-        must be asked first, or the key has yet to be checked."""
-        packed = self.old.pop(key, None)
-        if packed is not None:
-            self.young[key] = packed
-        elif born and self.alone:
-            self.make_room()
-            packed = NEW
+    def young_state(self, key: str, now_us: int, born: bool) -> Any:
+        """The packed state of a key, made young; nothing spent as of now if the key may be `born` here; `None` if
+        another shelf must be asked first, or the key has yet to be checked."""
+        if now_us >= self.due:
+            self.keep_house(now_us)
+        packed = self.young.get(key)
+        if packed is None:
+            packed = self.old.pop(key, None)
+            if packed is not None:
+                self.young[key] = packed
+            elif born and self.alone:
+                self.make_room()
+                packed = (0, now_us)
         return packed
 
 
@@ -153,17 +156,9 @@ def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, cloc
         try:
             if now_us is None:
                 now_us = clock() // 1000
-            if now_us >= shelf.due:
-                shelf.keep_house(now_us)
-            young = shelf.young
-            state = young.get(key)
+            state = shelf.young_state(key, now_us, born)
             if state is None:
-                state = shelf.revive(key, born)
-                if state is None:
-                    return None
-                young = shelf.young
-                if state is NEW:
-                    state = (0, now_us)
+                return None
             debt, last = state
             if now_us < last:
                 return None
@@ -174,7 +169,7 @@ def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, cloc
             if spent > full:
                 wait, reset = (spent - full + gain - 1) // gain, (debt + gain - 1) // gain
                 return _new(Decision, (False, (full - debt) // unit, capacity, wait, reset, plan, _DENIED, False, ()))
-            young[key] = (spent, now_us)
+            shelf.young[key] = (spent, now_us)
         finally:
             leave(None)
         reset = (spent + gain - 1) // gain
@@ -239,17 +234,9 @@ def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Gate, clock
         try:
             if now_us is None:
                 now_us = clock() // 1000
-            if now_us >= shelf.due:
-                shelf.keep_house(now_us)
-            young = shelf.young
-            state = young.get(key)
+            state = shelf.young_state(key, now_us, born)
             if state is None:
-                state = shelf.revive(key, born)
-                if state is None:
-                    return None
-                young = shelf.young
-                if state is NEW:
-                    state = (0, now_us)
+                return None
             used, start = state
             ends = start + window_us - now_us
             if ends <= 0 or used == 0:
@@ -259,7 +246,7 @@ def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Gate, clock
             spent = used + cost
             if spent > limit:
                 return _new(Decision, (False, limit - used, limit, ends, ends if used else 0, plan, _DENIED, False, ()))
-            young[key] = (spent, start)
+            shelf.young[key] = (spent, start)
         finally:
             leave(None)
         return _new(Decision, (True, limit - spent, limit, 0, ends, plan, _OK, False, ()))

@@ -16,8 +16,9 @@ from typing import Any
 
 import hiredis
 
-from headgate.adapters.redis.calls import ASKING, CLUSTER_SLOTS, ROLE, Script, find_master, greeting
+from headgate.adapters.redis.calls import ASKING, Script, greeting
 from headgate.adapters.redis.remedies import MOST_REMEDIES, SlotMap, Way, refusal, remedy, unreachable
+from headgate.adapters.redis.searches import Found, Search, master, slot_map
 from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
 from headgate.errors import StoreUnavailable
 
@@ -190,47 +191,31 @@ class BlockingClient:
         if self.url.shape is Shape.SENTINEL:
             with self._finding:
                 if self._master is None:
-                    self._master = self._discover()
+                    self._master = self._find(master(self.url))
                 return self._master
         slots = self._slots
         if slots is None:
             with self._finding:
                 slots = self._slots
                 if slots is None:
-                    slots = self._slots = self._map_slots()
+                    slots = self._slots = self._find(slot_map(self.url, self._nodes))
+                    self._nodes = slots.masters
         return slots.owner(slot)
 
-    def _discover(self) -> Address:
-        trouble: Exception | None = None
+    def _find(self, search: Search[Found]) -> Found:
         due = self._due()
-        for sentinel in self.url.addresses:
-            try:
-                answer = self._ask(sentinel, self.url.sentinel_login, find_master(self.url.service), due)
-                if answer is None:
-                    trouble = StoreUnavailable(f"sentinel {sentinel} knows no service {self.url.service!r}")
-                    continue
-                master = Address(answer[0].decode(), int(answer[1]))
-                role = self._ask(master, self.url.login, ROLE, due)
-            except StoreUnavailable as error:
-                trouble = error
-                continue
-            if role[0] == b"master":
-                return master
-            trouble = StoreUnavailable(f"{master} is not master yet")
-        raise StoreUnavailable(f"no sentinel names a master of {self.url.service!r}") from trouble
-
-    def _map_slots(self) -> SlotMap:
-        trouble: Exception | None = None
-        due = self._due()
-        for node in dict.fromkeys((*self._nodes, *self.url.addresses)):
-            try:
-                slots = SlotMap(self._ask(node, self.url.login, CLUSTER_SLOTS, due), node)
-            except StoreUnavailable as error:
-                trouble = error
-                continue
-            self._nodes = slots.masters
-            return slots
-        raise StoreUnavailable("no node of the Redis cluster answers") from trouble
+        try:
+            question = next(search)
+            while True:
+                try:
+                    answer = self._ask(*question, due)
+                except StoreUnavailable as error:
+                    question = search.throw(error)
+                else:
+                    question = search.send(answer)
+        except StopIteration as ended:
+            found: Found = ended.value
+            return found
 
     def _ask(self, address: Address, login: Login, command: bytes, due: float) -> Any:
         connection = BlockingConnection(address, self.url, login, due)

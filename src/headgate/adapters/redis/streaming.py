@@ -15,8 +15,9 @@ from typing import Any, cast
 
 import hiredis
 
-from headgate.adapters.redis.calls import ASKING, CLUSTER_SLOTS, ROLE, Script, find_master, greeting
+from headgate.adapters.redis.calls import ASKING, Script, greeting
 from headgate.adapters.redis.remedies import MOST_REMEDIES, Refused, SlotMap, Way, refusal, remedy, unreachable
+from headgate.adapters.redis.searches import Found, Search, master, slot_map
 from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
 from headgate.errors import StoreUnavailable
 
@@ -297,40 +298,25 @@ class StreamingClient:
 
     async def _find(self, _: None) -> Address | SlotMap:
         if self.url.shape is Shape.SENTINEL:
-            self._master = await self._discover()
+            self._master = await self._found_by(master(self.url))
             return self._master
-        self._slots = await self._map_slots()
-        return self._slots
+        self._slots = slots = await self._found_by(slot_map(self.url, self._nodes))
+        self._nodes = slots.masters
+        return slots
 
-    async def _discover(self) -> Address:
-        trouble: Exception | None = None
-        for sentinel in self.url.addresses:
-            try:
-                answer = await self._ask(sentinel, self.url.sentinel_login, find_master(self.url.service))
-                if answer is None:
-                    trouble = StoreUnavailable(f"sentinel {sentinel} knows no service {self.url.service!r}")
-                    continue
-                master = Address(answer[0].decode(), int(answer[1]))
-                role = await self._ask(master, self.url.login, ROLE)
-            except StoreUnavailable as error:
-                trouble = error
-                continue
-            if role[0] == b"master":
-                return master
-            trouble = StoreUnavailable(f"{master} is not master yet")
-        raise StoreUnavailable(f"no sentinel names a master of {self.url.service!r}") from trouble
-
-    async def _map_slots(self) -> SlotMap:
-        trouble: Exception | None = None
-        for node in dict.fromkeys((*self._nodes, *self.url.addresses)):
-            try:
-                slots = SlotMap(await self._ask(node, self.url.login, CLUSTER_SLOTS), node)
-            except StoreUnavailable as error:
-                trouble = error
-                continue
-            self._nodes = slots.masters
-            return slots
-        raise StoreUnavailable("no node of the Redis cluster answers") from trouble
+    async def _found_by(self, search: Search[Found]) -> Found:
+        try:
+            question = next(search)
+            while True:
+                try:
+                    answer = await self._ask(*question)
+                except StoreUnavailable as error:
+                    question = search.throw(error)
+                else:
+                    question = search.send(answer)
+        except StopIteration as ended:
+            found: Found = ended.value
+            return found
 
     async def _ask(self, address: Address, login: Login, command: bytes) -> Any:
         connection = await StreamingConnection.open(address, self.url, login)

@@ -1,0 +1,78 @@
+"""What both limiters have: plans in force, a store with its failure policies, short ways to the commonest decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from headgate.admission.breaker import BreakerPolicy
+from headgate.admission.leases import Purses
+from headgate.admission.model import OnError, Plan, Rule
+from headgate.admission.outage import Outage
+from headgate.admission.plans import PlanBook
+from headgate.admission.ports import AdmissionObserver
+from headgate.admission.short_ways import ShortWay, short_ways
+from headgate.clock import Clock, SystemClock
+
+
+class PlansInForce:
+    """The plans a limiter decides by, and how it fares with its store."""
+
+    def __init__(
+        self,
+        on_error: OnError | str,
+        breaker: BreakerPolicy | None,
+        purses: Purses | None,
+        observer: AdmissionObserver | None,
+        clock: Clock | None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._outage = Outage(on_error, breaker, observer, self._clock)
+        self._observer = observer
+        self._purses = purses
+        self._store: Any = None
+        self._local = False
+        """Whether the store is in this process, where no call can fail to be answered."""
+        self._book = PlanBook()
+        self._ways: dict[str, ShortWay] = {}
+        self._registry: Any = None
+        self._refresh_at_us: int | None = None
+
+    @property
+    def plans(self) -> dict[str, Plan]:
+        """The plans in force."""
+        return dict(self._book.plans)
+
+    def rule(self, plan: str, key: str) -> Rule:
+        """What holds for `key` under `plan` just now; `NotFound` if there is no such plan."""
+        return self._book.rule(plan, key)
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the store is in this process's memory, so that deciding never waits for anything."""
+        return self._local
+
+    @property
+    def shadow_denials(self) -> dict[str, int]:
+        """How often each shadow plan would have denied."""
+        return dict(self._outage.shadow_denials)
+
+    @property
+    def breaker_state(self) -> str:
+        """`closed`, `open` or `half_open`."""
+        return self._outage.breaker_state
+
+    def replace_plans(self, plans: Iterable[Plan]) -> None:
+        """Puts other plans in force, all at once, for this limiter."""
+        self._book.replace(plans)
+        due_us = None if self._registry is None else lambda: self._refresh_at_us
+        self._ways = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
+
+    def _decide_on(self, store: Any) -> None:
+        self._store = store
+        self._local = getattr(store, "in_process", False)
+
+    def _plan_refresh(self) -> None:
+        """Notes when the registry is to be asked again."""
+        every = self._registry.refresh_every
+        self._refresh_at_us = None if every is None else self._clock.monotonic_us() + round(every * 1_000_000)
