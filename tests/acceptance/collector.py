@@ -61,7 +61,7 @@ class Collector:
 
 
 class Bank:
-    """Takes every payment, and remembers the headers it came with."""
+    """Takes every payment, and every message, and remembers the headers it came with."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, str]] = []
@@ -92,9 +92,9 @@ def bank() -> Iterator[Bank]:
 
     class Handler(_Quiet):
         def do_POST(self) -> None:
-            payment = json.loads(self.body())
+            asked = json.loads(self.body())
             kept.calls.append({name.lower(): value for name, value in self.headers.items()})
-            self.answer(201, json.dumps({"reference": f"ref-{payment['paymentId']}"}).encode())
+            self.answer(201, json.dumps({"reference": f"ref-{asked.get('paymentId')}"}).encode())
 
     with _serving(Handler) as kept.url:
         yield kept

@@ -22,6 +22,7 @@ TRACEPARENT = f"00-{TRACE}-{CALLER}-01"
 UNSAMPLED = f"00-{TRACE}-{CALLER}-00"
 SERVER, CLIENT, PRODUCER, CONSUMER = 2, 3, 4, 5
 SECRETS = ("Alice Example", "Bob Example", "DE89370400440532013000", "FR1420041010050500013M02606", "12.34")
+PROVIDER_KEY = "of-the-provider"
 
 
 def payment(payment_id: str) -> dict[str, Any]:
@@ -170,6 +171,29 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
         assert "Traceback" not in log
 
 
+async def test_a_message_is_one_trace_from_the_caller_to_the_provider(tmp_path: Path) -> None:
+    with collector() as told, bank() as provider:
+        variables = traced(told, provider, HEADGATE_SMS_WEBHOOK_URL=f"{provider.url}/sms?key={PROVIDER_KEY}")
+        with Service(tmp_path, **variables) as service:
+            with service.client(headers={"traceparent": TRACEPARENT}) as http:
+                quota = {"userId": 7, "rateLimit": 1, "timeWindow": 1}
+                assert http.post("/api/config", json=quota, headers={"traceparent": "none"}).status_code == 200
+                sent = http.post("/api/send", json={"userId": 7, "message": "Bob Example paid 12.34"})
+                assert sent.status_code == 200
+            await eventually(lambda: "sms.deliver" in told.of(TRACE), within=30)
+    spans = told.of(TRACE)
+    assert parents(spans) == {
+        "POST /api/send": None,
+        "sms.send": "POST /api/send",
+        "sms.deliver": "sms.send",
+        "POST webhook": "sms.deliver",
+    }
+    assert spans["sms.send"].attributes == {"headgate.message_id": sent.json()["messageId"], "headgate.outcome": "SENT"}
+    assert spans["sms.deliver"].attributes["headgate.outcome"] == "sent"
+    assert [call["traceparent"] for call in provider.calls] == [f"00-{TRACE}-{spans['POST webhook'].span_id}-01"]
+    tells_no_secrets(told)
+
+
 async def test_requests_without_a_trace_begin_one_and_unsampled_ones_are_left_alone(tmp_path: Path) -> None:
     slot = {"eventId": "e-1", "requestedTime": "2030-03-01T16:00:00Z"}
     with collector() as told, bank() as paid, Service(tmp_path, **traced(told, paid)) as service:
@@ -248,4 +272,4 @@ def parents(spans: dict[str, Any]) -> dict[str, str | None]:
 
 def tells_no_secrets(told: Collector) -> None:
     everything = "\n".join(span.raw for span in told.spans)
-    assert not [secret for secret in SECRETS if secret in everything]
+    assert not [secret for secret in (*SECRETS, PROVIDER_KEY) if secret in everything]

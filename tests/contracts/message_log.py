@@ -52,6 +52,13 @@ class MessageLogContract:
         assert [each.record for each in delivered] == [Record(topic, "7", value) for value in odd]
         await source.close()
 
+    async def test_a_record_brings_its_trace_along(self, log: MessageLog, topic: str) -> None:
+        traced = Record(topic, "7", "hello", f"00-{'4b' * 16}-{'0f' * 8}-01")
+        await publish(log, traced, traced._replace(traceparent=None))
+        source = await log.read(topic, f"{topic}-readers")
+        assert [each.record for each in await take(source, 2)] == [traced, traced._replace(traceparent=None)]
+        await source.close()
+
     async def test_records_of_a_key_keep_their_order(self, log: MessageLog, topic: str) -> None:
         for number in range(20):
             await publish(log, *(Record(topic, key, f"{key}-{number}") for key in "abcde"))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 from headgate.bootstrap.databases import database, embedded_url
+from headgate.bootstrap.traces import tracer
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ async def notifications(
             topic=wanted.topic,
             events_topic=wanted.events_topic,
             observer=observer,
+            tracer=tracer(settings),
         )
         async with AsyncExitStack() as running:
             if cache is not None:
@@ -128,7 +130,7 @@ async def _sending(
         # Imported here: the HTTP client is an extra.
         from headgate.adapters.senders.webhook import WebhookSender
 
-        sender = WebhookSender(settings.sms.webhook_url)
+        sender = WebhookSender(settings.sms.webhook_url, tracer=tracer(settings))
     stop = asyncio.Event()
     delivery = Delivery(
         lambda: log.read(settings.sms.topic, SENDER_GROUP),
@@ -137,6 +139,7 @@ async def _sending(
         log,
         observer=observer,
         attempts=settings.sms.attempts,
+        tracer=tracer(settings),
     )
     reader = AttemptReader(lambda: log.read(settings.sms.events_topic, ANALYTICS_GROUP), SqlAnalyticsStore(shared))
     readers = [asyncio.create_task(delivery.run(stop)), asyncio.create_task(reader.run(stop))]

@@ -233,17 +233,17 @@ class DispatchCycle:
         done = await self._store.settle(
             changes, summary=BatchSummary(config.item_type, batch.batch_id, detail), now=now
         )
-        written = [change for change, ok in zip(changes, done, strict=True) if ok]
         journal.log_batch(config.item_type, batch.batch_id, detail)
-        journal.log_trouble(written)
-        dead = sum(change.status is Status.DEAD_LETTER for change in written)
         started = counts.get(Action.DISPATCHED, 0)
         if started:
             self._observer.started(config.item_type, started)
         if len(changes) > started:
             self._observer.start_failed(config.item_type, len(changes) - started)
-        if dead:
-            self._observer.dead_lettered(config.item_type, dead)
+            written = [change for change, ok in zip(changes, done, strict=True) if ok]
+            journal.log_trouble(written)
+            dead = sum(change.status is Status.DEAD_LETTER for change in written)
+            if dead:
+                self._observer.dead_lettered(config.item_type, dead)
 
 
 def _dispatch_span(tracer: Tracer, batch: Batch, request: StartRequest) -> Span:

@@ -25,7 +25,7 @@ from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.gather import Gatherer
 from headgate.iso8601 import parse_instant
 from headgate.slots.model import AssignedSlot, checked_id
-from headgate.tracing import Kind, Span, Tracer
+from headgate.tracing import Kind, Origin, Span, Tracer
 from headgate.wiring import factory
 
 BULK = 5000
@@ -126,21 +126,25 @@ class DispatchQueue:
         )
         if item_type not in self._known:
             await self._check_known(item_type)
-        if self._tracer is None or (origin := self._tracer.origin()) is None:
-            return await self._queued(request, connection)
-        span = enqueue_span(self._tracer, item_type, item_id, origin.traceparent)
+        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
+            return await self._traced(self._tracer, origin, request, connection)
+        if connection is not None:
+            return (await self.store.enqueue([request], within=connection))[0]
+        return await self._writer.submit(request)
+
+    async def _traced(self, tracer: Tracer, origin: Origin, request: EnqueueRequest, connection: Any) -> Enqueued:
+        span = enqueue_span(tracer, request.item_type, request.item_id, origin.traceparent)
+        request = request._replace(traceparent=span.traceparent)
         try:
-            queued = await self._queued(request._replace(traceparent=span.traceparent), connection)
+            if connection is not None:
+                (queued,) = await self.store.enqueue([request], within=connection)
+            else:
+                queued = await self._writer.submit(request)
         except HeadgateError as error:
             span.end(failed=type(error).__name__)
             raise
         span.end({"headgate.outcome": "existing" if queued.existing else "queued"})
         return queued
-
-    async def _queued(self, request: EnqueueRequest, connection: Any) -> Enqueued:
-        if connection is not None:
-            return (await self.store.enqueue([request], within=connection))[0]
-        return await self._writer.submit(request)
 
     async def enqueue_many(
         self,

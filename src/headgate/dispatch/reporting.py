@@ -78,7 +78,6 @@ class OutcomeReporter:
     async def _carry(self, changes: Sequence[Change]) -> list[bool]:
         done = await self._store.settle(changes)
         written = [change for change, ok in zip(changes, done, strict=True) if ok]
-        journal.log_trouble(written)
         for item_type, items in Counter(change.claim.item_type for change in written).items():
             mine = [change for change in written if change.claim.item_type == item_type]
             completed = sum(change.status is Status.COMPLETED for change in mine)
@@ -86,6 +85,8 @@ class OutcomeReporter:
             dead = sum(change.status is Status.DEAD_LETTER for change in mine)
             if items:
                 self._observer.finished(item_type, completed, failed)
+            if failed or dead:
+                journal.log_trouble(mine)
             if dead:
                 self._observer.dead_lettered(item_type, dead)
         return done

@@ -16,8 +16,8 @@ log = logging.getLogger("headgate.slots")
 
 def log_bookings(name: str, batch: Sequence[SlotRequest], bookings: Sequence[Booking]) -> None:
     """What a transaction brought. Nothing is built that nobody wants to read."""
-    refused = [at for at, booking in enumerate(bookings) if type(booking) is SlotsExhausted]
-    if refused:
+    if SlotsExhausted in map(type, bookings):
+        refused = [at for at, booking in enumerate(bookings) if isinstance(booking, SlotsExhausted)]
         first = batch[refused[0]].event_id
         others = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
         log.error(

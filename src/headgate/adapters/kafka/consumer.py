@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from headgate.adapters.kafka.producer import TRACE
 from headgate.apps.notifications.ports import Delivered, Record
 from headgate.errors import BrokerUnavailable
+from headgate.tracing import accepted
 
 T = TypeVar("T")
 
@@ -106,7 +108,8 @@ class KafkaSource:
             assert partition is not None
             assert offset is not None
             self._handed.setdefault(partition, deque()).append(offset)
-            found.append(Delivered(Record(self._topic, key, value), partition, offset))
+            record = Record(self._topic, key, value, _trace(message.headers()))
+            found.append(Delivered(record, partition, offset))
         return found
 
     def _commit(self, done: Sequence[Delivered]) -> None:
@@ -143,3 +146,11 @@ class KafkaSource:
         for partition in partitions:
             self._handed.pop(partition.partition, None)
             self._done.pop(partition.partition, None)
+
+
+def _trace(headers: Any) -> str | None:
+    """The traceparent among a record's headers, if it is one."""
+    for name, value in headers or ():
+        if name == TRACE and isinstance(value, bytes):
+            return accepted(value.decode("latin-1"))
+    return None

@@ -21,6 +21,8 @@ from headgate.errors import BrokerUnavailable, HeadgateError, StoreError
 POLL_SECONDS = 0.1
 PING_SECONDS = 2.0
 LARGEST_QUEUE = 100_000
+TRACE = "traceparent"
+"""The header other tracing clients of Kafka use as well."""
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +74,13 @@ class KafkaProducer:
             self._heard.append((future, None if error is None else self._translated(error)))
 
         try:
-            self._producer.produce(record.topic, record.value.encode(), record.key.encode(), on_delivery=reported)
+            self._producer.produce(
+                record.topic,
+                record.value.encode(),
+                record.key.encode(),
+                on_delivery=reported,
+                headers=None if record.traceparent is None else [(TRACE, record.traceparent.encode())],
+            )
         except BufferError:
             future.set_result(BrokerUnavailable("the broker does not keep up: too many messages wait for it"))
         except KafkaException as error:

@@ -61,7 +61,7 @@ class SqlQuotaLedger:
 
     def _publisher(self, log: MessageLog) -> notifications.Publish:
         def record(attempt: Attempt) -> Record:
-            return Record(self._topic, str(attempt.user_id), attempt.encoded())
+            return Record(self._topic, str(attempt.user_id), attempt.encoded(), attempt.traceparent)
 
         def append_here(connection: Connection, attempts: Sequence[Attempt]) -> list[HeadgateError | None]:
             append(connection, [record(attempt) for attempt in attempts])

@@ -67,6 +67,7 @@ outbox = sa.Table(
     sa.Column("message_key", sa.String(128), nullable=False),
     sa.Column("message_value", sa.Text, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
+    sa.Column("traceparent", sa.String(55)),
     sa.Index("headgate_outbox_topic_id_ix", "topic", "id"),
     sqlite_autoincrement=True,
     info={"about": "Published and not yet consumed records. A consumed one is deleted."},

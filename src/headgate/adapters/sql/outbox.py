@@ -126,7 +126,13 @@ def append(connection: Connection, records: Sequence[Record]) -> None:
     connection.execute(
         outbox.insert(),
         [
-            {"topic": record.topic, "message_key": record.key, "message_value": record.value, "created_at": at}
+            {
+                "topic": record.topic,
+                "message_key": record.key,
+                "message_value": record.value,
+                "traceparent": record.traceparent,
+                "created_at": at,
+            }
             for record in records
         ],
     )
@@ -135,12 +141,12 @@ def append(connection: Connection, records: Sequence[Record]) -> None:
 def first_records(connection: Connection, topic: str, most: int) -> list[Delivered]:
     """The oldest records of a topic."""
     rows = connection.execute(
-        sa.select(outbox.c.id, outbox.c.message_key, outbox.c.message_value)
+        sa.select(outbox.c.id, outbox.c.message_key, outbox.c.message_value, outbox.c.traceparent)
         .where(outbox.c.topic == topic)
         .order_by(outbox.c.id)
         .limit(most)
     )
-    return [Delivered(Record(topic, row.message_key, row.message_value), 0, row.id) for row in rows]
+    return [Delivered(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id) for row in rows]
 
 
 def remove(connection: Connection, positions: Sequence[int]) -> None:

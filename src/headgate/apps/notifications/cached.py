@@ -124,7 +124,8 @@ class CachedPath:
         verdict = found.verdict
         if not verdict.allowed or verdict.replayed:
             return verdict
-        (failure,) = await self._log.publish([Record(self._topic, str(attempt.user_id), attempt.encoded())])
+        record = Record(self._topic, str(attempt.user_id), attempt.encoded(), attempt.traceparent)
+        (failure,) = await self._log.publish([record])
         if attempt.keyed:
             await self._settle(attempt, sent=failure is None)
         if failure is not None:

@@ -33,6 +33,7 @@ from headgate.apps.notifications.ports import (
 from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading, stopped_within
 from headgate.errors import InvalidInput, StoreError
 from headgate.gather import Gatherer
+from headgate.tracing import Attributes, Kind, Tracer
 
 SENDER_GROUP = "sms-sender"
 BATCH = 100
@@ -58,6 +59,7 @@ class Delivery:
         *,
         observer: NotificationObserver | None = None,
         attempts: int = ATTEMPTS,
+        tracer: Tracer | None = None,
         first_pause: float = FIRST_PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
@@ -67,6 +69,7 @@ class Delivery:
         self._log = log
         self._observer = observer or Unwatched()
         self._attempts = attempts
+        self._tracer = tracer
         self._first_pause = first_pause
         self._longest_pause = longest_pause
         self._lanes = asyncio.Semaphore(CONCURRENCY)
@@ -122,13 +125,25 @@ class Delivery:
         if known:
             self._observer.delivered("duplicate")
             return True
-        tried, failure = await self._try(message)
+        tried, failure = await self._tried(record.traceparent, message)
         if failure is None:
             self._observer.delivered("sent")
         elif not tried or not await self._persist(lambda: self._bury(record, str(failure), tried)):
             return False
         outcome = DeliveryOutcome(message.message_id, message.user_id, failure is None, tried)
         return await self._persist(lambda: self._memory.submit(outcome))
+
+    async def _tried(self, parent: str | None, message: Message) -> tuple[int, SendFailed | None]:
+        """`_try`, as part of the trace the message was sent in, if there is one."""
+        if self._tracer is None or parent is None:
+            return await self._try(message)
+        attributes = {"headgate.message_id": message.message_id}
+        span = self._tracer.begin("sms.deliver", attributes, parent=parent, kind=Kind.CONSUMER)
+        with self._tracer.inside(span):
+            tried, failure = await self._try(message)
+        told: Attributes = {"headgate.attempt": tried, "headgate.outcome": "sent" if failure is None else "failed"}
+        span.end(told, failed=None if failure is None else type(failure).__name__)
+        return tried, failure
 
     async def _try(self, message: Message) -> tuple[int, SendFailed | None]:
         """How often it was tried, and what is wrong with it; (0, …) if this member stops before that is known."""
@@ -157,7 +172,8 @@ class Delivery:
 
     async def _bury(self, record: Record, reason: str, tried: int) -> None:
         value = json.dumps({"value": record.value, "reason": reason, "attempts": tried})
-        (failure,) = await self._log.publish([Record(dead_letter_topic(record.topic), record.key, value)])
+        buried = Record(dead_letter_topic(record.topic), record.key, value, record.traceparent)
+        (failure,) = await self._log.publish([buried])
         if failure is not None:
             raise failure
         _log.error("a message of %s is dead-lettered: %s", record.topic, reason)

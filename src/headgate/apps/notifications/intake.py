@@ -18,7 +18,8 @@ from headgate.apps.notifications.ports import (
     Unwatched,
 )
 from headgate.clock import Clock, SystemClock
-from headgate.errors import StoreError
+from headgate.errors import HeadgateError, StoreError
+from headgate.tracing import Kind, Tracer
 
 TOPIC = "sms-outbound"
 EVENTS_TOPIC = "notification-events"
@@ -37,10 +38,12 @@ class Intake:
         events_topic: str = EVENTS_TOPIC,
         observer: NotificationObserver | None = None,
         clock: Clock | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._ledger = ledger
         self._observer = observer or Unwatched()
         self._clock = clock or SystemClock()
+        self._tracer = tracer
         self._direct = DirectPath(ledger, log)
         self.attempts = AttemptLog(log, topic=events_topic, observer=self._observer)
         self.cached = None
@@ -69,6 +72,23 @@ class Intake:
         once: the second answer repeats the first, whatever the message says.
         """
         attempt = Attempt.of(user_id, message, key, now_ms)
+        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
+            return await self._traced(self._tracer, origin.traceparent, attempt)
+        return await self._sent(attempt)
+
+    async def _traced(self, tracer: Tracer, parent: str, attempt: Attempt) -> Verdict:
+        attributes = {"headgate.message_id": attempt.message_id}
+        span = tracer.begin("sms.send", attributes, parent=parent, kind=Kind.PRODUCER)
+        try:
+            verdict = await self._sent(attempt._replace(traceparent=span.traceparent))
+        except HeadgateError as error:
+            span.end({"headgate.outcome": Outcome.FAILED.value}, failed=type(error).__name__)
+            raise
+        span.end({"headgate.outcome": (Outcome.SENT if verdict.allowed else Outcome.RATE_LIMITED).value})
+        return verdict
+
+    async def _sent(self, attempt: Attempt) -> Verdict:
+        user_id = attempt.user_id
         started = time.perf_counter()
         path = Path.LEDGER
         try:

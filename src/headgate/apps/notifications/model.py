@@ -97,6 +97,8 @@ class Attempt(NamedTuple):
     call_id: str
     """Of this very call, among those with the same key."""
     now_ms: int | None = None
+    traceparent: str | None = None
+    """The trace its delivery will be part of."""
 
     @classmethod
     def of(cls, user_id: Any, message: Any, key: str | None = None, now_ms: int | None = None) -> Attempt:

@@ -22,6 +22,8 @@ class Record(NamedTuple):
     topic: str
     key: str
     value: str
+    traceparent: str | None = None
+    """The trace it was published in, for whoever reads it; carried beside the value."""
 
 
 class Delivered(NamedTuple):
