@@ -11,14 +11,19 @@ import pytest
 
 from headgate.entrypoints.console.files import FILES
 from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+from headgate.settings import IngressSettings, Settings
 
 SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))
 
 
 @pytest.fixture
-async def http(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'console.db'}"))
+def settings(tmp_path: Path) -> Settings:
+    return Settings(database_url=f"sqlite:///{tmp_path / 'console.db'}")
+
+
+@pytest.fixture
+async def http(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(settings)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as opened,
@@ -73,6 +78,19 @@ async def test_a_file_that_has_not_changed_is_not_sent_again(http: httpx.AsyncCl
 @pytest.mark.parametrize("path", ["/console/", "/console/none.js", "/console/..%2flogin.py", "/console/__init__.py"])
 async def test_nothing_else_is_served(http: httpx.AsyncClient, path: str) -> None:
     assert (await http.get(path)).status_code == 404
+
+
+async def test_a_page_of_many_files_is_one_request_to_the_services_own_limits(settings: Settings) -> None:
+    app = create_app(settings.model_copy(update={"ingress": IngressSettings(per_second=0.001, burst=1)}))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as http,
+    ):
+        assert (await http.get("/")).status_code == 200
+        for name in FILES:
+            assert (await http.get(f"/console/{name}")).status_code == 200, name
+        for path in ("/", "/console/session"):
+            assert (await http.get(path)).status_code == 429, path
 
 
 def test_the_page_holds_no_code_of_its_own() -> None:

@@ -17,6 +17,9 @@ from headgate.entrypoints.http.problem import Problem
 
 EXEMPT = ("/health/", "/q/health/", "/metrics", "/q/metrics")
 """Paths that machines poll: an orchestrator must not take a busy service for a dead one."""
+SESSION = "/console/session"
+FILES = "/console/"
+"""The console's files: many at once, small, and the same for everybody."""
 MOST_REMEMBERED = 10_000
 TELL_EVERY_SECONDS = 10.0
 LARGE_BODY = 64 * 1024
@@ -43,7 +46,7 @@ class Ingress:
         """Counts a request; raises the refusal if its caller has asked too often."""
         if self._guesses is not None and caller is not ANYONE:
             await self._recognise(self._guesses, scope, caller.name)
-        if self._rate is not None and not scope["path"].startswith(EXEMPT):
+        if self._rate is not None and not _is_exempt(scope["path"]):
             key = f"address:{client_address(scope)}" if caller is ANYONE else f"token:{caller.name}"
             decision = await self._rate.acquire(key, INGRESS)
             if not decision.allowed:
@@ -111,6 +114,10 @@ def client_address(scope: Scope) -> str:
 def _block(text: str) -> str:
     address = addresses.parse(text)
     return text[:64] if address is None else addresses.block(address, IPV6_PREFIX)
+
+
+def _is_exempt(path: str) -> bool:
+    return path.startswith(EXEMPT) or (path.startswith(FILES) and path != SESSION)
 
 
 def _is_large(scope: Scope) -> bool:

@@ -28,6 +28,7 @@ export function itemView(root, shell, type, id) {
           item.lastError && ['Last error', h('code', {}, item.lastError)],
           item.execWorkflowId && ['Execution', h('code', {}, item.execWorkflowId)],
           item.batchId && ['Batch', h('code', {}, item.batchId)],
+          item.traceparent && ['Trace', h('code', {}, item.traceparent)],
           ['Queued', moment(item.createdAt)],
           ['Changed', moment(item.updatedAt)],
         ),

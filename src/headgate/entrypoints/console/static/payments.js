@@ -18,7 +18,7 @@ export const payments = {
   title: 'Payments',
   needs: 'read',
   open(root, shell, [id = '']) {
-    const wanted = input({name: 'id', required: true, maxlength: 200, value: id, placeholder: 'pay-123'})
+    const wanted = input({name: 'id', required: true, maxlength: 128, value: id, placeholder: 'pay-123'})
     const shown = h('div')
     show(
       root,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,9 +18,12 @@ from headgate.settings import Settings
 DAY = timedelta(days=1)
 
 
-@pytest.fixture
-async def store(tmp_path: Path):  # type: ignore[no-untyped-def]
-    async with bootstrap.access_store(Settings(database_url=f"sqlite:///{tmp_path / 'sessions.db'}")) as opened:
+@pytest.fixture(params=["sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlAccessStore]:
+    url = f"sqlite:///{tmp_path / 'sessions.db'}"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    async with bootstrap.access_store(Settings(database_url=url)) as opened:
         yield opened
 
 
