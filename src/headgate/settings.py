@@ -25,6 +25,8 @@ from headgate.slots.model import WindowPolicy
 PREFIX = "HEADGATE_"
 FILE_VARIABLE = "HEADGATE_SETTINGS_FILE"
 DEFAULT_FILE = "headgate.toml"
+PLACEHOLDER = "CHANGE-ME"
+"""What `deploy/kubernetes` has in the place of tokens."""
 SHORTEST_SECRET = 4
 """A shorter option of a provider's URL (`v=1`) is no secret."""
 
@@ -209,6 +211,20 @@ class Settings(BaseSettings):
     @classmethod
     def _in_lower_case(cls, value: object) -> object:
         return value.lower() if isinstance(value, str) else value
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _is_no_service_link(cls, value: object) -> object:
+        if isinstance(value, str) and value.startswith("tcp://"):
+            raise ValueError("Kubernetes set this for a Service of that name; set enableServiceLinks: false in the pod")
+        return value
+
+    @field_validator("api_token", "admin_token")
+    @classmethod
+    def _is_no_placeholder(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and value.get_secret_value() == PLACEHOLDER:
+            raise ValueError("is still the placeholder; make a token with: openssl rand -hex 32")
+        return value
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:

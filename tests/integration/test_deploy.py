@@ -18,6 +18,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 import headgate.adapters.prometheus
+from headgate import __version__
+from headgate.entrypoints.http import health
+from headgate.errors import ConfigurationError
 from headgate.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -92,33 +95,110 @@ def test_every_alert_has_a_test_and_a_runbook_entry() -> None:
         assert rule["annotations"]["runbook"].removeprefix("docs/runbook.md#") in entries
 
 
-def environments() -> dict[str, list[str]]:
+def setting_names() -> set[str]:
+    """Every variable there is."""
+    found = {"HEADGATE_SETTINGS_FILE", "HEADGATE_REQUIRE", "HEADGATE_TEST_ORACLE_URL"}
+    found |= {"HEADGATE_LIMITER", "HEADGATE_RULES"}  # Django's own settings
+    for name, value in Settings().model_dump().items():
+        inner = [f"{name}_{each}" for each in value] if isinstance(value, dict) else [name]
+        found.update(f"HEADGATE_{each}".upper() for each in inner)
+    return found
+
+
+SHIPPED = [
+    ROOT / "Dockerfile",
+    ROOT / "compose.yaml",
+    ROOT / "README.md",
+    *(path for path in (ROOT / "deploy").rglob("*") if path.is_file()),
+    *(ROOT / "docs").rglob("*.md"),
+]
+
+
+@pytest.mark.parametrize("page", SHIPPED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_only_settings_that_exist_are_named(page: Path) -> None:
+    named = set(re.findall(r"\bHEADGATE_[A-Z0-9_]*[A-Z0-9]\b(?!_)", page.read_text("utf-8")))
+    assert named <= setting_names()
+
+
+def manifests(*kinds: str) -> list[dict[str, Any]]:
+    every = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/headgate.yaml").read_text()))
+    return [manifest for manifest in every if not kinds or manifest["kind"] in kinds]
+
+
+def test_the_secret_and_the_composition_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they set is accepted, except for placeholders, which nobody may go on with."""
     compose: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
-    manifests = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/headgate.yaml").read_text()))
-    return {
-        "compose": list(compose["services"]["headgate"]["environment"]),
-        "kubernetes": list(manifests[0]["stringData"]),
-    }
+    for environment in (
+        manifests("Secret")[0]["stringData"],
+        *(compose["services"][name]["environment"] for name in ("headgate", "worker", "migrate")),
+    ):
+        with monkeypatch.context() as inside:
+            for name, value in environment.items():
+                inside.setenv(name, str(value))
+            if "CHANGE-ME" in environment["HEADGATE_API_TOKEN"]:
+                with pytest.raises(ConfigurationError, match="HEADGATE_API_TOKEN: is still the placeholder"):
+                    Settings.load()
+            for name in ("HEADGATE_API_TOKEN", "HEADGATE_ADMIN_TOKEN"):
+                inside.setenv(name, "a-token-of-its-own")
+            assert Settings.load().redis_url is not None
 
 
-@pytest.mark.parametrize("place", ["compose", "kubernetes"])
-def test_only_settings_that_exist_are_set(place: str) -> None:
-    for name in environments()[place]:
-        field = name.removeprefix("HEADGATE_").lower()
-        assert field in Settings.model_fields or field.partition("_")[0] in Settings.model_fields, name
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_PORT", "tcp://10.0.0.1:80")
+    with pytest.raises(ConfigurationError, match="enableServiceLinks"):
+        Settings.load()
+    for manifest in manifests("Deployment", "Job"):
+        assert manifest["spec"]["template"]["spec"]["enableServiceLinks"] is False
 
 
 def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
-    manifests = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/headgate.yaml").read_text()))
-    kinds = [manifest["kind"] for manifest in manifests]
-    assert {"Deployment", "Job", "HorizontalPodAutoscaler", "PodDisruptionBudget"} <= set(kinds)
-    for manifest in manifests:
-        if manifest["kind"] in ("Deployment", "Job"):
-            pod = manifest["spec"]["template"]["spec"]
-            assert pod["securityContext"]["runAsNonRoot"] is True
-            assert pod["containers"][0]["args"][0] in ("serve", "worker", "migrate")
-    service = next(m for m in manifests if m["kind"] == "Deployment" and m["metadata"]["name"] == "headgate")
+    for manifest in manifests("Deployment", "Job"):
+        pod = manifest["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["automountServiceAccountToken"] is False
+        container = pod["containers"][0]
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["args"][0] in ("serve", "worker", "migrate")
+        assert container["image"].endswith(f":{__version__}")
+        if manifest["kind"] == "Deployment":
+            assert {"startupProbe", "livenessProbe"} <= set(container)
+            assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+        else:
+            assert __version__ in manifest["metadata"]["name"]
+    service = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "headgate")
     container = service["spec"]["template"]["spec"]["containers"][0]
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
+    assert container["readinessProbe"]["timeoutSeconds"] > health.PATIENCE_SECONDS
     assert container["livenessProbe"]["httpGet"]["path"] == "/health/live"
+    stopping = Settings().http.shutdown_seconds + int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert service["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
     assert re.search(r"^USER 10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+
+
+def test_every_deployment_is_found_by_what_looks_after_it() -> None:
+    labels = {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"] for each in manifests("Deployment")
+    }
+    budgets = [each["spec"]["selector"]["matchLabels"] for each in manifests("PodDisruptionBudget")]
+    assert list(labels.values()) == budgets
+    assert manifests("Service")[0]["spec"]["selector"] == labels["headgate"]
+    scaled = manifests("HorizontalPodAutoscaler")[0]["spec"]
+    deployment = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "headgate")
+    assert scaled["scaleTargetRef"]["name"] == "headgate"
+    assert "replicas" not in deployment["spec"], "applying it again would undo what the autoscaler decided"
+    assert scaled["minReplicas"] > manifests("PodDisruptionBudget")[0]["spec"]["minAvailable"]
+
+
+def test_prometheus_scrapes_what_is_composed() -> None:
+    compose: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    scraped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    targets = [target.partition(":") for job in scraped for each in job["static_configs"] for target in each["targets"]]
+    assert {name for name, _, _ in targets} == {"headgate", "worker"}
+    ports = {name: port for name, _, port in targets}
+    assert ports["headgate"] == str(Settings().port)
+    assert ports["worker"] in compose["worker"]["command"]
+    for name, service in compose.items():
+        for needed, how in service.get("depends_on", {}).items():
+            assert needed in compose
+            assert how["condition"] != "service_healthy" or "healthcheck" in compose[needed], (name, needed)
