@@ -1,0 +1,35 @@
+"""Release mode `direct`: payments are handed to Temporal as soon as they are kept; nobody dispatches."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from headgate.adapters.temporal.client import connect
+from headgate.testing import TemporalServer
+from headgate.testing.availability import available, require
+from tests.faults.payment_stack import all_completed, check, installed, queue_depth, write_feed
+
+
+async def test_in_direct_mode_no_dispatcher_is_needed(tmp_path: Path, postgres_url: str, redis_url: str) -> None:
+    """A server of its own, on which nobody ever kept a Schedule; the init worker hands payments over with a delay."""
+    require("temporal")
+    ids, tps = [f"direct-{number:03d}" for number in range(60)], 15
+    with (
+        available("temporal"),
+        TemporalServer(durable=False) as server,
+        installed(tmp_path, postgres_url, redis_url, server.address, tps, HEADGATE_PAYMENTS_MODE="direct") as (
+            stack,
+            bank,
+        ),
+    ):
+        stack.headgate("config", "set", "default", "--max", str(4 * tps), "--window", "PT4S")
+        stack.worker("init")
+        write_feed(tmp_path / "feed.csv", ids, datetime.now(UTC) + timedelta(seconds=6))
+        assert stack.headgate("payments", "submit", "feed.csv")["accepted"] == len(ids)
+        assert queue_depth(postgres_url) == {"DISPATCHED": len(ids)}, "all are handed over before their time"
+        stack.worker("exec")
+        await all_completed(stack, postgres_url, len(ids))
+        check(postgres_url, bank.get("/calls").json()["calls"], ids, tps)
+        client = await connect(server.address)
+        assert [each async for each in await client.list_schedules()] == []
