@@ -72,15 +72,31 @@ async def test_a_permit_is_free_a_while_after_it_was_given_back_or_forgotten(red
     await permits.close()
 
 
+async def test_a_permit_is_held_for_longer_only_while_it_is_held(redis_url: str) -> None:
+    permits = RedisPermits(redis_url, 1)
+    assert await permits.take("a", 10.0) == 0
+    assert await permits.keep("a", 60.0)
+    assert 59 < await permits.take("b", 1.0) <= 60
+    await permits.free("a", 0.0)
+
+    async def lost() -> bool:
+        return not await permits.keep("a", 60.0)
+
+    await eventually(lost)
+    assert await permits.keep("nobody", 60.0) is False
+    assert await permits.take("b", 1.0) == 0
+    await permits.close()
+
+
 async def test_while_nobody_can_count_nothing_passes(own_redis: RedisServer) -> None:
     permits = RedisPermits(own_redis.url, 5, timeout=0.5)
     gate = PermitGate(permits)
-    (await gate.enter())()
+    (await gate.enter()).leave()
     own_redis.kill()
     waiting = asyncio.create_task(gate.enter())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(waiting), 1.0)
     await asyncio.to_thread(own_redis.start)
-    (await asyncio.wait_for(waiting, 60))()
+    (await asyncio.wait_for(waiting, 60)).leave()
     await gate.close()
     await permits.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 import httpx
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.apps.payments.domain import Party, Payment
 from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.gate import SharedGate, downstream_plan
+from headgate.apps.payments.downstream.gate import PermitGate, SharedGate, downstream_plan
 from headgate.apps.payments.downstream.server import SimulatorApp
 from headgate.apps.payments.downstream.simulator import (
     Behaviour,
@@ -23,9 +22,9 @@ from headgate.apps.payments.downstream.simulator import (
     SimulatorTransport,
     peak_per_second,
 )
-from headgate.apps.payments.ports import DownstreamBusy, PaymentRefused
+from headgate.apps.payments.ports import DownstreamBusy, Passage, PaymentRefused
 from headgate.errors import ConfigurationError, InvalidInput
-from headgate.testing import FakeClock
+from headgate.testing import FakeClock, eventually
 
 START = datetime(2027, 3, 1, 16, 0, tzinfo=UTC)
 PARTY = Party("Alice", "DE89370400440532013000")
@@ -39,13 +38,16 @@ class OpenGate:
     """Lets everybody pass, and counts."""
 
     def __init__(self) -> None:
-        self.entered = self.left = 0
+        self.entered = self.confirmed = self.left = 0
 
-    async def enter(self) -> Callable[[], None]:
+    async def enter(self) -> Passage:
         self.entered += 1
-        return self._leave
+        return self
 
-    def _leave(self) -> None:
+    async def confirm(self) -> None:
+        self.confirmed += 1
+
+    def leave(self) -> None:
         self.left += 1
 
 
@@ -247,8 +249,7 @@ async def test_an_admission_that_took_too_long_to_arrive_is_not_used() -> None:
     times = iter([0.0, 0.2, 1.0, 1.01])
     async with AsyncLimiter(plans=[downstream_plan(10)]) as limiter:
         gate = SharedGate(limiter, 10, monotonic=lambda: next(times))
-        leave = await gate.enter()
-        leave()
+        (await gate.enter()).leave()
         left = await limiter.peek("downstream", "payments-downstream")
     assert left.remaining == 8, "the late one is spent, and another was asked for"
 
@@ -259,3 +260,97 @@ async def test_a_permit_of_a_call_that_is_never_answered_comes_back() -> None:
         await gate.enter()
         async with asyncio.timeout(5):
             await gate.enter()
+
+
+class CountedPermits:
+    """`Permits` in this process, by a clock the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.held: dict[str, float] = {}
+
+    async def take(self, permit: str, hold: float) -> float:
+        self.held[permit] = self.now + hold
+        return 0.0
+
+    async def keep(self, permit: str, hold: float) -> bool:
+        if self.held.get(permit, 0.0) <= self.now:
+            return False
+        self.held[permit] = self.now + hold
+        return True
+
+    async def free(self, permit: str, after: float) -> None:
+        self.held[permit] = min(self.held[permit], self.now + after)
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("held_up", "until"),
+    [
+        (0.05, [1.5]),  # in time: nothing happens
+        (0.7, [2.2]),  # the same permit is held anew
+        (1.6, [1.5, 3.1]),  # it was free by then, so another one is taken
+    ],
+)
+async def test_a_call_held_up_before_it_leaves_has_its_permit_for_the_whole_trip(
+    held_up: float, until: list[float]
+) -> None:
+    permits = CountedPermits()
+    gate = PermitGate(permits, monotonic=lambda: permits.now)
+    passage = await gate.enter()
+    permits.now += held_up
+    await passage.confirm()
+    assert sorted(permits.held.values()) == pytest.approx(until)
+    passage.leave()
+    await gate.close()
+    assert max(permits.held.values()) == pytest.approx(min(until[-1], held_up + 1.0))
+
+
+async def test_a_call_held_up_behind_a_shared_log_is_admitted_anew() -> None:
+    now = [0.0]
+    async with AsyncLimiter(plans=[downstream_plan(10)]) as limiter:
+        gate = SharedGate(limiter, 1, monotonic=lambda: now[0])
+        passage = await gate.enter()
+        await passage.confirm()
+        assert (await limiter.peek("downstream", "payments-downstream")).remaining == 9
+        now[0] += 0.2
+        await passage.confirm()
+        assert (await limiter.peek("downstream", "payments-downstream")).remaining == 8
+        assert gate.permits.locked(), "it still has the same one of the process's own permits"
+
+
+async def test_a_permit_that_went_back_before_the_call_left_is_taken_again() -> None:
+    now = [0.0]
+    async with AsyncLimiter(plans=[downstream_plan(1000)]) as limiter:
+        gate = SharedGate(limiter, 1, longest_trip=-1.0, monotonic=lambda: now[0])
+        passage = await gate.enter()
+        await eventually(lambda: not gate.permits.locked())
+        now[0] += 0.2
+        await passage.confirm()
+        assert gate.permits.locked()
+        await eventually(lambda: not gate.permits.locked())
+
+
+async def test_it_is_confirmed_after_the_connection_and_before_anything_is_sent() -> None:
+    heard: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append("connected")
+        await reader.readuntil(b"\r\n\r\n")
+        heard.append("asked")
+        writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    class Watched(OpenGate):
+        async def confirm(self) -> None:
+            await eventually(lambda: bool(heard))
+            heard.append("confirmed")
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        client = HttpDownstream(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", Watched())
+        await client.pay(payment())
+        await client.close()
+    assert heard == ["connected", "confirmed", "asked"]

@@ -17,11 +17,15 @@ class RedisPermits:
         self._client = StreamingClient(RedisUrl.parse(url, timeout=timeout))
         self._count = count
         self._take = Script("permit_take")
+        self._keep = Script("permit_keep")
         self._free = Script("permit_free")
 
     async def take(self, permit: str, hold: float) -> float:
         arguments = [permit.encode(), b"%d" % self._count, b"%d" % round(hold * 1e6)]
         return await self._call(self._take, arguments) / 1e6
+
+    async def keep(self, permit: str, hold: float) -> bool:
+        return await self._call(self._keep, [permit.encode(), b"%d" % round(hold * 1e6)]) == 1
 
     async def free(self, permit: str, after: float) -> None:
         await self._call(self._free, [permit.encode(), b"%d" % round(after * 1e6)])

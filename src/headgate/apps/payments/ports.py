@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
@@ -109,12 +109,24 @@ class Downstream(Protocol):
         ...
 
 
+class Passage(Protocol):
+    """One call that may be made."""
+
+    async def confirm(self) -> None:
+        """To be asked right before the call leaves, when making a connection may have taken its time: returns when it
+        may be made, which is at once unless it is late."""
+        ...
+
+    def leave(self) -> None:
+        """The call was answered, or given up."""
+        ...
+
+
 class Gate(Protocol):
     """Stands before each call to the downstream."""
 
-    async def enter(self) -> Callable[[], None]:
-        """Returns when one more call may be made; it must be made at once. What it returns is to be called once the
-        call was answered or given up."""
+    async def enter(self) -> Passage:
+        """Returns when one more call may be made; it must be made at once."""
         ...
 
 
@@ -124,6 +136,10 @@ class Permits(Protocol):
     async def take(self, permit: str, hold: float) -> float:
         """0 if the permit is taken, for `hold` seconds unless `free` says less; else the seconds until it is worth
         asking again. `StoreUnavailable` if nobody can tell."""
+        ...
+
+    async def keep(self, permit: str, hold: float) -> bool:
+        """Holds the permit for `hold` seconds from now; False if it was free by now. `StoreUnavailable` as above."""
         ...
 
     async def free(self, permit: str, after: float) -> None:

@@ -70,8 +70,15 @@ class HttpDownstream:
             "POST", self._url, json=payment.to_json(), headers={"Idempotency-Key": payment.payment_id}
         )
         asked = time.monotonic()
-        leave = await self._gate.enter()
+        passage = await self._gate.enter()
         span = self._begun(request, payment.payment_id, attempt, time.monotonic() - asked)
+
+        async def before(event: str, _details: object) -> None:
+            if event.endswith(".send_request_headers.started"):
+                await passage.confirm()
+
+        # Until here there may have been a connection to make; whoever does without one is not late.
+        request.extensions["trace"] = before
         try:
             response = await self._http.send(request)
         except httpx.TransportError as error:
@@ -81,7 +88,7 @@ class HttpDownstream:
                 raise DownstreamBusy("the downstream did not answer in time") from error
             raise DownstreamBusy(f"the downstream can't be reached: {type(error).__name__}") from error
         finally:
-            leave()
+            passage.leave()
         if span is not None:
             status = response.status_code
             span.end({"http.response.status_code": status}, failed=str(status) if status >= 400 else None)
