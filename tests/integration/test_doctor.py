@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.acceptance.collector import collector
 from typer.testing import CliRunner
 
 from headgate import bootstrap
@@ -263,3 +265,20 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         url: str = request.getfixturevalue("postgres_url")
         return url
     return f"sqlite:///{tmp_path / 'doctor.db'}"
+
+
+async def test_the_collector_of_traces_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (await examined(tmp_path))["traces"] == Finding("traces", True, "off")
+    assert (await examined(tmp_path, traces="console"))["traces"].told == "written to standard error"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://user:{SECRET}@{NOWHERE}/otlp")
+    away = (await examined(tmp_path, traces="otlp"))["traces"]
+    assert (away.ok, away.told) == (False, f"http://{NOWHERE}: can't be reached (ConnectError)")
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in str(away.advice)
+    with collector() as told:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{told.url}/v1/traces")
+        found = (await examined(tmp_path, traces="otlp"))["traces"]
+        assert found.ok
+        assert found.told.startswith(f"{told.url} answers")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
+    missing = (await examined(tmp_path, traces="otlp"))["traces"]
+    assert (missing.ok, missing.advice) == (False, "pip install 'headgate[traces]'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -11,16 +12,24 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from headgate import bootstrap
+from headgate.adapters.local.engine import LocalEngine
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.adapters.opentelemetry import tracer as adapter
 from headgate.adapters.opentelemetry.tracer import OpenTelemetryTracer
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.queue import DispatchQueue
-from headgate.errors import NotFound, SlotsExhausted, StoreUnavailable
+from headgate.dispatch.registry import Domain, Registry
+from headgate.dispatch.reporting import OutcomeReporter
+from headgate.dispatch.status import Status
+from headgate.errors import ConfigurationError, NotFound, SlotsExhausted, StoreUnavailable
+from headgate.settings import Settings
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.packing import Booking
 from headgate.slots.scheduler import SlotScheduler
+from headgate.testing import eventually
 from headgate.tracing import accepted, derived
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -231,3 +240,63 @@ async def test_an_item_queued_in_a_trace_carries_it_and_many_at_once_do_not(
         "two": None,
     }
     assert [(span.attributes or {})["headgate.outcome"] for span in (first, second)] == ["queued", "existing"]
+
+
+async def test_an_execution_is_part_of_its_items_trace_or_a_trace_of_its_own(
+    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    inside: dict[str, str] = {}
+
+    async def execute(item_id: str, context: object) -> None:
+        origin = tracer.origin()
+        assert origin is not None
+        inside[item_id] = origin.traceparent
+        if item_id == "traced":
+            raise ValueError("IBAN DE89370400440532013000 is unknown")
+
+    config = DispatchConfig(item_type="WORK", jitter_window_ms=0, max_dispatch_retries=0)
+    async with DispatchQueue(MemoryQueueStore(), tracer=tracer) as queue:
+        await queue.define(config)
+        with tracer.inside(tracer.begin("caller", parent=PARENT)):
+            await queue.enqueue("WORK", "traced")
+            await queue.enqueue_many("WORK", [("alone", {}, None)])
+        engine = LocalEngine(Registry(Domain(config, execute)), OutcomeReporter(queue.store), tracer=tracer)
+        await DispatchCycle(queue.store, engine, tracer=tracer).run("WORK")
+
+        async def settled() -> bool:
+            depth = (await queue.stats("WORK")).depth
+            return depth.get(Status.COMPLETED) == depth.get(Status.DEAD_LETTER) == 1
+
+        await eventually(settled)
+        await engine.close()
+    spans = {(span.name, str((span.attributes or {})["headgate.item_id"])): span for span in exported(tracer, exporter)}
+    for item_id in ("traced", "alone"):
+        started, ran = spans["dispatch", item_id], spans["execute WORK", item_id]
+        assert ran.parent is not None
+        assert ran.parent.span_id == started.context.span_id
+        assert inside[item_id] == f"00-{ran.context.trace_id:032x}-{ran.context.span_id:016x}-01"
+        assert (started.attributes or {})["headgate.batch_size"] == 2
+    traced, alone = spans["dispatch", "traced"], spans["dispatch", "alone"]
+    assert traced.parent is not None
+    assert traced.parent.span_id == spans["queue.enqueue", "traced"].context.span_id
+    assert f"{traced.context.trace_id:032x}" == TRACE
+    assert alone.parent is None
+    assert alone.context.trace_id != traced.context.trace_id
+    outcomes = {name: (span.attributes or {}).get("headgate.outcome") for (_, name), span in spans.items()}
+    assert outcomes == {"traced": "failed", "alone": "completed"}
+    assert "DE89370400440532013000" not in "".join(span.to_json() for span in spans.values())
+    told = [record for record in caplog.records if record.name == "headgate.dispatch"]
+    assert [record.getMessage() for record in told] == ["WORK traced is a dead letter, retryCount=1"]
+    assert (told[0].item_type, told[0].item_id) == ("WORK", "traced")  # type: ignore[attr-defined]
+
+
+def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bootstrap.tracer(Settings.load()) is None
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert bootstrap.tracer(Settings.load(traces="console")) is None
+    monkeypatch.delenv("OTEL_SDK_DISABLED")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
+    monkeypatch.delitem(sys.modules, "headgate.adapters.opentelemetry.tracer")
+    monkeypatch.delitem(sys.modules, "opentelemetry.sdk.trace", raising=False)
+    with pytest.raises(ConfigurationError, match=r"traces: .*pip install 'headgate\[traces\]'"):
+        bootstrap.tracer(Settings.load(traces="console"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -19,8 +20,9 @@ _tracers: dict[str, OpenTelemetryTracer] = {}
 
 
 def tracer(settings: Settings) -> Tracer | None:
-    """The tracer of this process; None while traces are off, and then nothing of OpenTelemetry is imported."""
-    if settings.traces == "off":
+    """The tracer of this process; None while traces are off, and then nothing of OpenTelemetry is imported. Its own
+    switch, OTEL_SDK_DISABLED, turns them off, too."""
+    if settings.traces == "off" or os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     known = _tracers.get(settings.traces)
     if known is None:

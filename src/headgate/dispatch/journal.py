@@ -28,6 +28,6 @@ def log_trouble(written: Iterable[Change]) -> None:
         item_type, item_id = change.claim.item_type, change.claim.item_id
         told = {"item_type": item_type, "item_id": item_id}
         if change.status is Status.DEAD_LETTER:
-            log.error("%s %s is a dead letter after %d retries", item_type, item_id, change.retries, extra=told)
+            log.error("%s %s is a dead letter, retryCount=%d", item_type, item_id, change.retries, extra=told)
         elif Status.FAILED in change.path:
             log.warning("%s %s failed and is tried again: retry %d", item_type, item_id, change.retries, extra=told)

@@ -49,6 +49,7 @@ async def _examined(settings: Settings) -> list[Finding]:
         servers.provider(
             "sms provider", "HEADGATE_SMS_WEBHOOK_URL", settings.sms.webhook_url, "messages are written to the log"
         ),
+        servers.collector(settings),
     )
     return [*_here(), *(finding for findings in found for finding in findings)]
 

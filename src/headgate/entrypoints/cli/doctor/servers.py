@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from importlib import import_module
+
 from headgate import bootstrap
 from headgate.entrypoints.cli.doctor.finding import PATIENCE_SECONDS, Finding, clock_finding, within
 from headgate.errors import NotFound, StoreUnavailable
@@ -89,6 +92,22 @@ async def provider(name: str, setting: str, url: str | None, instead: str) -> li
     if url is None:
         return [Finding(name, True, f"not configured: {instead}")]
     return await within(name, origin(url), f"check {setting} and that the provider runs", "server", _head(name, url))
+
+
+async def collector(settings: Settings) -> list[Finding]:
+    """Where spans go. One that is away costs nothing but spans; still, somebody wanted them."""
+    if settings.traces != "otlp":
+        told = "written to standard error" if settings.traces == "console" else "off"
+        return [Finding("traces", True, told)]
+    named = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    url = next((os.environ[name] for name in named if os.environ.get(name)), "http://localhost:4318")
+    return await within("traces", origin(url), f"check {named[1]} and that the collector runs", "traces", _spans(url))
+
+
+async def _spans(url: str) -> list[Finding]:
+    for needed in ("opentelemetry.sdk", "opentelemetry.exporter"):
+        import_module(needed)
+    return await _head("traces", url)
 
 
 async def _head(name: str, url: str) -> list[Finding]:
