@@ -149,6 +149,32 @@ async def test_without_tokens_nobody_logs_in_and_other_sites_still_change_nothin
         assert (await http.post("/admin/rate-limit/config", json=CONFIG)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        ("http://127.0.0.1:8080", 200),
+        ("http://[::1]:8080", 200),
+        ("http://localhost:8080", 200),
+        ("http://app.localhost", 200),
+        ("http://headgate:8080", 200),
+        ("http://127.0.0.1.evil.example:8080", 403),
+        ("http://evil.example", 403),
+        ("http://localhost.evil.example:8080", 403),
+    ],
+)
+async def test_without_tokens_a_name_pointed_at_this_machine_changes_nothing(
+    settings: Settings, url: str, status: int
+) -> None:
+    async with client(settings, url) as http:
+        own = {"Origin": url}
+        assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=own)).status_code == status
+        assert (await http.post("/admin/rate-limit/config", json=CONFIG)).status_code == 200  # no browser
+        await made(settings, "operator", "admin")
+    async with client(settings, url) as http:
+        await log_in(http, "wrong")
+        assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=own)).status_code == 401
+
+
 async def test_logging_out_ends_the_session_in_every_process(settings: Settings) -> None:
     secret = await made(settings, "operator", "admin")
     async with client(settings) as http, client(settings) as other:

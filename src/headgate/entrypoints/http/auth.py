@@ -67,7 +67,7 @@ class AccessGuard:
                 401, "unauthorized", "Unauthorized", detail, headers=challenge
             )
         if secret is None and scope.get("method", "GET") not in READING:
-            refuse_other_sites(scope, with_cookie=session is not None)
+            refuse_other_sites(scope, with_cookie=session is not None, without_tokens=caller is ANYONE)
         await told.ingress.admit(scope, caller)
         needed = needed_scope(scope.get("method", "GET"), scope["path"])
         if needed is not None and not caller.may(needed):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from datetime import UTC, datetime
 from enum import Enum
 
@@ -41,15 +43,20 @@ def origin(scope: Scope) -> Origin:
     return Origin.OWN if site else Origin.UNTOLD
 
 
-def refuse_other_sites(scope: Scope, *, with_cookie: bool) -> None:
+def refuse_other_sites(scope: Scope, *, with_cookie: bool, without_tokens: bool = False) -> None:
     """Raises 403 for a change that another site's page asks for in the user's name.
 
-    A cookie comes along by itself, so with one the browser has to say that the page is our own.
+    A cookie comes along by itself, so with one the browser has to say that the page is our own. Without tokens the
+    service is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its page is
+    then of our origin, so browsers may use only names that nobody else can own.
     """
     found = origin(scope)
     if found is Origin.OTHER or (with_cookie and found is Origin.UNTOLD):
         detail = "a browser's changes must come from the console itself; other programs send Authorization: Bearer"
         raise Problem(403, "cross-site", "Cross-Site Request", detail)
+    if without_tokens and found is Origin.OWN and not _is_local_name(scope):
+        detail = "without tokens, browsers may change things only under an address or a plain name of this machine; "
+        raise Problem(403, "cross-site", "Cross-Site Request", detail + "create a token with `headgate tokens create`")
 
 
 def session_secret(scope: Scope) -> str | None:
@@ -72,6 +79,16 @@ def session_cookie(scope: Scope, secret: str, expires_at: datetime) -> str:
 def ended_cookie(scope: Scope) -> str:
     """The `Set-Cookie` that logs out."""
     return f"{_name(scope)}=; Max-Age=0; {_attributes(scope)}"
+
+
+def _is_local_name(scope: Scope) -> bool:
+    """Whether the service was asked for by an address, as `localhost`, or by a name without a domain."""
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+    name = re.sub(r":\d*$", "", host).strip("[]").lower()
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return "." not in name or name.endswith(".localhost")
 
 
 def _name(scope: Scope) -> str:

@@ -12,6 +12,8 @@ export class Problem extends Error {
 /** The service can't be reached at all. */
 export class Unreachable extends Error {}
 
+const PATIENCE_MS = 8000
+
 async function sent(method, path, body) {
   const options = {
     method,
@@ -19,6 +21,8 @@ async function sent(method, path, body) {
     credentials: 'same-origin',
     cache: 'no-store',
     redirect: 'error',
+    // Only looking is given up: whoever asked for a change wants to know what came of it.
+    signal: method === 'GET' ? AbortSignal.timeout(PATIENCE_MS) : undefined,
   }
   if (body !== undefined) {
     options.body = JSON.stringify(body)
@@ -26,8 +30,11 @@ async function sent(method, path, body) {
   }
   try {
     return await fetch(path, options)
-  } catch {
-    throw new Unreachable('The service does not answer. Trying again.')
+  } catch (error) {
+    const late = error.name === 'TimeoutError'
+    throw new Unreachable(
+      `The service does not answer${late ? ` within ${PATIENCE_MS / 1000} seconds` : ''}. Trying again.`,
+    )
   }
 }
 
