@@ -76,6 +76,22 @@ def test_every_command_is_listed() -> None:
         assert children or f"`headgate {name}" in page.replace("migrate [up]", "migrate up"), f"list headgate {name}"
 
 
+def test_every_entry_of_the_runbook_says_what_to_check_what_to_do_and_how() -> None:
+    entries = (ROOT / "docs/runbook.md").read_text("utf-8").split("\n## ")[1:]
+    assert len(entries) >= 20
+    for entry in entries:
+        heading, _, text = entry.partition("\n")
+        shown, check, action = (text.find(f"\n**{word}") for word in ("You ", "Check**", "Do**"))
+        assert 0 <= shown < check < action, (
+            f"{heading}: tell what one sees, how to check, and what to do, in this order"
+        )
+        commands = re.findall(r"^    (?:headgate|curl) .+$", text[check:action], re.MULTILINE)
+        assert commands, f"{heading}: which command checks it?"
+        # What is down outside is repaired outside; everything else has a command.
+        outside = re.match(r"\*\*Do\*\* (?:repair|restart|correct|set all clocks)", text[action + 1 :])
+        assert outside or re.search(r"^    (?:headgate|curl) .+$", text[action:], re.MULTILINE), heading
+
+
 def test_every_page_is_in_the_site() -> None:
     listed = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     for page in PAGES:
