@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from temporalio.client import Client
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RetryConfig, TLSConfig
 
 from headgate.adapters.temporal.converter import DATA_CONVERTER
@@ -66,9 +69,19 @@ async def _connect(address: str, namespace: str, retry: RetryConfig, lazy: bool,
             lazy=lazy,
             tls=security.config(),
             api_key=security.api_key,
+            runtime=_runtime(),
         )
     except RuntimeError as error:
         raise StoreUnavailable(f"no Temporal answers at {address}: {error}") from error
+
+
+@cache
+def _runtime() -> Runtime:
+    """The SDK's own threads, one set for the process. What they have to say goes to the log, like everybody's; left to
+    themselves they write it to standard output, and stop for good where nobody reads that."""
+    forwarding = LogForwardingConfig(logging.getLogger("temporalio"))
+    level = TelemetryFilter(core_level="WARN", other_level="ERROR")
+    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(level, forwarding)))
 
 
 def _read(path: Path | None, setting: str) -> bytes | None:
