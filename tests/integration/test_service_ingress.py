@@ -167,6 +167,31 @@ async def test_processes_share_the_limit_through_redis_and_its_outage_lets_every
         assert await metric(one, "ingress_store_failures_total") >= 1
 
 
+async def test_a_redis_that_refuses_us_or_is_away_lets_everybody_pass(
+    settings: Settings, own_redis: RedisServer
+) -> None:
+    limits = {"per_second": SLOW, "burst": 1, "failures_per_minute": 1}
+    wanted = with_(
+        settings,
+        redis_url=f"redis://nobody:wrong@{own_redis.address}",
+        admin_token=ADMIN,
+        ingress=limits,
+        limits={"store": "memory"},
+    )
+    async with running(wanted) as app, client(app) as http:
+
+        async def goes_on() -> None:
+            for _ in range(5):
+                assert (await http.get("/admin/plans", headers=bearer(ADMIN))).status_code == 200
+                assert (await http.get("/admin/plans", headers=bearer("wrong"))).status_code == 401
+                assert (await http.post("/console/session", json={"token": ADMIN})).status_code == 200
+                http.cookies.clear()
+
+        await goes_on()
+        own_redis.kill()
+        await goes_on()
+
+
 async def test_nothing_is_limited_unless_asked_for(settings: Settings) -> None:
     async with running(settings) as app, client(app) as http:
         for _ in range(50):

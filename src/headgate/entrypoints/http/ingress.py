@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from functools import lru_cache
 from time import monotonic
 
@@ -14,6 +15,7 @@ from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.model import Decision
 from headgate.bootstrap.front_door import INGRESS, INGRESS_FAILURES, INGRESS_LOGINS
 from headgate.entrypoints.http.problem import Problem
+from headgate.errors import StoreError
 
 EXEMPT = ("/health/", "/q/health/", "/metrics", "/q/metrics")
 """Paths that machines poll: an orchestrator must not take a busy service for a dead one."""
@@ -48,17 +50,18 @@ class Ingress:
             await self._recognise(self._guesses, scope, caller.name)
         if self._rate is not None and not _is_exempt(scope["path"]):
             key = f"address:{client_address(scope)}" if caller is ANYONE else f"token:{caller.name}"
-            decision = await self._rate.acquire(key, INGRESS)
-            if not decision.allowed:
-                raise self._refusal(self._rate, decision, key, scope)
+            await self._hold(self._rate, self._rate.acquire(key, INGRESS), key, scope)
 
     async def failed(self, scope: Scope) -> Problem | None:
         """Counts a secret that is nobody's; the refusal, if its address has sent too many."""
         if self._guesses is None:
             return None
         key = f"address:{client_address(scope)}"
-        decision = await self._guesses.acquire(key, INGRESS_FAILURES)
-        return None if decision.allowed else self._refusal(self._guesses, decision, key, scope)
+        try:
+            await self._hold(self._guesses, self._guesses.acquire(key, INGRESS_FAILURES), key, scope)
+        except Problem as refusal:
+            return refusal
+        return None
 
     async def logging_in(self, scope: Scope) -> None:
         """Counts an attempt to log in, before it is known what comes of it; raises the refusal if its address has made
@@ -66,41 +69,56 @@ class Ingress:
         if self._guesses is None:
             return
         key = f"address:{client_address(scope)}"
-        decision = await self._guesses.acquire(key, INGRESS_LOGINS)
-        if not decision.allowed:
-            raise self._refusal(self._guesses, decision, key, scope)
+        await self._hold(self._guesses, self._guesses.acquire(key, INGRESS_LOGINS), key, scope)
 
     async def logged_in(self, scope: Scope) -> None:
         """Takes the attempt back: it was not a guess."""
         if self._guesses is not None:
-            await self._guesses.refund(f"address:{client_address(scope)}", INGRESS_LOGINS)
+            try:
+                await self._guesses.refund(f"address:{client_address(scope)}", INGRESS_LOGINS)
+            except StoreError as error:
+                self._tell("store", "the service's own limits can't be kept", error=repr(error))
 
     async def _recognise(self, limiter: AsyncLimiter, scope: Scope, name: str) -> None:
         address = client_address(scope)
         if (address, name) in self._known:
             return
         key = f"address:{address}"
-        decision = await limiter.peek(key, INGRESS_FAILURES)
-        if not decision.allowed:
-            raise self._refusal(limiter, decision, key, scope)
+        await self._hold(limiter, limiter.peek(key, INGRESS_FAILURES), key, scope)
         if len(self._known) >= MOST_REMEMBERED:
             del self._known[next(iter(self._known))]
         self._known[address, name] = None
 
-    def _refusal(self, limiter: AsyncLimiter, decision: Decision, key: str, scope: Scope) -> Problem:
+    async def _hold(self, limiter: AsyncLimiter, deciding: Awaitable[Decision], key: str, scope: Scope) -> None:
+        """Raises the refusal if the decision is one. Whatever is wrong with the store, also a password it refuses,
+        everybody passes: what the service is for does not depend on this."""
+        try:
+            decision = await deciding
+        except StoreError as error:
+            self._tell("store", "the service's own limits can't be kept", error=repr(error))
+            return
+        if not decision.allowed:
+            wait = headers.retry_after(decision)
+            self._tell(key, "caller refused: too many requests", caller=key, plan=decision.plan, wait=wait)
+            raise _refusal(limiter, decision, key, scope)
+
+    def _tell(self, about: str, what: str, **more: object) -> None:
+        """A warning, every ten seconds at most."""
         now = monotonic()
-        if now - self._told.get(key, -TELL_EVERY_SECONDS) >= TELL_EVERY_SECONDS:
+        if now - self._told.get(about, -TELL_EVERY_SECONDS) >= TELL_EVERY_SECONDS:
             if len(self._told) >= MOST_REMEMBERED:
                 self._told.clear()
-            self._told[key] = now
-            retry_after = headers.retry_after(decision)
-            self._log.warning("caller refused: too many requests", caller=key, plan=decision.plan, wait=retry_after)
-        told = dict(headers.fields(decision, [limiter.rule(decision.plan, key)]))
-        if _is_large(scope):
-            told["Connection"] = "close"  # rather than read, for nothing, what is still to come
-        refusal = Problem(429, "quota-exceeded", headers.TITLE, "", headers=told)
-        refusal.body = headers.problem(decision)
-        return refusal
+            self._told[about] = now
+            self._log.warning(what, **more)
+
+
+def _refusal(limiter: AsyncLimiter, decision: Decision, key: str, scope: Scope) -> Problem:
+    told = dict(headers.fields(decision, [limiter.rule(decision.plan, key)]))
+    if _is_large(scope):
+        told["Connection"] = "close"  # rather than read, for nothing, what is still to come
+    refusal = Problem(429, "quota-exceeded", headers.TITLE, "", headers=told)
+    refusal.body = headers.problem(decision)
+    return refusal
 
 
 def client_address(scope: Scope) -> str:
