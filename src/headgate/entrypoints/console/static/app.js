@@ -46,10 +46,9 @@ const shell = {
   },
 }
 
-function banner(text, kind = 'wrong') {
+function banner(text) {
   const shown = at('banner')
   shown.hidden = !text
-  shown.className = `banner ${kind}`
   if (shown.textContent !== text) shown.textContent = text
 }
 
@@ -60,7 +59,7 @@ async function troubled(error) {
   if (error instanceof Problem) return banner(`${error.body.title ?? `Error ${error.status}`}: ${error.message}`)
   if (error instanceof Unreachable) return banner(error.message)
   banner(`The console failed: ${error.message}`)
-  throw error
+  reportError(error)
 }
 
 const whose = () => `you are logged in as ${session.name}, whose scopes are: ${session.scopes.join(', ')}.`
@@ -182,27 +181,22 @@ async function refresh() {
   }
 }
 
+/** How fresh the page is, and the switch that stops refreshing it. */
 function pulse() {
-  const told = !current?.refresh
-    ? ''
-    : current.failures
-      ? 'not up to date'
-      : current.at
-        ? `as of ${clock(current.at)}`
-        : ''
+  if (!current?.every) return show(at('pulse'))
+  const told = current.failures ? 'not up to date' : current.at ? `as of ${clock(current.at)}` : ''
   update(
     at('pulse'),
-    current?.every &&
-      button(
-        paused ? 'Resume' : 'Pause',
-        () => {
-          paused = !paused
-          clearTimeout(timer)
-          paused ? pulse() : refresh()
-        },
-        {kind: 'quiet', 'data-key': 'pause', 'aria-label': paused ? 'Resume refreshing' : 'Pause refreshing'},
-      ),
-    h('span', {class: paused ? 'dot off' : current?.failures ? 'dot wrong' : 'dot'}),
+    button(
+      paused ? 'Resume' : 'Pause',
+      () => {
+        paused = !paused
+        clearTimeout(timer)
+        paused ? pulse() : refresh()
+      },
+      {kind: 'quiet', 'data-key': 'pause', 'aria-label': paused ? 'Resume refreshing' : 'Pause refreshing'},
+    ),
+    h('span', {class: paused ? 'dot off' : current.failures ? 'dot wrong' : 'dot'}),
     paused ? 'paused ' : 'live ',
     told,
   )
