@@ -4,6 +4,7 @@ item executes, nothing stays stuck, and work is repeated only if it was lost on 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
 import subprocess
@@ -79,8 +80,11 @@ async def test_sigkill_at_every_point(postgres_url: str, tmp_path: Path) -> None
             for point, executions in POINTS.items():
                 assert (tmp_path / f"{point}.effect").exists()
                 assert len((tmp_path / f"{point}.attempts").read_text()) == executions, point
-                actions = [entry.action for entry in (await queue.show(point.upper(), point)).audit]
-                assert actions.count("COMPLETED") == 1, (point, actions)
+                trail = (await queue.show(point.upper(), point)).audit
+                assert [entry.action for entry in trail].count("COMPLETED") == 1, (point, trail)
+                steps = [(entry.status_before, entry.status_after) for entry in trail]
+                assert (steps[0][0], steps[-1][1]) == (Status.READY, Status.COMPLETED), (point, steps)
+                assert all(one[1] == next_[0] for one, next_ in itertools.pairwise(steps)), (point, steps)
 
 
 async def settled(server: TemporalServer, point: str) -> None:

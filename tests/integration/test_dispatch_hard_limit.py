@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.guarded_process import ITEM_TYPE, PLAN
 
 from headgate import DispatchQueue
+from tests.integration.guarded_process import ITEM_TYPE, PLAN
 
 ROOT = Path(__file__).parents[2]
 LIMIT, ITEMS, SECOND_US = 20, 90, 1_000_000

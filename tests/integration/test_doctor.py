@@ -15,7 +15,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.acceptance.collector import collector
 from typer.testing import CliRunner
 
 from headgate import bootstrap
@@ -28,6 +27,7 @@ from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
 from headgate.testing.servers.redis_sentinel import RedisSentinel
+from tests.acceptance.collector import collector
 
 NOWHERE = "127.0.0.1:1"
 SECRET = "pa55-w0rd"

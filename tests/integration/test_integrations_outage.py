@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from tests.integration.sites import SITES, Answer, Site
 
 from headgate import AsyncLimiter, FixedWindow, Plan
 from headgate.errors import StoreUnavailable
 from headgate.integrations import fastapi
 from headgate.integrations.fastapi import everyone
 from headgate.testing.servers.ports import PortClaim
+from tests.integration.sites import SITES, Answer, Site
 
 WINDOW = FixedWindow(limit=1, window="PT1H")
 PLANS = [Plan("open", WINDOW, "open"), Plan("closed", WINDOW, "closed"), Plan("fallback", WINDOW, "fallback")]

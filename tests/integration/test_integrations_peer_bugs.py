@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.integration.sites import ON_A_LOOP, SITES, Site
 
 from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan, TokenBucket
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
@@ -17,6 +16,7 @@ from headgate.admission.keys import client_address, everyone, header
 from headgate.admission.model import Charge
 from headgate.admission.ports import Hold
 from headgate.testing import FakeClock
+from tests.integration.sites import ON_A_LOOP, SITES, Site
 
 PLANS = [Plan("gold", TokenBucket(capacity=2, per_second=0.5)), Plan("daily", FixedWindow(limit=3, window="P1D"))]
 KEY = {"X-API-Key": "ada"}

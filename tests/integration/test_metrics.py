@@ -11,10 +11,10 @@ import httpx
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.acceptance.service import Service
 
 from headgate import DispatchQueue
 from headgate.testing import eventually
+from tests.acceptance.service import Service
 
 ROOT = Path(__file__).parents[2]
 SOON = "2030-03-01T16:00:00Z"

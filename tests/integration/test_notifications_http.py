@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import redis
-from tests.integration.notification_gateway import Gateway, gateway, new_user
 
 from headgate.testing import PostgresServer, eventually
+from tests.integration.notification_gateway import Gateway, gateway, new_user
 
 JSON = {"Content-Type": "application/json"}
 NOBODY = "127.0.0.1:1"

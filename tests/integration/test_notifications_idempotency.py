@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
 
 from headgate import bootstrap
 from headgate.adapters.sql.notification_tables import notification_delivery, notification_key
 from headgate.apps.notifications.ports import Record
 from headgate.errors import BrokerUnavailable, HeadgateError
 from headgate.testing import RedisServer, eventually
+from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
 
 
 @pytest.fixture(params=["sql", "redis"])

@@ -17,7 +17,6 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.integration.notification_gateway import gateway, in_this_loop, new_user
 
 from headgate.adapters.redis.quotas import RedisQuotaCache
 from headgate.adapters.sql.notification_store import SqlQuotaLedger
@@ -28,6 +27,7 @@ from headgate.apps.notifications.ports import Busy, Hit, Miss
 from headgate.bootstrap import database
 from headgate.errors import StoreUnavailable
 from headgate.testing import FakeClock, RedisServer, eventually
+from tests.integration.notification_gateway import gateway, in_this_loop, new_user
 
 ENOUGH_SECONDS = 60
 """Longer than any pause of the circuit breaker."""

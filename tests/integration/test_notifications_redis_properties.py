@@ -12,6 +12,9 @@ import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headgate.adapters.senders.console import on_one_line
+from headgate.testing import RedisServer, eventually
 from tests.integration.notification_gateway import (
     Gateway,
     examples,
@@ -21,9 +24,6 @@ from tests.integration.notification_gateway import (
     messages,
     new_user,
 )
-
-from headgate.adapters.senders.console import on_one_line
-from headgate.testing import RedisServer, eventually
 
 limits = st.integers(1, 20)
 windows = st.integers(1, 10_000)

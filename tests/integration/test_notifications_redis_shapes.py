@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from tests.integration.notification_gateway import gateway, new_user
-
 from headgate.testing import RedisSentinel, eventually
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
+from tests.integration.notification_gateway import gateway, new_user
 
 
 async def test_users_spread_over_a_cluster_are_limited(postgres_url: str, redis_cluster: RedisClusterAddress) -> None:

@@ -13,6 +13,9 @@ import pytest
 from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
+
+from headgate.iso8601 import parse_instant
+from headgate.testing import KafkaServer, eventually
 from tests.integration.notification_gateway import (
     Gateway,
     examples,
@@ -22,9 +25,6 @@ from tests.integration.notification_gateway import (
     messages,
     new_user,
 )
-
-from headgate.iso8601 import parse_instant
-from headgate.testing import KafkaServer, eventually
 
 LARGEST = 2**31 - 1
 limits = st.integers(1, 50)

@@ -9,15 +9,15 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from tests.contracts.conftest import slot_store_url
-from tests.contracts.slot_ledger import check_ledger
-from tests.contracts.test_slot_store import NOW, T_MS, T
 
 from headgate.adapters.sql.slot_store import SqlSlotStore
 from headgate.bootstrap import database, slot_store
 from headgate.errors import Conflict
 from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
 from headgate.testing import eventually
+from tests.contracts.conftest import slot_store_url
+from tests.contracts.slot_ledger import check_ledger
+from tests.contracts.test_slot_store import NOW, T_MS, T
 
 
 async def test_an_event_that_moves_to_another_config_while_it_is_cancelled_frees_room_there(postgres_url: str) -> None:

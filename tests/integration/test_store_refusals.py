@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 import pytest
 import redis
-from tests.unit.admission.both import Awaited
 
 from headgate import AsyncLimiter, BreakerPolicy, FixedWindow, LeasePolicy, Limiter, Plan
 from headgate.errors import StoreRefused
 from headgate.testing import RedisServer
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
 from headgate.testing.servers.redis_sentinel import RedisSentinel
+from tests.unit.admission.both import Awaited
 
 PLANS = [Plan(policy, FixedWindow(1000, "PT1H"), on_error=policy) for policy in ("open", "closed", "fallback")]
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Replayer
-from tests.integration.temporal_billing import Billing, BillingExecWorkflow
 
 from headgate import AsyncLimiter, ConfigurationError, Plan, SlidingLog
 from headgate.adapters.memory.queue import MemoryQueueStore
@@ -29,6 +28,7 @@ from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
+from tests.integration.temporal_billing import Billing, BillingExecWorkflow
 
 NO_DELAY = timedelta(0)
 

@@ -16,7 +16,6 @@ from temporalio.client import Client
 from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
-from tests.integration.temporal_billing import Billing, BillingExecWorkflow, BillingInitWorkflow
 
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.temporal.client import connect
@@ -32,6 +31,7 @@ from headgate.dispatch.reporting import OutcomeReporter
 from headgate.errors import ConfigurationError
 from headgate.settings import Settings
 from headgate.testing import eventually
+from tests.integration.temporal_billing import Billing, BillingExecWorkflow, BillingInitWorkflow
 
 
 def domain(billing: Billing) -> Domain:

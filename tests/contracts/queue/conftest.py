@@ -1,0 +1,20 @@
+"""Every store of the dispatch queue, as one parametrised fixture."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headgate.bootstrap import queue_store
+from headgate.dispatch.queue import Store
+from tests.contracts.conftest import SLOT_STORES, slot_store_url
+from tests.contracts.queue.items import CONFIG, T
+
+
+@pytest.fixture(params=SLOT_STORES)
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    store = await queue_store(slot_store_url(request.param, request))
+    await store.configure(CONFIG, now=T)
+    yield store
+    await store.close()

@@ -1,0 +1,120 @@
+"""Claiming: in order, once, whoever else is claiming; and claims that fell silent."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from headgate.dispatch.decisions import after_start, after_success
+from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.ports import STARTED
+from headgate.dispatch.queue import Store
+from headgate.dispatch.status import Status
+from tests.contracts.queue.items import (
+    CONFIG,
+    MINUTE,
+    NOW,
+    SECOND,
+    T,
+    actions,
+    claims,
+    get,
+    wants,
+)
+
+
+async def test_claims_come_in_order_of_time_with_contexts_and_only_when_due(store: Store) -> None:
+    times = {"late": T + 10 * SECOND, "soon": T + SECOND, "early": T - SECOND}
+    requests = [EnqueueRequest.of("PAY", name, {"is": name}, at) for name, at in times.items()]
+    await store.enqueue(requests, now=T - MINUTE)
+    batch = await store.claim("PAY", 10, 2 * SECOND, now=T)
+    assert [(item.claim.item_id, item.execute_at) for item in batch.items] == [
+        ("early", T - SECOND),
+        ("soon", T + SECOND),
+    ]
+    assert [item.context_json for item in batch.items] == ['{"is":"early"}', '{"is":"soon"}']
+    assert batch.claimed_at == T
+    assert (await get(store, "late")).status is Status.READY
+    item = await get(store, "early")
+    assert (item.status, item.claim_epoch, item.batch_id, item.claimed_at, item.seen_at) == (
+        Status.CLAIMED,
+        1,
+        batch.batch_id,
+        T,
+        T,
+    )
+    assert await actions(store, "early") == [("CLAIMED", "READY", "CLAIMED")]
+
+
+async def test_a_batch_never_exceeds_its_limit_and_the_rest_follows(store: Store) -> None:
+    """Peer bug 16."""
+    await store.enqueue(wants(25), now=T)
+    sizes = [len((await store.claim("PAY", 10, NOW, now=T)).items) for _ in range(4)]
+    assert sizes == [10, 10, 5, 0]
+
+
+async def test_concurrent_claimers_share_the_items_without_overlap(store: Store) -> None:
+    await store.enqueue(wants(120), now=T)
+    batches = await asyncio.gather(*(store.claim("PAY", 30, NOW, now=T) for _ in range(6)))
+    claimed = [item.claim.item_id for batch in batches for item in batch.items]
+    assert len(claimed) == len(set(claimed))
+    assert all(len(batch.items) <= 30 for batch in batches)
+    claimed += [claim.item_id for claim in await claims(store, 200)]
+    assert sorted(claimed) == [f"p{n:03}" for n in range(120)]
+
+
+async def test_by_its_own_clock_a_store_claims_everything_in_a_row_of_batches(store: Store) -> None:
+    """A claim may begin where the last one ended; whatever lies before that is found all the same."""
+    await store.enqueue(wants(30, "m"))
+    first = await store.claim("PAY", 10, MINUTE)
+    await store.enqueue(wants(3, "a", at=T - timedelta(days=3650)))
+    found = [item.claim.item_id for item in first.items]
+    for _ in range(20):
+        batch = await store.claim("PAY", 10, MINUTE)
+        found += [item.claim.item_id for item in batch.items]
+        if not batch.items:
+            break
+    assert sorted(found) == sorted([f"m{n:03}" for n in range(30)] + [f"a{n:03}" for n in range(3)])
+
+
+async def test_another_types_items_are_never_claimed(store: Store) -> None:
+    await store.enqueue(wants(5, item_type="OTHER"), now=T)
+    assert await claims(store) == []
+
+
+async def test_a_missing_context_is_told_as_missing(store: Store) -> None:
+    await store.enqueue(wants(2), now=T)
+    if hasattr(store, "_database"):
+        await store._database.write(
+            lambda c: c.exec_driver_sql("DELETE FROM headgate_dispatch_context WHERE item_id = 'p000'")
+        )
+    else:
+        store._contexts.pop(("PAY", "p000"))  # type: ignore[attr-defined]
+    batch = await store.claim("PAY", 10, NOW, now=T)
+    assert [item.context_json for item in batch.items] == [None, '{"n":1}']
+
+
+async def test_silent_claims_are_found_oldest_first_capped_and_of_one_type(store: Store) -> None:
+    """Peer bug 18."""
+    await store.enqueue(wants(6) + wants(2, "o", "OTHER"), now=T)
+    for n in range(6):
+        await claims(store, 1, now=T + n * SECOND)
+    await claims(store, now=T, item_type="OTHER")
+    now = T + 2 * MINUTE + 3 * SECOND
+    assert [claim.item_id for claim, _ in await store.stale("PAY", 2 * MINUTE, 10, now=now)] == [
+        "p000", "p001", "p002", "p003",
+    ]  # fmt: skip
+    assert [claim.item_id for claim, _ in await store.stale("PAY", 2 * MINUTE, 2, now=now)] == ["p000", "p001"]
+    assert {status for _, status in await store.stale("PAY", 2 * MINUTE, 10, now=now)} == {Status.CLAIMED}
+
+
+async def test_a_touched_claim_is_not_silent_and_dispatched_ones_may_be(store: Store) -> None:
+    await store.enqueue(wants(3), now=T)
+    one, two, three = await claims(store)
+    await store.settle([after_start(one, STARTED, CONFIG, "B"), after_success(three)], now=T)
+    later = T + 3 * MINUTE
+    silent = await store.stale("PAY", 2 * MINUTE, 10, now=later)
+    assert sorted(silent) == [(one, Status.DISPATCHED), (two, Status.CLAIMED)]
+    assert await store.touch([two, three, one], now=later) == [True, False, True]
+    assert await store.stale("PAY", 2 * MINUTE, 10, now=later + MINUTE) == []
+    assert len(await store.stale("PAY", 2 * MINUTE, 10, now=later + 2 * MINUTE)) == 2

@@ -1,0 +1,23 @@
+"""Waiting for work: a hint, no promise."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.queue import Store
+
+
+async def test_a_waiter_is_woken_by_an_enqueue(store: Store) -> None:
+    waiter = asyncio.create_task(store.wait("PAY", 60))
+    deadline = asyncio.get_running_loop().time() + 30
+    number = itertools.count()
+    while not waiter.done() and asyncio.get_running_loop().time() < deadline:
+        await store.enqueue([EnqueueRequest.of("PAY", f"wake{next(number)}")])
+        await asyncio.wait([waiter], timeout=0.05)
+    assert waiter.done()
+
+
+async def test_a_waiter_with_nothing_to_do_returns_at_its_timeout(store: Store) -> None:
+    await store.wait("QUIET", 0.01)

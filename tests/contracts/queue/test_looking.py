@@ -1,0 +1,63 @@
+"""What operators see, and what retention forgets: pages, counts, the audit."""
+
+from __future__ import annotations
+
+from headgate.dispatch.decisions import after_start, after_success, unrunnable
+from headgate.dispatch.ports import STARTED
+from headgate.dispatch.queue import Store
+from headgate.dispatch.status import Status
+from tests.contracts.queue.items import (
+    CONFIG,
+    MINUTE,
+    SECOND,
+    T,
+    claims,
+    dead_letter,
+    wants,
+)
+
+
+async def test_items_are_listed_by_status_in_pages(store: Store) -> None:
+    await store.enqueue(wants(7), now=T)
+    await claims(store, 3)
+    ready = await store.items("PAY", Status.READY, 2, None)
+    assert [item.item_id for item in ready] == ["p003", "p004"]
+    assert [item.item_id for item in await store.items("PAY", Status.READY, 9, "p004")] == ["p005", "p006"]
+    assert len(await store.items("PAY", None, 100, None)) == 7
+    assert await store.items("OTHER", None, 100, None) == []
+
+
+async def test_stats_count_by_status_and_tell_the_oldest_due_item(store: Store) -> None:
+    assert (await store.stats("PAY", now=T)).oldest_ready_age is None
+    await store.enqueue(wants(2, at=T + MINUTE), now=T)
+    stats = await store.stats("PAY", now=T)
+    assert (stats.depth, stats.oldest_ready_age) == ({Status.READY: 2}, None)
+    assert (await store.stats("PAY", now=T + 3 * MINUTE)).oldest_ready_age == 2 * MINUTE
+
+
+async def test_audit_pages_backwards(store: Store) -> None:
+    await store.enqueue(wants(5), now=T)
+    await claims(store)
+    first = await store.audit("PAY", None, 4, None)
+    rest = await store.audit("PAY", None, 100, first[-1].audit_id)
+    everything = await store.audit("PAY", None, 100, None)
+    assert [*first, *rest] == everything
+    assert len(everything) == 6
+
+
+async def test_retention_forgets_finished_items_and_old_audit_only(store: Store) -> None:
+    await store.enqueue(wants(5), now=T)
+    done, cancelled, kept, *_ = await claims(store, 3)
+    await store.settle([after_success(done), after_start(kept, STARTED, CONFIG, "B")], now=T)
+    await store.settle([unrunnable(cancelled, "x")], now=T)
+    await dead_letter(store, "0dead")
+    await store.redirect("PAY", ["p001"], Status.CANCELLED, now=T + MINUTE)
+    assert await store.prune(T) == (0, 0)
+    pruned = await store.prune(T + SECOND)
+    assert pruned.items == 1
+    assert pruned.audit > 5
+    assert await store.find("PAY", "p000") is None
+    await store.redirect("PAY", ["p003", "p004"], Status.CANCELLED, now=T + MINUTE)
+    assert (await store.prune(T + 2 * MINUTE)).items == 3
+    assert {item.item_id for item in await store.items("PAY", None, 100, None)} == {"p002", "0dead"}
+    assert await store.audit("PAY", None, 100, None) == []

@@ -1,0 +1,142 @@
+"""What came of a claim: written once, whole, and never lost."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from headgate.dispatch.decisions import after_failure, after_start, after_success, released, unrunnable
+from headgate.dispatch.model import Action, BatchSummary
+from headgate.dispatch.ports import STARTED
+from headgate.dispatch.queue import Store
+from headgate.dispatch.status import Status
+from tests.contracts.queue.items import (
+    CONFIG,
+    NOW,
+    SECOND,
+    T,
+    actions,
+    claims,
+    context,
+    get,
+    wants,
+)
+
+
+async def test_the_straight_way_to_completion(store: Store) -> None:
+    await store.enqueue(wants(1), now=T)
+    batch = await store.claim("PAY", 1, NOW, now=T)
+    claim = batch.items[0].claim
+    summary = BatchSummary("PAY", batch.batch_id, "1 DISPATCHED")
+    assert await store.settle(
+        [after_start(claim, STARTED, CONFIG, batch.batch_id)], summary=summary, now=T + SECOND
+    ) == [True]
+    item = await get(store, "p000")
+    assert (item.status, item.dispatched_at, item.exec_workflow_id) == (
+        Status.DISPATCHED,
+        T + SECOND,
+        "exec-PAY-p000",
+    )
+    assert await store.settle([after_success(claim)], now=T + 2 * SECOND) == [True]
+    item = await get(store, "p000")
+    assert (item.status, item.completed_at, item.retry_count, item.last_error) == (
+        Status.COMPLETED,
+        T + 2 * SECOND,
+        0,
+        None,
+    )
+    assert await context(store, "p000") is None
+    assert await actions(store, "p000") == [
+        ("CLAIMED", "READY", "CLAIMED"),
+        ("DISPATCHED", "CLAIMED", "DISPATCHED"),
+        ("COMPLETED", "DISPATCHED", "COMPLETED"),
+    ]
+    entries = await store.audit("PAY", None, 100, None)
+    assert [entry.batch_id for entry in entries if entry.item_id == "p000"] == [batch.batch_id] * 3
+    (done,) = [entry for entry in entries if entry.action == Action.BATCH_COMPLETE]
+    assert (done.batch_id, done.detail) == (batch.batch_id, "1 DISPATCHED")
+
+
+async def test_failures_count_retries_wait_longer_and_end_as_dead_letters(store: Store) -> None:
+    await store.enqueue(wants(1), now=T)
+    now = T
+    for retry, pause in [(1, 5), (2, 10)]:
+        (claim,) = await claims(store, now=now)
+        assert claim.retries == retry - 1
+        assert claim.epoch == retry
+        await store.settle([after_failure(claim, CONFIG, f"no {retry}")], now=now)
+        item = await get(store, "p000")
+        assert (item.status, item.retry_count, item.last_error) == (Status.READY, retry, f"no {retry}")
+        assert item.due_at == now + pause * SECOND + CONFIG.look_ahead
+        assert await claims(store, now=item.due_at - timedelta(milliseconds=1)) == []
+        now = item.due_at
+    (claim,) = await claims(store, now=now)
+    await store.settle([after_failure(claim, CONFIG, "no 3")], now=now)
+    item = await get(store, "p000")
+    assert (item.status, item.retry_count, item.last_error) == (Status.DEAD_LETTER, 3, "no 3")
+    assert await context(store, "p000") is not None
+    assert await claims(store, now=now + timedelta(days=365)) == []
+    assert [action for action, _, _ in await actions(store, "p000")] == [
+        "CLAIMED", "FAILED", "CLAIMED", "FAILED", "CLAIMED", "DEAD_LETTERED",
+    ]  # fmt: skip
+
+
+async def test_a_released_item_is_ready_at_once_and_counts_nothing(store: Store) -> None:
+    await store.enqueue(wants(1), now=T)
+    (claim,) = await claims(store)
+    assert await store.settle([released(claim, "busy")], now=T) == [True]
+    item = await get(store, "p000")
+    assert (item.status, item.retry_count, item.due_at, item.last_error) == (Status.READY, 0, T, None)
+    (again,) = await claims(store)
+    assert again.epoch == 2
+
+
+async def test_one_bad_item_is_settled_beside_good_ones(store: Store) -> None:
+    """Peer bug 20."""
+    await store.enqueue(wants(3), now=T)
+    batch = await store.claim("PAY", 3, NOW, now=T)
+    good, bad, failed = (item.claim for item in batch.items)
+    changes = [
+        after_start(good, STARTED, CONFIG, batch.batch_id),
+        unrunnable(bad, "not JSON", batch.batch_id),
+        released(failed, "busy", batch.batch_id),
+    ]
+    assert await store.settle(changes, now=T) == [True, True, True]
+    statuses = [(await get(store, f"p00{n}")).status for n in range(3)]
+    assert statuses == [Status.DISPATCHED, Status.DEAD_LETTER, Status.READY]
+
+
+async def test_many_settle_at_once_from_many_callers(store: Store) -> None:
+    await store.enqueue(wants(200), now=T)
+    held = await claims(store, 200)
+    halves = [held[:120], held[80:][::-1]]
+    done = await asyncio.gather(*(store.settle([after_success(c) for c in half], now=T) for half in halves))
+    assert sum(map(sum, done)) == 200
+    assert (await store.stats("PAY", now=T)).depth == {Status.COMPLETED: 200}
+
+
+async def test_outcomes_that_race_with_the_record_of_their_start_are_never_lost(store: Store) -> None:
+    """Whichever commits first: what was answered with True stands."""
+    for n in range(5):
+        await store.enqueue(wants(100, f"r{n}-"), now=T)
+        held = await claims(store, 100)
+        starts, ends = await asyncio.gather(
+            store.settle([after_start(claim, STARTED, CONFIG, "B") for claim in held], now=T),
+            store.settle([after_success(claim) for claim in held], now=T),
+        )
+        assert ends == [True] * 100
+        trail = await store.audit("PAY", held[0].item_id, 10, None)
+        assert len(trail) == 2 + starts[0]
+    assert (await store.stats("PAY", now=T)).depth == {Status.COMPLETED: 500}
+
+
+async def test_an_outcome_told_twice_in_one_go_counts_once(store: Store) -> None:
+    await store.enqueue(wants(1), now=T)
+    (claim,) = await claims(store)
+    assert sorted(await store.settle([after_success(claim), after_success(claim)], now=T)) == [False, True]
+    assert len(await actions(store, "p000")) == 2
+
+
+async def test_settle_of_nothing(store: Store) -> None:
+    assert await store.settle([]) == []
+    assert await store.touch([]) == []

@@ -1,0 +1,55 @@
+"""How item types are dispatched: settings, as every store keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import Action
+from headgate.dispatch.queue import Store
+from headgate.errors import ConfigurationError
+from tests.contracts.queue.items import (
+    CONFIG,
+)
+
+
+async def test_config_is_kept_whole_and_replaced_whole(store: Store) -> None:
+    assert await store.config("PAY") == CONFIG
+    assert await store.config("NOPE") is None
+    other = DispatchConfig(
+        item_type="INVOICE",
+        enabled=False,
+        batch_size=7,
+        dispatch_interval_secs=0.25,
+        jitter_window_ms=0,
+        pre_start_buffer_mins=1.5,
+        max_dispatch_retries=0,
+        stale_claim_threshold_mins=0.02,
+        max_stale_recovery_per_cycle=3,
+        exec_workflow_type="W",
+        exec_task_queue="q",
+        admission_plan="gold",
+        retry_backoff_secs=0,
+    )
+    await store.configure(other)
+    assert await store.configs() == [other, CONFIG]
+    await store.configure(CONFIG.changed({"enabled": False}))
+    assert [config.enabled for config in await store.configs()] == [False, False]
+    (entry, *_) = await store.audit("PAY", None, 1, None)
+    assert entry.action == Action.CONFIGURED
+    assert "enabled=False" in str(entry.detail)
+
+
+async def test_settings_changed_by_two_at_once_are_both_changed(store: Store) -> None:
+    """A kill switch thrown while somebody changes the batch size stays thrown."""
+    changes = [{"enabled": False}, *({"batchSize": size} for size in range(1, 9))]
+    changed = await asyncio.gather(*(store.change("PAY", change) for change in changes))
+    config = await store.config("PAY")
+    assert config is not None
+    assert (config.enabled, config in changed) == (False, True)
+    assert await store.change("NOPE", {"enabled": False}) is None
+    with pytest.raises(ConfigurationError, match="batchSize"):
+        await store.change("PAY", {"enabled": True, "batchSize": 0})
+    assert await store.config("PAY") == config
