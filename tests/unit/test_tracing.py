@@ -112,6 +112,13 @@ def test_spans_know_their_parents_ids_and_failures(tracer: OpenTelemetryTracer, 
     assert f"{root.context.trace_id:032x}" != TRACE
 
 
+@pytest.mark.parametrize("spoilt", ["", "nonsense", PARENT[:-1], "00-xyz-1-01"])
+def test_a_spoilt_parent_is_no_parent(spoilt: str, tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter) -> None:
+    tracer.begin("whole", parent=spoilt).end()
+    (only,) = exported(tracer, exporter)
+    assert only.parent is None
+
+
 def test_an_exception_leaves_no_text_in_the_span(tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter) -> None:
     span = tracer.begin("call", parent=PARENT)
     with pytest.raises(ValueError, match="secret"), tracer.inside(span):
@@ -295,6 +302,9 @@ def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monk
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     assert bootstrap.tracer(Settings.load(traces="console")) is None
     monkeypatch.delenv("OTEL_SDK_DISABLED")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
+    with pytest.raises(ConfigurationError, match="traces: an OTEL_… variable does not fit: max_queue_size"):
+        bootstrap.tracer(Settings.load(traces="console"))
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     monkeypatch.delitem(sys.modules, "headgate.adapters.opentelemetry.tracer")
     monkeypatch.delitem(sys.modules, "opentelemetry.sdk.trace", raising=False)

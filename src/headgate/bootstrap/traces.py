@@ -32,6 +32,8 @@ def tracer(settings: Settings) -> Tracer | None:
             known = otlp_tracer() if settings.traces == "otlp" else console_tracer()
         except ModuleNotFoundError as error:
             raise ConfigurationError("traces", f"needs {error.name}: pip install 'headgate[traces]'") from error
+        except ValueError as error:
+            raise ConfigurationError("traces", f"an OTEL_… variable does not fit: {error}") from error
         _tracers[settings.traces] = known
     return known
 

@@ -23,7 +23,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from headgate.tracing import Attributes, Kind, Origin, Span
+from headgate.tracing import Attributes, Kind, Origin, Span, accepted
 
 SERVICE = "headgate"
 CLOSING_SECONDS = 5.0
@@ -68,7 +68,9 @@ class OpenTelemetryTracer:
         own: str | None = None,
     ) -> Span:
         # An empty context is a root; None would be whatever the caller stands in.
-        context = Context() if parent is None else trace.set_span_in_context(_remote(parent), Context())
+        # What was stored or sent elsewhere may have been spoilt there: then it is no parent.
+        known = None if parent is None else accepted(parent)
+        context = Context() if known is None else trace.set_span_in_context(_remote(known), Context())
         token = None if own is None else _own.set(int(own.split("-")[2], 16))
         try:
             span = self._tracer.start_span(name, context, _KINDS[kind], attributes, start_time=at_ns)
