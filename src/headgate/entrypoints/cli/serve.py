@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -114,6 +114,7 @@ def _configuration(app: object, settings: Settings, workers: int = 1) -> uvicorn
         app,  # type: ignore[arg-type]
         factory=isinstance(app, str),
         workers=workers,
+        http=_protocol(),
         lifespan="on",
         access_log=False,
         log_config=None,
@@ -127,6 +128,15 @@ def _configuration(app: object, settings: Settings, workers: int = 1) -> uvicorn
         # request is lost now and then to a connection that is just going away.
         timeout_keep_alive=75,
     )
+
+
+def _protocol() -> Any:
+    """The bounded connection or, where its parser is not installed, uvicorn's other one, which has a bound."""
+    try:
+        from headgate.entrypoints.http.connection import BoundedConnection
+    except ModuleNotFoundError:
+        return "h11"
+    return BoundedConnection
 
 
 def _announce(listening: socket.socket) -> None:
