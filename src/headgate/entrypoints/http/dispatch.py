@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
 
 from headgate.dispatch.queue import LONGEST_PAGE
 from headgate.dispatch.status import Status
@@ -16,6 +17,8 @@ from headgate.entrypoints.http.body import only, read_object
 from headgate.entrypoints.http.problem import Problem, documented, encoded, invalid
 from headgate.entrypoints.http.services import services
 from headgate.errors import Conflict
+
+Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
 DEFAULT_PAGE = 100
 MOST_IDS = 10_000
@@ -73,6 +76,31 @@ CHOICE: dict[str, Any] = {
 }
 
 
+def _shows(path: str, summary: str, model: type[BaseModel], *parameters: Mapping[str, Any]) -> Callable[[Route], Route]:
+    """A route that shows something of an item type."""
+    return router.get(
+        path,
+        summary=summary,
+        response_model=model,
+        responses=documented(400, 404),
+        openapi_extra={"parameters": [ITEM_TYPE, *parameters]},
+    )
+
+
+def _changes(
+    method: str, path: str, summary: str, model: type[BaseModel], body: dict[str, Any]
+) -> Callable[[Route], Route]:
+    """A route that changes something of an item type, as its body says."""
+    return router.api_route(
+        path,
+        methods=[method],
+        summary=summary,
+        response_model=model,
+        responses=documented(400, 404, 409, 413, 415),
+        openapi_extra={"parameters": [ITEM_TYPE], **schemas.json_body(body)},
+    )
+
+
 @router.get("", summary="List the item types", response_model=schemas.DispatchConfigs)
 async def types(request: Request) -> Response:
     """Every item type with its settings."""
@@ -80,13 +108,7 @@ async def types(request: Request) -> Response:
     return _json({"itemTypes": [config.to_json() for config in configs]})
 
 
-@router.get(
-    "/{itemType}",
-    summary="Show an item type's settings",
-    response_model=schemas.DispatchConfigShown,
-    responses=documented(400, 404),
-    openapi_extra={"parameters": [ITEM_TYPE]},
-)
+@_shows("/{itemType}", "Show an item type's settings", schemas.DispatchConfigShown)
 async def show(request: Request) -> Response:
     """The settings as they are now."""
     with _named():
@@ -94,13 +116,7 @@ async def show(request: Request) -> Response:
     return _json(config.to_json())
 
 
-@router.patch(
-    "/{itemType}",
-    summary="Change an item type's settings",
-    response_model=schemas.DispatchConfigShown,
-    responses=documented(400, 404, 409, 413, 415),
-    openapi_extra={"parameters": [ITEM_TYPE], **schemas.json_body(CHANGES)},
-)
+@_changes("PATCH", "/{itemType}", "Change an item type's settings", schemas.DispatchConfigShown, CHANGES)
 async def change(request: Request) -> Response:
     """Changes what is given, from the next cycle on any node; `enabled: false` is the kill switch."""
     changes = await read_object(request.scope, request.receive)
@@ -112,13 +128,7 @@ async def change(request: Request) -> Response:
     return _json(config.to_json())
 
 
-@router.get(
-    "/{itemType}/stats",
-    summary="Show how deep a queue is",
-    response_model=schemas.QueueStatsShown,
-    responses=documented(400, 404),
-    openapi_extra={"parameters": [ITEM_TYPE]},
-)
+@_shows("/{itemType}/stats", "Show how deep a queue is", schemas.QueueStatsShown)
 async def stats(request: Request) -> Response:
     """Items by status, and how late the oldest due one is."""
     with _named():
@@ -126,13 +136,7 @@ async def stats(request: Request) -> Response:
     return _json(found.to_json())
 
 
-@router.get(
-    "/{itemType}/items",
-    summary="List items",
-    response_model=schemas.ItemsShown,
-    responses=documented(400, 404),
-    openapi_extra={"parameters": [ITEM_TYPE, STATUS, LIMIT, AFTER]},
-)
+@_shows("/{itemType}/items", "List items", schemas.ItemsShown, STATUS, LIMIT, AFTER)
 async def items(request: Request) -> Response:
     """A page of items in order of their ids."""
     asked = request.query_params
@@ -143,13 +147,7 @@ async def items(request: Request) -> Response:
     return _json({"items": [item.to_json() for item in found]})
 
 
-@router.get(
-    "/{itemType}/items/{itemId:path}",
-    summary="Show one item",
-    response_model=schemas.ItemDetailShown,
-    responses=documented(400, 404),
-    openapi_extra={"parameters": [ITEM_TYPE, ITEM_ID]},
-)
+@_shows("/{itemType}/items/{itemId:path}", "Show one item", schemas.ItemDetailShown, ITEM_ID)
 async def item(request: Request) -> Response:
     """The item with its context and its audit, oldest entry first."""
     with _named():
@@ -157,13 +155,7 @@ async def item(request: Request) -> Response:
     return _json(found.to_json())
 
 
-@router.get(
-    "/{itemType}/audit",
-    summary="Show what happened",
-    response_model=schemas.AuditShown,
-    responses=documented(400, 404),
-    openapi_extra={"parameters": [ITEM_TYPE, OF_ITEM, LIMIT, BEFORE]},
-)
+@_shows("/{itemType}/audit", "Show what happened", schemas.AuditShown, OF_ITEM, LIMIT, BEFORE)
 async def audit(request: Request) -> Response:
     """Audit entries, newest first."""
     asked = request.query_params
@@ -177,13 +169,7 @@ async def audit(request: Request) -> Response:
     return _json({"entries": [entry.to_json() for entry in found]})
 
 
-@router.post(
-    "/{itemType}/requeue",
-    summary="Make dead letters ready again",
-    response_model=schemas.Redirected,
-    responses=documented(400, 404, 409, 413, 415),
-    openapi_extra={"parameters": [ITEM_TYPE], **schemas.json_body(CHOICE)},
-)
+@_changes("POST", "/{itemType}/requeue", "Make dead letters ready again", schemas.Redirected, CHOICE)
 async def requeue(request: Request) -> Response:
     """As new: with their time, context and slot, without retries and error. All of the given ids, or none."""
     ids = await _chosen(request)
@@ -191,13 +177,7 @@ async def requeue(request: Request) -> Response:
         return _json({"count": await services(request).queue.requeue(_item_type(request), ids)})
 
 
-@router.post(
-    "/{itemType}/discard",
-    summary="Cancel items",
-    response_model=schemas.Redirected,
-    responses=documented(400, 404, 409, 413, 415),
-    openapi_extra={"parameters": [ITEM_TYPE], **schemas.json_body(CHOICE)},
-)
+@_changes("POST", "/{itemType}/discard", "Cancel items", schemas.Redirected, CHOICE)
 async def discard(request: Request) -> Response:
     """Cancels items that are READY or dead letters, and forgets their contexts. All of the given ids, or none."""
     ids = await _chosen(request)
