@@ -66,7 +66,7 @@ async def _is_empty(served: Gateway) -> bool:
         ({"userId": -1, "message": "m"}, "userId"),
         ({"userId": "1", "message": "m"}, "userId"),
         ({"userId": True, "message": "m"}, "userId"),
-        ({"userId": 1.0, "message": "m"}, "userId"),
+        ({"userId": 1.5, "message": "m"}, "userId"),
         ({"userId": 2**31, "message": "m"}, "userId"),
         ({"userId": 1, "message": "m", "priority": 1}, "priority"),
         ([], "body"),
