@@ -67,7 +67,7 @@ def exported() -> set[str]:
 
 
 def named(expression: str) -> set[str]:
-    return set(re.findall(r"\b(?:rate_limiter|dispatch|payments|notifications)_[a-z0-9_]+\b", expression))
+    return set(re.findall(r"\b(?:rate_limiter|dispatch|payments|notifications?|ingress)_[a-z0-9_]+\b", expression))
 
 
 def expressions() -> list[str]:
