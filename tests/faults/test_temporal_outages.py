@@ -22,7 +22,7 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.status import Status
 from headgate.entrypoints.worker import run_temporal_workers
 from headgate.settings import Settings
-from headgate.testing import TemporalServer, eventually
+from headgate.testing import PostgresServer, TemporalServer, eventually
 
 ITEM_TYPE = "STORMY"
 OUTAGE = 30.0
@@ -36,18 +36,19 @@ class Work:
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
         self.gate = asyncio.Event()
+        self.held: set[str] = set()
 
     async def execute(self, item_id: str, context: Any) -> None:
         if item_id in HELD:
+            self.held.add(item_id)
             await self.gate.wait()
         self.runs[item_id] += 1
 
 
 @asynccontextmanager
-async def working(server: TemporalServer, directory: Path) -> AsyncIterator[tuple[DispatchQueue, Settings, Work]]:
-    """Workers on the server."""
-    url = f"sqlite:///{directory / 'queue.db'}"
-    settings = Settings.load(database_url=url, temporal_address=server.address)
+async def working(address: str, url: str) -> AsyncIterator[tuple[DispatchQueue, Settings, Work]]:
+    """Workers on the server and the database."""
+    settings = Settings.load(database_url=url, temporal_address=address)
     work, registry, stop = Work(), Registry(), asyncio.Event()
     registry.register(
         ITEM_TYPE, work.execute, dispatch_interval_secs=1, jitter_window_ms=500, stale_claim_threshold_mins=0.1
@@ -84,7 +85,7 @@ async def survived(
     server: TemporalServer, directory: Path, stop: Callable[[], None], start: Callable[[], None]
 ) -> None:
     """Work goes on before, during and after the outage."""
-    async with working(server, directory) as (queue, settings, work):
+    async with working(server.address, f"sqlite:///{directory / 'queue.db'}") as (queue, settings, work):
         await queue.enqueue_many(ITEM_TYPE, [(name, {}, None) for name in [*HELD, *BEFORE]])
         await eventually(lambda: stand(queue, Status.COMPLETED, BEFORE), within=30)
         await eventually(lambda: stand(queue, Status.DISPATCHED, HELD), within=30)
@@ -114,6 +115,23 @@ async def survived(
         assert all(work.runs[name] >= 1 for name in HELD), "the server could not be told that they had ended"
         refused = [entry for entry in await queue.audit(ITEM_TYPE, limit=1000) if entry.action == Action.RELEASED]
         assert {entry.item_id for entry in refused} == set(DURING), "the audit tells why they were late"
+
+
+async def test_a_database_restarted_while_executions_run(
+    own_temporal: TemporalServer, own_postgres: PostgresServer
+) -> None:
+    """What they have to report waits for it: each runs once, and no retry is counted."""
+    async with working(own_temporal.address, own_postgres.url) as (queue, _, work):
+        await queue.enqueue_many(ITEM_TYPE, [(name, {}, None) for name in HELD])
+        await eventually(lambda: work.held == set(HELD), within=30)
+        await asyncio.to_thread(own_postgres.kill)
+        work.gate.set()
+        await eventually(lambda: len(work.runs) == len(HELD), within=30)
+        await asyncio.to_thread(own_postgres.start)
+        await queue.enqueue_many(ITEM_TYPE, [(name, {}, None) for name in BEFORE])
+        await eventually(lambda: stand(queue, Status.COMPLETED, [*HELD, *BEFORE]), within=90, every=0.2)
+        assert work.runs == dict.fromkeys([*HELD, *BEFORE], 1)
+        assert {item.retry_count for item in await queue.list(ITEM_TYPE)} == {0}
 
 
 async def defined(queue: DispatchQueue) -> bool:
