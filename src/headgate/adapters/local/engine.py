@@ -150,11 +150,12 @@ class LocalEngine:
         """Runs the item at its time; the result says whom to tell."""
         outcomes, request, item_type = self._outcomes, run.request, run.claim.item_type
         try:
-            context = json.loads(request.context_json)
             delay = request.start_delay.total_seconds()
             if delay > 0:
                 await asyncio.sleep(delay)
             async with self._lane(item_type):
+                # Read before it is admitted: whoever is admitted must call at once.
+                context = json.loads(request.context_json)
                 if not await self._may_begin(item_type, request.config.admission_plan):
                     return lambda: outcomes.released(run.claim, "the kill switch was off at its time")
                 run.begun = True
