@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     except InvalidInput as error:
         _fail(str(error), 2)
     except HeadgateError as error:
-        _fail(str(error), 1)
+        _fail(_redacted(str(error)), 1)
     except ModuleNotFoundError as error:
         _fail(f"{error.name} is not installed; pip install 'headgate[all]', or the extra that brings it", 1)
     except (KeyboardInterrupt, typer.Abort):
@@ -50,3 +50,13 @@ def main(arguments: list[str] | None = None) -> None:
 def _fail(message: str, status: int) -> None:
     typer.echo(f"headgate: {message}" if status != 2 or "\n" not in message else message, err=True)
     sys.exit(status)
+
+
+def _redacted(message: str) -> str:
+    """Without the secrets of the settings: part of it may be a driver's words."""
+    from headgate.settings import Settings
+
+    try:
+        return Settings.load().redacted(message)
+    except HeadgateError:
+        return message  # nothing was read, so nothing of it can be in there
