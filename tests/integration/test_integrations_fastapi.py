@@ -16,7 +16,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import HTTPConnection
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
+from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, SlidingWindow, TokenBucket
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.errors import ConfigurationError
 from headgate.integrations.fastapi import (
@@ -385,3 +385,35 @@ async def connect(app: Any, path: str, **scope: Any) -> list[dict[str, Any]]:
     basic = {"type": "websocket", "path": path, "headers": [], "query_string": b"", "client": ("198.51.100.7", 1)}
     await app({**basic, **scope}, receive, send)
     return sent
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+async def test_with_leases_no_more_is_admitted_than_the_plan_has(
+    kind: type[Limiter] | type[AsyncLimiter],
+) -> None:
+    """A purse remembers its store's denial; that must be answered as one."""
+    app = FastAPI()
+    limiter = kind("memory://", plans=[Plan("p", FixedWindow(limit=20, window="PT1H"))], lease=LeasePolicy())
+    install(app, limiter)
+
+    @app.get("/")
+    @rate_limit("p", key=client_address())
+    async def root() -> None: ...
+
+    async with talk_to(app) as client:
+        answers = [await client.get("/") for _ in range(60)]
+    assert [answer.status_code for answer in answers].count(200) == 20
+    assert answers[-1].status_code == 429
+    assert int(answers[-1].headers["Retry-After"]) > 3000
+
+
+async def test_a_denied_websocket_endpoint_is_closed(app: FastAPI) -> None:
+    @app.websocket("/ws")
+    @rate_limit("gold", key=everyone("ws"))
+    async def ws(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.close()
+
+    for _ in range(2):
+        assert [message["type"] for message in await connect(app, "/ws")] == ["websocket.accept", "websocket.close"]
+    assert [message["type"] for message in await connect(app, "/ws")] == ["websocket.close"]

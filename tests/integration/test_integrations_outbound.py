@@ -53,6 +53,7 @@ def test_retry_after_may_be_seconds_or_a_date() -> None:
     assert 55 < soon <= 60
     assert retry_after("Fri, 31 Dec 1999 23:59:59 GMT") == 0
     assert retry_after("9" * 400) == 1e15
+    assert retry_after("Mon, 01 Jan 99999999999999999999 00:00:00 GMT") is None
     for wrong in ("", "soon", "-1", "1.5", "Fri, 99 Dec 1999", "٣"):
         assert retry_after(wrong) is None
 

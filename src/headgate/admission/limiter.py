@@ -97,7 +97,7 @@ class Limiter(PlansInForce):
         return self._acquire(self._chain(key, plans, cost))
 
     def acquire_at_once(self, key: str, plan: str) -> Decision | None:
-        """`acquire` of one unit if it is admitted at once, in this process; else `None`, and nothing is charged."""
+        """`acquire` of one unit if it can be decided at once, in this process; else `None`, and nothing is charged."""
         way = self._ways.get(plan)
         try:
             return None if way is None else way(key)

@@ -76,8 +76,10 @@ class PlanBook:
             names = tuple(plans)
         else:
             raise InvalidInput("plans", "name one or more plans in a list")
+        # Taken before the rules are read, and written to below: plans replaced meanwhile come with another one.
+        asked_before = self._known
         try:
-            known = self._known.get(names)
+            known = asked_before.get(names)
         except TypeError:
             raise InvalidInput("plans", "a plan's name is text") from None
         if known is not None and type(cost) is int and 0 < cost <= known.least and type(key) is str:
@@ -90,9 +92,9 @@ class PlanBook:
         check_cost(cost)
         chain = [self._charge(key, name, cost) for name in _once(names)]
         if not any(name in self.exceptions for name in names):
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[names] = _Known(tuple(charge.rule for charge in chain), min(each.rule.size for each in chain))
+            if len(asked_before) >= MOST_KNOWN:
+                asked_before.clear()
+            asked_before[names] = _Known(tuple(charge.rule for charge in chain), min(each.rule.size for each in chain))
         return chain
 
     def links(self, links: Iterable[tuple[str, str, int]]) -> list[Charge]:

@@ -17,7 +17,7 @@ from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.headers import raw_fields
 from headgate.admission.keys import Found, client_address, composite, everyone, header, path, principal
 from headgate.admission.limiter import Limiter
-from headgate.errors import InvalidInput, NotFound
+from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 from headgate.integrations.gate import Fields, Gate, Limit, PathRule, Refusal, refused
 
 __all__ = [
@@ -92,16 +92,20 @@ class AsgiGate(Gate):
     def admit_soon(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
         """Decides a request in an event loop; what it can't decide at once must be awaited."""
         limit = limits[0]
-        if len(limits) > 1 or not limit.is_single or self._partition_keys:
+        if len(limits) > 1 or not limit.is_single or self._partition_keys or not self._never_waits:
             return _raw(self.admit_async(limits, request))
         try:
             key = limit.key(request)
-        except InvalidInput as error:
+        except (InvalidInput, StoreUnavailable) as error:
             return refused(error)
         if isinstance(key, str):
             plan = limit.plans[0]
             decision = self._limiter.acquire_at_once(key, plan)
             if decision is not None:
+                if not decision.allowed:
+                    answer = self._answer(decision, [(key, plan)])
+                    assert isinstance(answer, Refusal)
+                    return answer
                 try:
                     return raw_fields(decision, self._limiter.rule(plan, key))
                 except NotFound:

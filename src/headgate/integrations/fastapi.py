@@ -116,9 +116,12 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
         @wraps(endpoint)
         async def admitted(*args: Any, **kwargs: Any) -> Any:
-            undecided = _exchange().admit(limits)
+            exchange = _exchange()
+            undecided = exchange.admit(limits)
             if undecided is not None and (refusal := await undecided) is not None:
-                return _response(refusal)
+                if exchange.is_http:
+                    return _response(refusal)
+                raise _Refused(refusal)  # what the endpoint of a WebSocket returns is sent to nobody
             if is_async:
                 return await endpoint(*args, **kwargs)
             return await run_in_threadpool(endpoint, *args, **kwargs)
@@ -163,9 +166,12 @@ class _Exchange(AsgiRequest):
         self._fields: RawFields | None = None
 
     @property
+    def is_http(self) -> bool:
+        return bool(self._scope["type"] == "http")
+
+    @property
     def native(self) -> HTTPConnection:
-        scope = self._scope
-        return Request(scope, self._receive) if scope["type"] == "http" else HTTPConnection(scope)
+        return Request(self._scope, self._receive) if self.is_http else HTTPConnection(self._scope)
 
     def admit(self, limits: tuple[Limit, ...]) -> Coroutine[Any, Any, Refusal | None] | None:
         """`None` if the request was admitted at once; else what must be awaited to know."""

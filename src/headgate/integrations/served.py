@@ -73,11 +73,11 @@ def retry_after(value: str) -> float | None:
         return float(value) if len(value) < 16 else 1e15
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+    except (ValueError, OverflowError):
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
 
 
 def service_limits(value: str) -> list[ServiceLimit]:
