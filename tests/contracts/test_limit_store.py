@@ -104,6 +104,13 @@ def test_peer_bug_07_time_that_goes_back_gives_no_second_quota(store: LimitStore
         assert not store.decide([charge], now_us=T0 - back).allowed
 
 
+def test_peer_bug_07_a_clock_set_far_back_spends_a_key(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    assert store.decide([Charge(key, ten_a_minute, 4)], now_us=T0).remaining == 6
+    denied = store.decide([Charge(key, ten_a_minute)], now_us=T0 - 3_600_000_000)
+    assert (denied.allowed, denied.remaining) == (False, 0)
+    assert 0 < denied.retry_after_us <= 120_000_000
+
+
 @pytest.mark.parametrize("cost", [2, 3])
 def test_peer_bug_08_who_waits_as_told_is_admitted(store: LimitStore, key: str, ten_a_minute: Rule, cost: int) -> None:
     charge, now, denials = [Charge(key, ten_a_minute, cost)], T0, 0

@@ -38,6 +38,18 @@ async def test_what_is_left_is_given_back_on_close(world: World) -> None:
     assert (await plain.peek("u", "daily")).remaining == 4700
 
 
+async def test_what_an_ended_lease_leaves_is_given_back_once(world: World) -> None:
+    plans = [Plan("p", FixedWindow(1000, "P1D"))]
+    limiter = world.limiter(plans=plans, lease=LEASE)
+    admitted = 0
+    for burst in (15, 40, 1, 1, 23):
+        admitted += sum([(await limiter.acquire("u", "p")).allowed for _ in range(burst)])
+        world.clock.advance(10)
+    await limiter.close()
+    assert admitted == 80
+    assert (await world.limiter(plans=plans).peek("u", "p")).remaining == 1000 - admitted
+
+
 async def test_a_lease_ends_with_its_window_and_lends_nothing_to_the_next(world: World) -> None:
     plans = [Plan("w", FixedWindow(100, "PT0.5S"))]
     limiter, plain = world.limiter(plans=plans, lease=LEASE), world.limiter(plans=plans)
@@ -75,6 +87,38 @@ async def test_a_denial_tells_the_exact_wait_and_is_remembered_shortly(world: Wo
     assert len(world.store.calls) == calls
     world.clock.advance(us=995_000)
     assert (await limiter.acquire("u", "p")).allowed
+
+
+async def test_a_denial_of_much_says_nothing_about_little(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(20, "P1D"))], lease=LeasePolicy(share=0.05))
+    assert (await limiter.acquire("u", "p", 15)).allowed
+    assert not (await limiter.acquire("u", "p", 10)).allowed
+    assert (await limiter.acquire("u", "p", 4)).allowed
+    assert (await limiter.acquire("u", "p")).allowed
+
+
+async def test_tokens_that_stay_in_a_purse_get_no_longer_life_from_new_ones(world: World) -> None:
+    plans = [Plan("p", FixedWindow(1000, "P1D"))]
+    limiter = world.limiter(plans=plans, lease=LEASE)
+    while world.watcher.leases[-1:] != [100]:
+        await limiter.acquire("u", "p")
+    taken = 1000 - (await world.limiter(plans=plans).peek("u", "p")).remaining
+    world.clock.advance(us=900_000)
+    assert (await limiter.acquire("u", "p", 100)).allowed  # More than is left: another lease.
+    assert 1000 - (await world.limiter(plans=plans).peek("u", "p")).remaining > taken
+    world.clock.advance(us=200_000)
+    calls = len(world.store.calls)
+    await limiter.acquire("u", "p")
+    assert world.store.calls[calls:] == ["refund", "decide"]
+
+
+async def test_purses_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.admission.leases.MOST_PURSES", 10)
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"))], lease=LEASE)
+    for number in range(100):
+        assert (await limiter.acquire(f"u{number}", "p")).allowed
+    found = getattr(limiter, "limiter", limiter)
+    assert len(found._purses._purses) <= 11
 
 
 async def test_logs_and_shadows_are_never_leased(world: World) -> None:

@@ -298,6 +298,34 @@ async def test_threads_wait_in_line_too() -> None:
     assert not limiter._lines._lines
 
 
+async def test_an_override_holds_for_a_key_that_was_known_before(world: World) -> None:
+    """The short way knows the key under the plan's own spec, and must not go on by it."""
+    limiter = world.limiter(on="memory", plans=[Plan("gold", FixedWindow(10, "P1D"))])
+    for _ in range(3):
+        assert (await limiter.acquire("low", "gold")).limit == 10
+    await _replace(limiter, [Plan("gold", FixedWindow(10, "P1D"), overrides={"low": FixedWindow(4, "P1D")})])
+    assert [(await limiter.acquire("low", "gold")).allowed for _ in range(3)] == [True, False, False]
+
+
+async def test_a_settlement_that_failed_may_be_tried_again(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("gold", FixedWindow(10, "P1D"))])
+    reservation = await limiter.reserve("u", "gold", 5)
+    world.store.down = True
+    with pytest.raises(StoreUnavailable):
+        await reservation.settle(1)
+    world.store.down = False
+    assert await reservation.settle(1)
+    assert (await limiter.peek("u", "gold")).remaining == 9
+
+
+async def test_only_shadows_cast_shadow_denials(world: World) -> None:
+    plans = [Plan("tight", FixedWindow(1, "P1D")), Plan("dark", FixedWindow(1, "P1D"), shadow=True)]
+    limiter = world.limiter(plans=plans)
+    for _ in range(3):
+        await limiter.acquire("u", ["tight", "dark"])
+    assert set(limiter.shadow_denials) <= {"dark"}
+
+
 async def test_a_reservation_is_settled_once(limiter: Any) -> None:
     reservation = await limiter.reserve("u", ["gold", "daily"], 8, id="call-1")
     assert reservation
@@ -401,7 +429,6 @@ def test_errors_that_are_no_outage_pass_through() -> None:
     with pytest.raises(ZeroDivisionError):
         limiter.acquire("u", "gold")
     assert limiter.breaker_state == "closed"
-    assert issubclass(StoreUnavailable, Exception)
 
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])

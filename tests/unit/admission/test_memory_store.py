@@ -113,6 +113,17 @@ def test_two_specs_of_one_plan_share_the_state_of_a_key() -> None:
     assert len(store) == 1
 
 
+def test_a_reset_finds_the_state_whatever_spec_it_was_written_under() -> None:
+    store = MemoryLimitStore()
+    small, large = Rule("p", TokenBucket(5, 1)), Rule("p", TokenBucket(50, 1))
+    for first, second in ((small, large), (large, small)):
+        store.decide([Charge("k", first)], now_us=0)
+        store.decide([Charge("k", second, 5)], now_us=0)
+        store.reset([Charge("k", first)])
+        assert store.decide([Charge("k", large)], spend=False, now_us=0).remaining == 50
+        assert len(store) == 0
+
+
 def test_peer_bug_13_races_on_the_short_way() -> None:
     limiter = Limiter(plans=[Plan("p", FixedWindow(3000, "P1D")), Plan("b", TokenBucket(3000, Fraction(1, 86400)))])
     for plan in ("p", "b"):

@@ -52,6 +52,7 @@ async def test_a_chain_is_as_strict_as_its_strictest_plan(limiter: Any, world: W
     assert (await limiter.acquire("u", ["open", "closed", "fallback"])).reason == "FAIL_CLOSED"
     assert (await limiter.acquire("u", ["open", "fallback"])).reason == "FALLBACK"
     assert (await limiter.acquire("u", ["open", "shadow"])).reason == "FAIL_OPEN"
+    assert (await limiter.acquire("u", ["fallback", "shadow"])).reason == "FALLBACK"
     assert (await limiter.acquire("u", ["shadow"])).allowed
 
 
