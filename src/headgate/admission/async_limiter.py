@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from inspect import isawaitable, iscoroutinefunction
 from time import perf_counter
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import uuid4
 
 from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.in_force import PlansInForce
 from headgate.admission.leases import LeasePolicy, Purse, Purses, less
 from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.plan_loading import in_thread, stay
 from headgate.admission.plans import check_key
 from headgate.admission.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
 from headgate.admission.reservations import (
@@ -34,13 +35,15 @@ from headgate.wiring import factory
 log = logging.getLogger("headgate.admission")
 
 ONE = 1
+NEVER_LOADED = -1
 T = TypeVar("T")
 
 
 class AsyncLimiter(PlansInForce):
     """Decides, on a store, by plans. What `Limiter` promises holds here, awaited; one limiter serves one event loop.
 
-    Plans from a registry are loaded at the first call, and again in the background when `refresh_every` has passed.
+    Plans from a registry are loaded at the first call, and again in the background when `refresh_every` has passed. A
+    registry that isn't awaited is asked in a thread.
     """
 
     _store: AsyncLimitStore
@@ -71,12 +74,14 @@ class AsyncLimiter(PlansInForce):
         self._fallback_at = fallback
         self._fallback: AsyncLimitStore | None = None
         self._lines = AsyncLines()
+        self._turn = asyncio.Lock()
+        self._loads: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
         if isinstance(plans, Iterable):
             self.replace_plans(plans)
         else:
             self._registry = plans
-            self._refresh_at_us = -1
+            self._refresh_at_us = NEVER_LOADED
 
     async def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing."""
@@ -177,21 +182,19 @@ class AsyncLimiter(PlansInForce):
 
     async def refresh(self) -> None:
         """Asks the registry for its plans now. Its errors are raised; the plans in force stay."""
-        if self._registry is None:
-            return
-        try:
-            loading = self._registry.load()
-            plans = await loading if isawaitable(loading) else loading
-            if plans is not None:
-                self.replace_plans(plans.values())
-        finally:
-            self._plan_refresh()
+        if self._registry is not None:
+            await asyncio.shield(self._begin(self._load_plans()))
 
     async def close(self) -> None:
-        """Gives leased tokens back and closes what this limiter opened. Closing twice is fine."""
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            await asyncio.gather(self._refreshing, return_exceptions=True)
+        """Gives leased tokens back and closes what this limiter opened; plans that are being loaded in a thread have
+        `deadline` seconds to arrive. Closing twice is fine."""
+        if self._loads:
+            loads = tuple(self._loads)
+            if not iscoroutinefunction(getattr(self._registry, "load", None)):
+                await asyncio.wait(loads, timeout=self._deadline)
+            for load in loads:
+                load.cancel()
+            await asyncio.gather(*loads, return_exceptions=True)
         for purse in self._purses.clear() if self._purses is not None else ():
             async with purse.lock:
                 await self._give_back(purse, everything=True)
@@ -327,23 +330,36 @@ class AsyncLimiter(PlansInForce):
         due = self._refresh_at_us
         if due is None or self._clock.monotonic_us() < due:
             return
-        if not iscoroutinefunction(getattr(self._registry, "load", None)):
-            # Nothing to wait for: a file is looked at in place.
-            await self._quiet_refresh()
-            return
+        if due != NEVER_LOADED:
+            self._plan_refresh()
         if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.get_running_loop().create_task(self._quiet_refresh())
-        if due < 0:
-            # Never loaded yet: there are no plans to go on with.
+            first = due == NEVER_LOADED
+            self._refreshing = self._begin(self._load_plans() if first else self._load_quietly())
+        if due == NEVER_LOADED:
+            # There are no plans to go on with.
             await asyncio.shield(self._refreshing)
 
-    async def _quiet_refresh(self) -> None:
-        first = self._refresh_at_us == -1
+    def _begin(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A load of its own: it must not end with whoever waits for it, for a registry tells a change only once."""
+        task = asyncio.get_running_loop().create_task(load)
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
+        return task
+
+    async def _load_plans(self) -> None:
+        assert self._registry is not None
+        # Of two loads at once, the one that read first could finish last and bring old plans back.
+        async with self._turn:
+            load: Callable[[], Any] = self._registry.load
+            answer = load() if iscoroutinefunction(load) else await in_thread(load)
+            plans = await answer if isawaitable(answer) else answer
+            if plans is not None:
+                self.replace_plans(plans.values())
+            if self._refresh_at_us == NEVER_LOADED:
+                self._plan_refresh()
+
+    async def _load_quietly(self) -> None:
         try:
-            await self.refresh()
+            await self._load_plans()
         except Exception as error:
-            if first:
-                self._refresh_at_us = -1
-                raise
-            # Whatever is wrong with a registry, the plans in force are still good.
-            log.warning("plans could not be loaded, those in force stay: %r", error)
+            stay(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter, sleep
 from types import TracebackType
@@ -14,6 +13,7 @@ from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.in_force import PlansInForce
 from headgate.admission.leases import LeasePolicy, Purse, Purses, less
 from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.plan_loading import PlanLoader
 from headgate.admission.plans import check_key
 from headgate.admission.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry, Settlement
 from headgate.admission.reservations import (
@@ -40,9 +40,10 @@ class Limiter(PlansInForce):
     """Decides, on a store, by plans.
 
     `store` is a URL (`memory://`, `redis://…`, `postgresql://…`) or a `LimitStore`; what the limiter opened itself it
-    closes. `plans` are given here or come from a registry. When the store can't be asked, each plan's `on_error`
-    decides, or else this limiter's: `open`, `closed`, or `fallback` to another store (memory unless given). A call to
-    the store may take `deadline` seconds. With a `lease`, tokens are taken many at a time and spent here.
+    closes. `plans` are given here or come from a registry: it is asked at once, and again in the background when
+    `refresh_every` has passed; until it answers, the plans in force decide. When the store can't be asked, each plan's
+    `on_error` decides, or else this limiter's: `open`, `closed`, or `fallback` to another store (memory unless given).
+    A call to the store may take `deadline` seconds. With a `lease`, tokens are taken many at a time and spent here.
     """
 
     _store: LimitStore
@@ -70,13 +71,14 @@ class Limiter(PlansInForce):
         self._fallback_at = fallback
         self._fallback: LimitStore | None = None
         self._lines = Lines()
-        self._refresh_lock = threading.Lock()
+        self._loader = PlanLoader(self._load_plans)
         try:
             if isinstance(plans, Iterable):
                 self.replace_plans(plans)
             else:
                 self._registry = plans
                 self.refresh()
+                self._plan_refresh()
         except BaseException:
             self.close()
             raise
@@ -178,17 +180,13 @@ class Limiter(PlansInForce):
 
     def refresh(self) -> None:
         """Asks the registry for its plans now. Its errors are raised; the plans in force stay."""
-        if self._registry is None:
-            return
-        try:
-            plans = self._registry.load()
-            if plans is not None:
-                self.replace_plans(plans.values())
-        finally:
-            self._plan_refresh()
+        if self._registry is not None:
+            self._loader.load_now()
 
     def close(self) -> None:
-        """Gives leased tokens back and closes what this limiter opened. Closing twice is fine."""
+        """Gives leased tokens back and closes what this limiter opened; plans that are being loaded have `deadline`
+        seconds to arrive. Closing twice is fine."""
+        self._loader.join(self._deadline)
         for purse in self._purses.clear() if self._purses is not None else ():
             with purse.lock:
                 self._give_back(purse, everything=True)
@@ -311,12 +309,12 @@ class Limiter(PlansInForce):
 
     def _maybe_refresh(self) -> None:
         due = self._refresh_at_us
-        if due is None or self._clock.monotonic_us() < due or not self._refresh_lock.acquire(blocking=False):
-            return
-        try:
-            self.refresh()
-        except Exception as error:
-            # Whatever is wrong with a registry, the plans in force are still good.
-            log.warning("plans could not be loaded, those in force stay: %r", error)
-        finally:
-            self._refresh_lock.release()
+        if due is not None and self._clock.monotonic_us() >= due:
+            self._plan_refresh()
+            self._loader.load_soon()
+
+    def _load_plans(self) -> None:
+        assert self._registry is not None
+        plans = self._registry.load()
+        if plans is not None:
+            self.replace_plans(plans.values())

@@ -23,8 +23,6 @@ class LivePlans:
     def __init__(self, limiter: AsyncLimiter, editor: PlanEditor) -> None:
         self._limiter = limiter
         self._editor = editor
-        # Of two refreshes at once, the one that read first could finish last and bring old plans back.
-        self._one_at_a_time = asyncio.Lock()
 
     async def all(self) -> Mapping[str, Plan]:
         """All plans by name."""
@@ -51,8 +49,7 @@ class LivePlans:
 
     async def refresh(self) -> None:
         """Brings the limiter up to date."""
-        async with self._one_at_a_time:
-            await self._limiter.refresh()
+        await self._limiter.refresh()
 
     async def stay_fresh(self, every: float) -> None:
         """Brings the limiter up to date every so many seconds, until cancelled. What fails is tried again."""

@@ -42,14 +42,24 @@ class Background(Generic[Thing]):
         return asyncio.run_coroutine_threadsafe(call(thing), loop).result()
 
     def close(self) -> None:
-        """Closes the thing and ends the thread. Closing twice is fine; a later call makes a new one."""
+        """Closes the thing and ends the thread; calls under way are cancelled. Closing twice is fine; a later call makes
+        a new one."""
         with self._lock:
             running, self._running = self._running, None
             if running is None or self._process != os.getpid():
                 return
             loop, thread = running
-            asyncio.run_coroutine_threadsafe(self._thing.close(), loop).result()
+            asyncio.run_coroutine_threadsafe(_ended(self._thing), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
             self._thing = self._make()
+
+
+async def _ended(thing: _Closable) -> None:
+    await thing.close()
+    # Whoever waits for a call would wait for ever once the loop has stopped.
+    calls = asyncio.all_tasks() - {asyncio.current_task()}
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
