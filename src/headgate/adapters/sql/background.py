@@ -42,8 +42,8 @@ class Background(Generic[Thing]):
         return asyncio.run_coroutine_threadsafe(call(thing), loop).result()
 
     def close(self) -> None:
-        """Closes the thing and ends the thread; calls under way are cancelled. Closing twice is fine; a later call makes
-        a new one."""
+        """Closes the thing and ends the thread; calls under way are cancelled. Closing twice is fine; a later call
+        makes a new one."""
         with self._lock:
             running, self._running = self._running, None
             if running is None or self._process != os.getpid():
