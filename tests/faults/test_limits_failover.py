@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -94,3 +95,51 @@ async def test_a_cluster_replica_takes_over(replicated_redis_cluster: RedisClust
         pytest.fail("the blocking client never found the new owner")
     blocking.close()
     await streaming.close()
+
+
+async def test_a_silent_cluster_node_takes_only_its_own_slots_along(replicated_redis_cluster: RedisCluster) -> None:
+    rule = Rule("minute", FixedWindow(1000, "PT1H"))
+    masters = replicated_redis_cluster.masters
+
+    def on(number: int) -> Charge:
+        charges = (Charge(f"k{count}", rule) for count in range(1000))
+        return next(charge for charge in charges if common_slot([charge]) * len(masters) // SLOTS == number)
+
+    lost, others = on(0), [on(1), on(2)]
+    blocking = RedisLimitStore(replicated_redis_cluster.url, deadline=0.5)
+    streaming = AsyncRedisLimitStore(replicated_redis_cluster.url, deadline=0.5)
+    for charge in (lost, *others):
+        assert blocking.decide([charge]).remaining == 999
+        assert (await streaming.decide([charge])).remaining == 998
+    with masters[0].client() as client:
+        client.wait(1, 5000)
+    # A host that hangs: whoever asks it first pays with a deadline. The others must be asked before
+    # the cluster itself finds out, which then stops until the replica has taken over.
+    masters[0].pause()
+    failed = await asyncio.gather(
+        asyncio.to_thread(blocking.decide, [lost]), streaming.decide([lost]), return_exceptions=True
+    )
+    assert [type(error) for error in failed] == [StoreUnavailable, StoreUnavailable]
+    for charge in others:
+        assert blocking.decide([charge]).remaining == 997
+        assert (await streaming.decide([charge])).remaining == 996
+
+    await eventually(lambda: not _fails(blocking, lost))
+
+    async def recovered() -> bool:
+        try:
+            return (await streaming.decide([lost])).remaining < 998
+        except StoreUnavailable:
+            return False
+
+    await eventually(recovered)
+    blocking.close()
+    await streaming.close()
+
+
+def _fails(store: RedisLimitStore, charge: Charge) -> bool:
+    try:
+        store.decide([charge])
+    except StoreUnavailable:
+        return True
+    return False

@@ -1,7 +1,8 @@
 """Redis for threads: each call has a connection to itself while it lasts; idle ones are kept for the next.
 
 Nothing is ever sent twice, except after an answer that says it was not run (`remedies.py`). Finding the server,
-connecting to it and hearing its answer may take the deadline each.
+connecting to it and hearing its answer may take the deadline each. Threads that have to find it at the same time wait
+for one search and share what it finds, be it nothing.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import select
 import socket
 import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import hiredis
 
 from headgate.adapters.redis.calls import ASKING, Script, greeting
 from headgate.adapters.redis.remedies import MOST_REMEDIES, SlotMap, Way, refusal, remedy, unreachable
-from headgate.adapters.redis.searches import Found, Search, master, slot_map
+from headgate.adapters.redis.searches import Found, Places, Question, Search, master, slot_map
 from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
-from headgate.errors import StoreUnavailable
+from headgate.errors import StoreError, StoreUnavailable
 
 _NOTHING = object()
 _MOST_IDLE = 128
@@ -47,8 +49,7 @@ class BlockingConnection:
             if url.tls is not None:
                 self._socket = url.tls.wrap_socket(plain, server_hostname=address.host)
             for command in greeting(login, database):
-                self._socket.settimeout(_left(due))
-                reply = self.exchange(command)
+                reply = self.exchange_by(due, command)
                 if isinstance(reply, hiredis.ReplyError):
                     raise refusal(reply, address, login.setting)
         except OSError as error:
@@ -60,6 +61,14 @@ class BlockingConnection:
         self._socket.settimeout(url.timeout)
         self._peers = select.poll()
         self._peers.register(self._socket, select.POLLIN)
+
+    def exchange_by(self, due: float, command: bytes) -> Any:
+        """`exchange`, with no more time than until `due`."""
+        try:
+            self._socket.settimeout(_left(due))
+        except TimeoutError as error:
+            raise unreachable(self.address, self.timeout, error) from error
+        return self.exchange(command)
 
     def exchange(self, command: bytes) -> Any:
         """The answer to `command`: a value, or an error as a value."""
@@ -102,8 +111,9 @@ class BlockingClient:
         self._idle: dict[Address, list[BlockingConnection]] = {}
         self._master = self.url.addresses[0] if self.url.shape is Shape.SINGLE else None
         self._slots: SlotMap | None = None
-        self._nodes: tuple[Address, ...] = self.url.addresses
+        self._places = Places(self.url.addresses)
         self._finding = threading.Lock()
+        self._search: Future[Address | SlotMap] | None = None
 
     def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
         """The answer to `command`, after every remedy; `slot` says where in a cluster."""
@@ -136,8 +146,8 @@ class BlockingClient:
     def masters(self) -> tuple[Address, ...]:
         """Every server that takes writes."""
         if self.url.shape is Shape.CLUSTER:
-            self._owner(0)
-            return self._nodes
+            found = self._slots or self._found()
+            return found.masters if isinstance(found, SlotMap) else (found,)
         return (self._master or self._owner(0),)
 
     def close(self) -> None:
@@ -180,7 +190,10 @@ class BlockingClient:
         """Drops what is known of a server that failed, so that the next call looks where the data is now."""
         for connection in self._idle.pop(address, ()):
             connection.close()
-        self._slots = None
+        self._places.put_last(address)
+        slots = self._slots
+        if slots is not None:
+            slots.doubt(address)
         if self.url.shape is Shape.SENTINEL and self._master == address:
             self._master = None
 
@@ -188,27 +201,43 @@ class BlockingClient:
         return time.monotonic() + self.url.timeout
 
     def _owner(self, slot: int) -> Address:
-        if self.url.shape is Shape.SENTINEL:
-            with self._finding:
-                if self._master is None:
-                    self._master = self._find(master(self.url))
-                return self._master
         slots = self._slots
-        if slots is None:
-            with self._finding:
-                slots = self._slots
-                if slots is None:
-                    slots = self._slots = self._find(slot_map(self.url, self._nodes))
-                    self._nodes = slots.masters
-        return slots.owner(slot)
+        known = self._master if slots is None else slots.known(slot)
+        if known is not None:
+            return known
+        found = self._found()
+        return found.owner(slot) if isinstance(found, SlotMap) else found
+
+    def _found(self) -> Address | SlotMap:
+        """Where the data is, from a search that everybody who asks meanwhile waits for together."""
+        with self._finding:
+            search, mine = self._search, self._search is None
+            if search is None:
+                search = self._search = Future()
+        if not mine:
+            return search.result()
+        try:
+            found: Address | SlotMap
+            if self.url.shape is Shape.SENTINEL:
+                found = self._master = self._find(master(self.url, self._places))
+            else:
+                found = self._slots = self._find(slot_map(self.url, self._places))
+        except BaseException as error:
+            self._search = None
+            # What interrupts this thread is not for the others.
+            search.set_exception(error if isinstance(error, StoreError) else StoreUnavailable("the search was ended"))
+            raise
+        self._search = None
+        search.set_result(found)
+        return found
 
     def _find(self, search: Search[Found]) -> Found:
-        due = self._due()
+        end = self._due()
         try:
             question = next(search)
             while True:
                 try:
-                    answer = self._ask(*question, due)
+                    answer = self._ask(question, question.due(time.monotonic(), end))
                 except StoreUnavailable as error:
                     question = search.throw(error)
                 else:
@@ -217,14 +246,14 @@ class BlockingClient:
             found: Found = ended.value
             return found
 
-    def _ask(self, address: Address, login: Login, command: bytes, due: float) -> Any:
-        connection = BlockingConnection(address, self.url, login, due)
+    def _ask(self, question: Question, due: float) -> Any:
+        connection = BlockingConnection(question.address, self.url, question.login, due)
         try:
-            reply = connection.exchange(command)
+            reply = connection.exchange_by(due, question.command)
         finally:
             connection.close()
         if isinstance(reply, hiredis.ReplyError):
-            raise refusal(reply, address)
+            raise refusal(reply, question.address)
         return reply
 
 

@@ -107,13 +107,14 @@ def slot_of(tag: bytes) -> int:
 
 
 class SlotMap:
-    """Who owns which slot of a cluster."""
+    """Who owns which slot of a cluster. What is known of a node that failed is in doubt; the rest stays good."""
 
-    __slots__ = ("_owners", "masters")
+    __slots__ = ("_doubted", "_owners", "masters")
 
     def __init__(self, reply: Sequence[Any], asked: Address) -> None:
         """From the reply to CLUSTER SLOTS. A node that does not know its own host is where we asked."""
         self._owners: list[Address | None] = [None] * SLOTS
+        self._doubted: set[Address] = set()
         masters: dict[Address, None] = {}
         for first, last, (host, port, *_), *_ in reply:
             owner = Address(host.decode() if host else asked.host, port)
@@ -121,7 +122,16 @@ class SlotMap:
             self._owners[first : last + 1] = [owner] * (last + 1 - first)
         self.masters = tuple(masters)
 
+    def doubt(self, address: Address) -> None:
+        self._doubted.add(address)
+
+    def known(self, slot: int) -> Address | None:
+        """The owner, or `None` if that has to be asked anew."""
+        address = self._owners[slot]
+        return None if address in self._doubted else address
+
     def owner(self, slot: int) -> Address:
+        """The owner, in doubt or not."""
         address = self._owners[slot]
         if address is None:
             raise StoreUnavailable(f"nobody owns slot {slot} of the Redis cluster")

@@ -17,7 +17,7 @@ import hiredis
 
 from headgate.adapters.redis.calls import ASKING, Script, greeting
 from headgate.adapters.redis.remedies import MOST_REMEDIES, Refused, SlotMap, Way, refusal, remedy, unreachable
-from headgate.adapters.redis.searches import Found, Search, master, slot_map
+from headgate.adapters.redis.searches import Found, Places, Question, Search, master, slot_map
 from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
 from headgate.errors import StoreUnavailable
 
@@ -187,16 +187,16 @@ class StreamingClient:
         """Connections being opened, by address; under `None` the search for the master or the slots' owners."""
         self._master = url.addresses[0] if url.shape is Shape.SINGLE else None
         self._slots: SlotMap | None = None
-        self._nodes: tuple[Address, ...] = url.addresses
+        self._places = Places(url.addresses)
 
     def call(self, command: bytes, slot: int = 0) -> asyncio.Future[Any] | None:
         """The answer to come, a value or `Refused`; `None` if the way to the server has to be found first."""
         address = self._master
         if address is None:
             slots = self._slots
-            if slots is None:
+            address = None if slots is None else slots.known(slot)
+            if address is None:
                 return None
-            address = slots.owner(slot)
         connection = self._connections.get(address)
         if connection is None or connection.closed or connection.loop is not asyncio.get_running_loop():
             return None
@@ -263,7 +263,10 @@ class StreamingClient:
             # Of a loop that is closed nothing can be closed any more.
             with contextlib.suppress(RuntimeError):
                 connection.retire()
-        self._slots = None
+        self._places.put_last(address)
+        slots = self._slots
+        if slots is not None:
+            slots.doubt(address)
         if self.url.shape is Shape.SENTINEL:
             self._master = None
 
@@ -283,8 +286,12 @@ class StreamingClient:
         return connection
 
     async def _owner(self, slot: int) -> Address:
+        slots = self._slots
+        known = self._master if slots is None else slots.known(slot)
+        if known is not None:
+            return known
         # What was found is used even if somebody has declared it outdated since.
-        found = self._master or self._slots or await self._shared(None, self._find)
+        found = await self._shared(None, self._find)
         return found.owner(slot) if isinstance(found, SlotMap) else found
 
     async def _shared(self, name: Any, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
@@ -298,18 +305,22 @@ class StreamingClient:
 
     async def _find(self, _: None) -> Address | SlotMap:
         if self.url.shape is Shape.SENTINEL:
-            self._master = await self._found_by(master(self.url))
+            self._master = await self._found_by(master(self.url, self._places))
             return self._master
-        self._slots = slots = await self._found_by(slot_map(self.url, self._nodes))
-        self._nodes = slots.masters
+        self._slots = slots = await self._found_by(slot_map(self.url, self._places))
         return slots
 
     async def _found_by(self, search: Search[Found]) -> Found:
+        clock = asyncio.get_running_loop().time
+        end = clock() + self.url.timeout
         try:
             question = next(search)
             while True:
                 try:
-                    answer = await self._ask(*question)
+                    async with asyncio.timeout_at(question.due(clock(), end)):
+                        answer = await self._ask(question)
+                except TimeoutError as error:
+                    question = search.throw(unreachable(question.address, self.url.timeout, error))
                 except StoreUnavailable as error:
                     question = search.throw(error)
                 else:
@@ -318,10 +329,10 @@ class StreamingClient:
             found: Found = ended.value
             return found
 
-    async def _ask(self, address: Address, login: Login, command: bytes) -> Any:
-        connection = await StreamingConnection.open(address, self.url, login)
+    async def _ask(self, question: Question) -> Any:
+        connection = await StreamingConnection.open(question.address, self.url, question.login)
         try:
-            reply = await connection.call(command)
+            reply = await connection.call(question.command)
         finally:
             connection.close()
         if isinstance(reply, Refused):
