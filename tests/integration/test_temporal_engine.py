@@ -190,15 +190,48 @@ async def test_a_terminated_execution_has_failed_and_may_be_started_again(
     assert await states(engine, later.claim) == [Execution.RUNNING]
 
 
-async def test_an_execution_still_waiting_under_an_older_claim_is_left_waiting(
-    engine: TemporalEngine, desk: Desk
+async def test_an_execution_still_waiting_under_an_older_claim_gives_way_to_the_newer(
+    temporal_address: str, engine: TemporalEngine, desk: Desk
 ) -> None:
-    """A signal or a termination would end its start delay, or lose it."""
-    await engine.start([desk.request(delay=timedelta(hours=1))])
-    later = desk.request(epoch=2)
+    """Its claim is lost, so it could neither begin nor tell how it ended."""
+    hour = timedelta(hours=1)
+    await engine.start([desk.request(delay=hour)])
+    later = desk.request(epoch=2, delay=hour)
     (outcome,) = await asyncio.wait_for(engine.start([later]), 1.5)
-    assert outcome == StartOutcome(Start.ALREADY_STARTED, "under an older claim")
+    assert outcome.start is Start.STARTED
     assert await states(engine, later.claim) == [Execution.RUNNING]
+    found = await (await connect(temporal_address)).get_workflow_handle(later.execution_id).describe()
+    assert (await found.memo_value("headgate"))["epoch"] == 2
+    assert found.history_length == 1, "it waits for its time"
+
+
+async def test_an_execution_that_has_begun_under_an_older_claim_goes_on(
+    temporal_address: str, engine: TemporalEngine, desk: Desk
+) -> None:
+    async with desk.worker(await connect(temporal_address)):
+        first = desk.request(context={"sleep": 600})
+        await engine.start([first])
+        handle = (await connect(temporal_address)).get_workflow_handle(first.execution_id)
+
+        async def begun() -> bool:
+            return (await handle.describe()).history_length > 3
+
+        await eventually(begun)
+        (outcome,) = await engine.start([desk.request(epoch=2)])
+    assert outcome == StartOutcome(Start.ALREADY_STARTED, "under an older claim")
+
+
+async def test_a_workflow_somebody_else_started_under_the_items_id_is_left_alone(
+    temporal_address: str, engine: TemporalEngine, desk: Desk
+) -> None:
+    request = desk.request()
+    client = await connect(temporal_address)
+    theirs = await client.start_workflow(
+        "EngineTestWorkflow", args=["one", "{}"], id=request.execution_id, task_queue=desk.config.exec_task_queue
+    )
+    (outcome,) = await engine.start([request])
+    assert outcome.start is Start.ALREADY_STARTED
+    assert (await client.get_workflow_handle(request.execution_id).describe()).run_id == theirs.first_execution_run_id
 
 
 async def reached(engine: TemporalEngine, claim: Claim, wanted: Execution) -> bool:

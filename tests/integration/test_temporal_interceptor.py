@@ -20,6 +20,7 @@ from headgate.adapters.temporal.converter import DATA_CONVERTER
 from headgate.adapters.temporal.engine import TemporalEngine
 from headgate.adapters.temporal.interceptor import DispatchInterceptor
 from headgate.adapters.temporal.workers import exec_worker
+from headgate.dispatch.decisions import released
 from headgate.dispatch.guard import PlanGuard
 from headgate.dispatch.model import Change, EnqueueRequest, Item
 from headgate.dispatch.ports import Start, StartRequest
@@ -234,6 +235,32 @@ async def test_the_kill_switch_holds_back_what_was_already_handed_over(bench: Ma
     await desk.start_queued(1)
     await desk.until("invoice-1", Status.COMPLETED)
     assert desk.billing.charges == {"invoice-1": 1}
+
+
+async def test_a_dispatcher_that_wakes_up_without_its_claim_executes_nothing(bench: Make) -> None:
+    """It claimed and froze; its claim was recovered, the item discarded, and now it starts it all the same."""
+    desk = await bench()
+    await desk.store.enqueue([EnqueueRequest.of(desk.item_type, "invoice-1", {})])
+    (item,) = (await desk.store.claim(desk.item_type, 1, NO_DELAY)).items
+    await desk.store.settle([released(item.claim, "stale")])
+    await desk.store.redirect(desk.item_type, ["invoice-1"], Status.CANCELLED)
+    engine = TemporalEngine(await connect_for_dispatch(desk.address), desk.outcomes)
+    await engine.start([StartRequest(item.claim, desk.domain.config, "{}", NO_DELAY)])
+    await eventually(lambda: closed(desk.client, item.claim.execution_id))
+    assert desk.billing.attempts == {}
+    assert (await desk.item("invoice-1")).status is Status.CANCELLED
+
+
+async def test_a_frozen_dispatchers_start_yields_to_that_of_the_claims_new_holder(bench: Make) -> None:
+    desk = await bench()
+    await desk.store.enqueue([EnqueueRequest.of(desk.item_type, "invoice-1", {})])
+    (item,) = (await desk.store.claim(desk.item_type, 1, NO_DELAY)).items
+    await desk.store.settle([released(item.claim, "stale")])
+    engine = TemporalEngine(await connect_for_dispatch(desk.address), desk.outcomes)
+    await engine.start([StartRequest(item.claim, desk.domain.config, "{}", NO_DELAY)])
+    await desk.start_queued(1)
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.billing.attempts == {"invoice-1": 1}
 
 
 async def test_the_guard_stands_before_each_attempt_of_a_guarded_activity_only(bench: Make) -> None:

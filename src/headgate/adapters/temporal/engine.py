@@ -137,10 +137,22 @@ class TemporalEngine:
             return StartOutcome(Start.ALREADY_STARTED, "it had ended well")
         if found.status is not WorkflowExecutionStatus.RUNNING:
             return StartOutcome(Start.FAILED, f"{claim.execution_id} keeps failing at once") if last_look else None
-        older = await _epoch(found) < claim.epoch
-        if not older or found.history_length <= NOT_BEGUN or last_look:
-            return StartOutcome(Start.ALREADY_STARTED, "under an older claim" if older else "")
-        return None
+        epoch = await _epoch(found)
+        if epoch >= claim.epoch or not epoch:
+            return StartOutcome(Start.ALREADY_STARTED)
+        if found.history_length <= NOT_BEGUN:
+            # Its claim is lost, so it may not begin any more; nothing of it has happened.
+            await self._end(found)
+            return None
+        return StartOutcome(Start.ALREADY_STARTED, "under an older claim") if last_look else None
+
+    async def _end(self, found: WorkflowExecutionDescription) -> None:
+        handle = self._client.get_workflow_handle(found.id, run_id=found.run_id)
+        try:
+            await handle.terminate("its claim is lost: it is started under a newer one", rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if not is_no_workflow(error):
+                raise
 
     async def _tell_completed(self, claim: Claim) -> None:
         if self._outcomes is not None:

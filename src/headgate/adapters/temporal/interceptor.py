@@ -74,7 +74,7 @@ class _ReportedWorkflow(WorkflowInboundInterceptor):
             raise ApplicationError(str(error), type=type(error).__name__) from error
         if not begins:
             # A failure, because Temporal lets only failed executions be started again.
-            raise ApplicationError("given back: the kill switch was off at its time", type=NOT_BEGUN)
+            raise ApplicationError("not begun: its claim is lost, or was given back", type=NOT_BEGUN)
         await _report(mark, None)
         return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -12,8 +12,10 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from headgate.adapters.temporal.mark import Mark
+from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import Outcomes
 from headgate.errors import StoreError
+from headgate.gather import Gatherer
 
 MAY_BEGIN = "headgate.may_begin"
 REPORT = "headgate.report"
@@ -30,6 +32,7 @@ class OutcomeActivities:
 
     def __init__(self, outcomes: Outcomes) -> None:
         self._outcomes = outcomes
+        self._signs: Gatherer[Claim, bool] = Gatherer(self._alive)
 
     @property
     def all(self) -> list[Callable[..., Any]]:
@@ -37,11 +40,12 @@ class OutcomeActivities:
 
     @activity.defn(name=MAY_BEGIN)
     async def may_begin(self, mark: dict[str, Any]) -> bool:
-        """Whether the kill switch lets this execution begin; if not, its item has been given back."""
+        """Whether this execution may begin: not if the kill switch is off, and then its item has been given back; nor
+        if its claim is lost, because its item is another's by now, or nobody's."""
         claim = _mark(mark).claim
         with _retried_if_the_store_failed():
             if await self._outcomes.enabled(claim.item_type):
-                return True
+                return await self._signs.submit(claim)
             await self._outcomes.released(claim, "the kill switch was off at its time")
             return False
 
@@ -53,6 +57,11 @@ class OutcomeActivities:
             if failure is None:
                 return await self._outcomes.completed(claim)
             return await self._outcomes.failed(claim, failure)
+
+    async def _alive(self, claims: Sequence[Claim]) -> list[bool]:
+        once = list(dict.fromkeys(claims))
+        alive = dict(zip(once, await self._outcomes.alive(once), strict=True))
+        return [alive[claim] for claim in claims]
 
 
 @contextmanager
