@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
+from headgate.dispatch.decisions import released
 from headgate.dispatch.model import Claim, EnqueueRequest, Item
 from headgate.dispatch.ports import Execution, QueueLedger, QueueStore, Start, StartRequest, WorkflowEngine
 from headgate.dispatch.status import Status
@@ -150,11 +151,11 @@ class WorkflowEngineContract:
         assert found[1] is None, "COMPLETED deletes the context"
 
     async def test_a_lost_claim_changes_nothing(self, harness: EngineHarness) -> None:
-        """Peer bug 19: an execution started under an old epoch reports in vain."""
+        """Peer bug 19: an execution that lost its claim on the way reports in vain."""
         (request,) = await claimed(harness, {"zombie": {"do": "wait"}})
-        stale = request._replace(claim=request.claim._replace(epoch=request.claim.epoch - 1))
-        await harness.engine.start([stale])
+        await harness.engine.start([request])
         await eventually(lambda: harness.ran)
+        assert await harness.store.settle([released(request.claim, "taken for dead")]) == [True]
         harness.release("zombie")
 
         async def gone() -> bool:
@@ -162,7 +163,7 @@ class WorkflowEngineContract:
             return state.execution is not Execution.RUNNING
 
         await eventually(gone)
-        assert (await item(harness, "zombie")).status is Status.CLAIMED
+        assert (await item(harness, "zombie")).status is Status.READY
 
     async def test_room_is_a_number_or_unlimited(self, harness: EngineHarness) -> None:
         room = harness.engine.room(harness.work)
