@@ -19,9 +19,9 @@ from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_start, after_success, released
 from headgate.dispatch.model import Claim, EnqueueRequest
 from headgate.dispatch.ports import STARTED
-from headgate.dispatch.queue import Store
+from headgate.dispatch.queue import DispatchQueue, Store
 from headgate.dispatch.status import Status
-from headgate.errors import StoreError
+from headgate.errors import StoreError, StoreUnavailable
 from headgate.testing import eventually
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -213,3 +213,96 @@ async def test_a_statement_that_fails_leaves_its_connection_usable(store: Store,
                 await store.settle([after_success(claim)], now=T)
         connection.execute("ALTER TABLE elsewhere RENAME TO headgate_dispatch_audit")
     assert await store.settle([after_success(claim)], now=T) == [True]
+
+
+async def backends(url: str, condition: str) -> list[int]:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        cursor = await connection.execute(
+            f"SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
+        )
+        return [row[0] for row in await cursor.fetchall()]
+
+
+async def test_a_cancelled_statement_does_not_go_on_at_the_server(store: Store, postgres_url: str) -> None:
+    (claim,) = await claimed(store, "a")
+    async with await psycopg.AsyncConnection.connect(postgres_url) as blocker:
+        await blocker.execute("SELECT 1 FROM headgate_dispatch_queue FOR UPDATE")
+        for _ in range(3):
+            settling = asyncio.create_task(store.settle([after_success(claim)], now=T))
+            await eventually(lambda: backends(postgres_url, "wait_event_type = 'Lock'"))
+            settling.cancel()
+            await asyncio.wait([settling])
+            assert settling.cancelled()
+
+        async def nobody_waits() -> bool:
+            return not await backends(postgres_url, "wait_event_type = 'Lock'")
+
+        await eventually(nobody_waits)
+    found = await store.find("PAY", "a")
+    assert found is not None
+    assert found[0].status is Status.CLAIMED
+    assert await store.settle([after_success(claim)], now=T) == [True]
+
+
+async def test_connections_cut_while_idle_cost_one_failure_not_one_each(store: Store, postgres_url: str) -> None:
+    claims = await claimed(store, *"abcdefgh")
+    await asyncio.gather(*(store.touch([claim], now=T) for claim in claims))
+    idle = await backends(postgres_url, "state = 'idle' AND query NOT LIKE 'LISTEN%'")
+    assert len(idle) > 2
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        await connection.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) AS pid", (idle,))
+    failures = 0
+    for claim in claims:
+        try:
+            assert await store.touch([claim], now=T) == [True]
+        except StoreUnavailable:
+            failures += 1
+    assert failures <= 1
+
+
+async def test_first_settings_do_not_replace_what_an_operator_set_meanwhile(store: Store, postgres_url: str) -> None:
+    async with DispatchQueue(await queue_store(postgres_url)) as worker:
+        look = worker.store.config
+
+        async def look_and_dawdle(item_type: str) -> DispatchConfig | None:
+            found = await look(item_type)
+            if found is None:
+                await store.configure(DispatchConfig(item_type=item_type, enabled=False, batch_size=7))
+            return found
+
+        worker.store.config = look_and_dawdle  # type: ignore[method-assign]
+        defined = await worker.define(DispatchConfig(item_type="NEW"))
+    assert (defined.enabled, defined.batch_size) == (False, 7)
+
+
+async def test_an_item_given_back_is_claimed_again_though_later_ones_were_claimed(store: Store) -> None:
+    await store.enqueue([EnqueueRequest.of("PAY", name, {}) for name in "abcd"])
+    batch = await store.claim("PAY", 4, NOW)
+    assert await store.settle([released(batch.items[0].claim, "given back")]) == [True]
+    await store.enqueue([EnqueueRequest.of("PAY", "e", {})])
+    taken: list[str] = []
+
+    async def both_came() -> bool:
+        taken.extend(item.claim.item_id for item in (await store.claim("PAY", 4, NOW)).items)
+        return sorted(taken) == ["a", "e"]
+
+    await eventually(both_came)
+
+
+async def test_concurrent_claims_of_one_store_share_the_items(store: Store) -> None:
+    await store.enqueue([EnqueueRequest.of("PAY", f"{n:03}", {}) for n in range(100)])
+    batches = await asyncio.gather(*(store.claim("PAY", 7, NOW) for _ in range(20)))
+    while more := (await store.claim("PAY", 7, NOW)).items:
+        batches[0].items.extend(more)
+    taken = [item.claim.item_id for batch in batches for item in batch.items]
+    assert sorted(taken) == [f"{n:03}" for n in range(100)]
+
+
+async def test_who_queues_right_after_another_is_heard_of_too(store: Store, postgres_url: str) -> None:
+    """At most so many hints a second, but the last item of a burst must not wait for the next poll."""
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as listener:
+        await listener.execute(f"LISTEN {queue_postgres.CHANNEL}")
+        # All in one turn of the loop, so that only the first is due to be told of.
+        await asyncio.gather(*(store.enqueue([EnqueueRequest.of("PAY", name, {})]) for name in "abc"))
+        heard = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]
+    assert heard == ["PAY", "PAY"]

@@ -75,7 +75,7 @@ class QueueStore(Protocol):
 class QueueLedger(Protocol):
     """Keeps the queue; what operating it needs. The same object as the `QueueStore`."""
 
-    async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
+    async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
         """Makes `config` its item type's settings, effective from the next cycle on any node."""
         ...
 

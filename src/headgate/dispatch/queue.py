@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
@@ -29,7 +29,9 @@ from headgate.tracing import Kind, Origin, Span, Tracer
 from headgate.wiring import factory
 
 BULK = 5000
-"""Items a transaction, when very many are queued at once."""
+"""Items a transaction, when very many are queued at once, …"""
+BULK_CHARACTERS = 16_000_000
+"""… and of context: databases refuse messages of a gigabyte."""
 LONGEST_PAGE = 1000
 
 
@@ -165,12 +167,15 @@ class DispatchQueue:
         ]
         await self._check_known(checked_type(item_type))
         results: list[Enqueued] = []
-        for first in range(0, len(requests), BULK):
-            results += await self.store.enqueue(requests[first : first + BULK], within=connection)
+        for portion in _portions(requests):
+            results += await self.store.enqueue(portion, within=connection)
         return results
 
     async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[Enqueued]:
-        return await self.store.enqueue(requests)
+        results: list[Enqueued] = []
+        for portion in _portions(requests):
+            results += await self.store.enqueue(portion)
+        return results
 
     # -- settings ------------------------------------------------------------------------------------------------
 
@@ -187,7 +192,8 @@ class DispatchQueue:
         """Makes `config` an item type's first settings; a type that has settings keeps them."""
         existing = await self.store.config(config.item_type)
         if existing is None:
-            await self.store.configure(config)
+            await self.store.configure(config, replace=False)
+            existing = await self.store.config(config.item_type)
         self._known.add(config.item_type)
         return existing or config
 
@@ -315,3 +321,16 @@ def _readable(context: str | None) -> Any:
 
 
 __all__ = ["DispatchQueue", "ItemDetail", "Store", "checked_status", "enqueue_span"]
+
+
+def _portions(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:
+    """The requests in order, as many at once as a transaction should carry."""
+    first = characters = 0
+    for position, request in enumerate(requests):
+        size = len(request.context_json)
+        if position - first == BULK or (characters + size > BULK_CHARACTERS and position > first):
+            yield requests[first:position]
+            first, characters = position, 0
+        characters += size
+    if first < len(requests):
+        yield requests[first:]

@@ -164,7 +164,9 @@ class MemoryQueueStore:
 
     # -- operating -----------------------------------------------------------------------------------------------
 
-    async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
+    async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
+        if not replace and config.item_type in self._configs:
+            return
         self._configs[config.item_type] = config
         self._log(config.item_type, None, None, Action.CONFIGURED, None, None, config.summary(), self._now(now))
         self._bells[config.item_type].set()

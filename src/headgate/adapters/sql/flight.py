@@ -8,6 +8,7 @@ prepared once a connection; parameters and answers travel as text, so callers wr
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -24,6 +25,7 @@ Rows = list[tuple[bytes | None, ...]]
 
 _DONE = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK}
 _NOT_PREPARED = b"26000"
+CANCEL_SECONDS = 2.0
 _prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
 
 
@@ -46,16 +48,27 @@ BY_KEY = Statement(
 
 
 def awaited(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
-    """Awaits psycopg work on a connection's own driver connection, from plain code inside `run_sync`."""
-    adapted = connection.connection.dbapi_connection
-    assert adapted is not None
-    return cast(Any, adapted).run_async(work)
+    """Awaits psycopg work on a connection's own driver connection, from plain code inside `run_sync`.
+
+    A connection that the work had to close is not given back to the pool; if the server closed it, the others in the
+    pool are presumed dead, too, as SQLAlchemy does.
+    """
+    adapted = cast(Any, connection.connection.dbapi_connection)
+    try:
+        return adapted.run_async(work)
+    except BaseException as error:
+        if adapted.driver_connection.closed:
+            connection.invalidate()
+            if isinstance(error, StoreUnavailable):
+                connection.engine.dispose()
+        raise
 
 
 async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
     """Runs the statements in order and returns each one's rows. The first that fails raises; the rest are not run.
 
-    Cancelled in mid-air, the connection is closed: nobody could tell what it still has to say.
+    Cancelled in mid-air, the server is told so, and the connection is closed: nobody could tell what it still has to
+    say.
     """
     pgconn = raw.pgconn
     known = _prepared.setdefault(raw, set())
@@ -78,6 +91,9 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
         await raw.close()
         raise StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}") from broken
     except BaseException:
+        # The server would go on with it, and wait for locks, long after the connection is closed.
+        with contextlib.suppress(Exception):
+            await raw.cancel_safe(timeout=CANCEL_SECONDS)
         await raw.close()
         raise
     # A statement stays prepared even if the transaction it came with fails.

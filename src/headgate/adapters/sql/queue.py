@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -36,9 +36,24 @@ R = TypeVar("R")
 
 MOST_TRIES = 3
 SWEEP_SECONDS = 1.0
-"""A claim begins at the first due item, not where the last one ended, at least this often."""
+"""A claim begins at the first due item, not where the last one ended, at least this often, …"""
+SWEEP_PAUSE = 20
+"""… or, where that is slow, after so many times as long as it took: an index keeps entries of rows claimed long ago for
+whoever holds an old snapshot, and stepping over them must not become all a dispatcher does. So long may an item wait
+that is due earlier than what was claimed last: one given back, requeued, or queued within the look-ahead."""
 SOON = timedelta(seconds=5)
 """Items due later than this are no reason to wake a dispatcher."""
+
+
+class _Sweep(NamedTuple):
+    """When a claim last began at the first due item, how long it took, and where claims have come to since."""
+
+    at: float
+    seconds: float
+    position: Position
+
+
+NEVER = _Sweep(float("-inf"), 0.0, START)
 
 
 class SqlQueueStore:
@@ -48,7 +63,7 @@ class SqlQueueStore:
         self._database = database
         self._hints = Hints(database)
         self._postgres = database.dialect == "postgresql"
-        self._positions: dict[str, tuple[float, Position]] = {}
+        self._sweeps: dict[str, _Sweep] = {}
 
     # -- dispatching ---------------------------------------------------------------------------------------------
 
@@ -64,9 +79,12 @@ class SqlQueueStore:
             return []
         soon = datetime.now(UTC) + SOON
         wanted = {one.item_type for one in ordered if one.execute_at is None or one.execute_at <= soon}
-        new = await self._enqueue(ordered, within, now, wanted)
+        hints = self._hints.due(wanted) if within is None else sorted(wanted)
+        new = await self._enqueue(ordered, within, now, hints)
         if within is None:
             self._hints.ring(wanted)
+            if self._postgres:
+                self._hints.trail(wanted.difference(hints))
         results = []
         for request in requests:
             key = request.item_type, request.item_id
@@ -75,13 +93,12 @@ class SqlQueueStore:
         return results
 
     async def _enqueue(
-        self, requests: Sequence[EnqueueRequest], within: Any, now: datetime | None, wanted: set[str]
+        self, requests: Sequence[EnqueueRequest], within: Any, now: datetime | None, hints: Sequence[str]
     ) -> set[tuple[str, str]]:
         if not self._postgres:
             if within is not None:
                 return await _joined(self._database.dialect, within, queue_portable.enqueue, requests, now)
             return await self._retried(queue_portable.enqueue, requests, now)
-        hints = self._hints.due(wanted)
         if within is not None:
             return await _joined(self._database.dialect, within, queue_postgres.enqueue, requests, now, hints)
         return await self._database.once(queue_postgres.enqueue, requests, now, hints)
@@ -89,22 +106,23 @@ class SqlQueueStore:
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
         if not self._postgres:
             return await self._database.write(queue_portable.claim, item_type, limit, look_ahead, now)
-        swept, position = self._positions.get(item_type, (0.0, START))
-        if time.monotonic() - swept < SWEEP_SECONDS and now is None:
-            batch, end = await self._database.once(queue_postgres.claim, item_type, limit, look_ahead, now, position)
-            if len(batch.items) == limit:
-                self._positions[item_type] = swept, end
-                return batch
+        last = self._sweeps.get(item_type, NEVER)
+        pause = SWEEP_PAUSE * last.seconds
+        since = time.monotonic() - last.at
+        if now is None and since < max(pause, SWEEP_SECONDS):
+            batch, end = await self._database.once(
+                queue_postgres.claim, item_type, limit, look_ahead, now, last.position
+            )
             if batch.items:
-                # Whatever lies before the position is for the next claim, which looks everywhere.
-                self._positions.pop(item_type)
+                self._sweeps[item_type] = last._replace(position=end)
+            if batch.items or since < pause:
                 return batch
-        swept = time.monotonic()
+        began = time.monotonic()
         batch, end = await self._database.once(queue_postgres.claim, item_type, limit, look_ahead, now, START)
-        if len(batch.items) == limit:
-            self._positions[item_type] = swept, end
-        else:
-            self._positions.pop(item_type, None)
+        if now is None:
+            # If there was less than asked for, nothing that is due lies before where an earlier claim ended, either.
+            position = end if len(batch.items) == limit else max(end, last.position)
+            self._sweeps[item_type] = _Sweep(began, time.monotonic() - began, position)
         return batch
 
     async def stale(
@@ -137,8 +155,8 @@ class SqlQueueStore:
 
     # -- operating -----------------------------------------------------------------------------------------------
 
-    async def configure(self, config: DispatchConfig, *, now: datetime | None = None) -> None:
-        await self._retried(queue_ledger.configure, config, now)
+    async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
+        await self._retried(queue_ledger.configure, config, now, replace)
         await self._tell(config.item_type)
 
     async def change(
@@ -172,6 +190,7 @@ class SqlQueueStore:
             while after is not None:
                 some, after = await self._database.write(queue_ledger.redirect_dead, item_type, after, to, now)
                 count += some
+        self._sweeps.pop(item_type, None)
         await self._tell(item_type)
         return count
 

@@ -13,7 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.queue_postgres import CHANNEL
+from headgate.adapters.sql.queue_postgres import CHANNEL, ring
+from headgate.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class Hints:
         self._database = database
         self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._rung: dict[str, float] = {}
+        self._trailing: dict[str, asyncio.Task[None]] = {}
         self._listener: asyncio.Task[None] | None = None
 
     def due(self, item_types: Iterable[str]) -> list[str]:
@@ -38,6 +40,19 @@ class Hints:
         for name in due:
             self._rung[name] = now
         return due
+
+    def trail(self, item_types: Iterable[str]) -> None:
+        """Tells listeners elsewhere soon of types that were not due, whose items are committed by now."""
+        for name in item_types:
+            if name not in self._trailing:
+                self._trailing[name] = asyncio.create_task(self._tell_soon(name))
+
+    async def _tell_soon(self, item_type: str) -> None:
+        await asyncio.sleep(QUIET_SECONDS)
+        del self._trailing[item_type]
+        with contextlib.suppress(StoreError):
+            for name in self.due([item_type]):
+                await self._database.once(ring, name)
 
     def ring(self, item_types: Iterable[str]) -> None:
         """Wakes who waits in this process."""
@@ -54,6 +69,7 @@ class Hints:
         bell.clear()
 
     async def close(self) -> None:
+        await asyncio.gather(*self._trailing.values(), return_exceptions=True)
         if self._listener is not None:
             self._listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):

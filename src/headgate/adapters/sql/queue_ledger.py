@@ -42,13 +42,18 @@ def configs(connection: sa.Connection) -> list[DispatchConfig]:
     return [dispatch_config(row) for row in rows]
 
 
-def configure(connection: sa.Connection, config: DispatchConfig, now: datetime | None) -> None:
+def configure(connection: sa.Connection, config: DispatchConfig, now: datetime | None, replace: bool = True) -> None:
     moment = now or database_clock(connection)
     columns = config_columns(config)
-    changed = connection.execute(
-        sa.update(config_table).where(config_table.c.item_type == config.item_type).values(**columns, updated_at=moment)
-    )
-    if not changed.rowcount:
+    mine = config_table.c.item_type == config.item_type
+    if replace:
+        statement = sa.update(config_table).where(mine).values(**columns, updated_at=moment)
+        is_new = connection.execute(statement).rowcount == 0
+    else:
+        is_new = connection.execute(sa.select(config_table.c.item_type).where(mine)).first() is None
+        if not is_new:
+            return
+    if is_new:
         connection.execute(sa.insert(config_table).values(**columns, created_at=moment, updated_at=moment))
     write_audit(
         connection,

@@ -108,7 +108,7 @@ CLAIM = Statement(
         SELECT ctid FROM headgate_dispatch_queue
         WHERE item_type = $2 AND queue_status = 'READY'
             AND due_at <= (SELECT now FROM clock) + $3::bigint * interval '1 microsecond'
-            AND (due_at, item_id) > ($5::timestamptz, $6)
+            AND (due_at, item_id) > ('epoch'::timestamptz + $5::bigint * interval '1 microsecond', $6)
         ORDER BY due_at, item_id
         LIMIT $7::int
         FOR UPDATE SKIP LOCKED
@@ -126,7 +126,7 @@ CLAIM = Statement(
         SELECT item_type, item_id, $4, 'CLAIMED', 'READY', 'CLAIMED', now FROM claimed
     )
     SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
-        due_at, (extract(epoch FROM now) * 1000000)::bigint,
+        (extract(epoch FROM due_at) * 1000000)::bigint, (extract(epoch FROM now) * 1000000)::bigint,
         (SELECT context_json FROM headgate_dispatch_context AS x
          WHERE x.item_type = claimed.item_type AND x.item_id = claimed.item_id), traceparent
     FROM claimed ORDER BY claimed.due_at, item_id
@@ -135,13 +135,13 @@ CLAIM = Statement(
 
 
 class Position(NamedTuple):
-    """A place in the order of due items; the time is as the database wrote it."""
+    """A place in the order of due items."""
 
-    due_at: str
+    due_us: int
     item_id: str
 
 
-START = Position("1970-01-01 00:00:00+00", "")
+START = Position(0, "")
 
 
 def claim(
@@ -154,11 +154,9 @@ def claim(
 ) -> tuple[Batch, Position]:
     """The batch, and where it ended."""
     batch_id = batch_name()
-    rows = _flown(
-        connection,
-        CLAIM,
-        [_instant(now), item_type, str(look_ahead // MICROSECOND), batch_id, start.due_at, start.item_id, str(limit)],
-    )
+    ahead = str(look_ahead // MICROSECOND)
+    parameters = [_instant(now), item_type, ahead, batch_id, str(start.due_us), start.item_id, str(limit)]
+    rows = _flown(connection, CLAIM, parameters)
     if not rows:
         return Batch(batch_id, now or datetime.now(UTC), []), start
     items = [
@@ -173,7 +171,7 @@ def claim(
     ]
     last_id, *_, last_due, claimed_at, _, _ = rows[-1]
     return Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items), Position(
-        _text(last_due), _text(last_id)
+        int(last_due or 0), _text(last_id)
     )
 
 
