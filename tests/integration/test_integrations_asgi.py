@@ -141,3 +141,14 @@ async def test_a_key_is_asked_for_once_a_request_however_it_is_decided() -> None
         assert (await client.get("/a")).status_code == 429
     assert told == [f'"large";r={left};t=86400' for left in (4, 3, 2, 1, 0)]
     assert len(asked) == 6
+
+
+async def test_keys_that_a_cluster_keeps_apart_are_named_and_nothing_is_asked() -> None:
+    plans, nobody = [Plan("wide", FixedWindow(5, "P1D")), *PLANS], "redis+cluster://127.0.0.1:1"
+    rules = [PathRule("/*", "wide", key=everyone("a")), PathRule("/x", "small", key=everyone("b"))]
+    async with AsyncLimiter(nobody, plans=plans, on_error="open") as limiter:
+        app = httpx.ASGITransport(RateLimitMiddleware(greet, limiter, rules))
+        async with httpx.AsyncClient(transport=app, base_url="http://test") as client:
+            assert (await client.get("/y")).status_code == 200
+            with pytest.raises(ConfigurationError, match="'a' and 'b'"):
+                await client.get("/x")

@@ -13,6 +13,7 @@ from headgate.admission.plans import PlanBook
 from headgate.admission.ports import AdmissionObserver
 from headgate.admission.short_ways import ShortWay, short_ways
 from headgate.clock import Clock, SystemClock
+from headgate.errors import ConfigurationError
 
 
 class PlansInForce:
@@ -42,6 +43,16 @@ class PlansInForce:
     def plans(self) -> dict[str, Plan]:
         """The plans in force."""
         return dict(self._book.plans)
+
+    def require(self, plans: Iterable[str]) -> None:
+        """Refuses names no plan has, with a `ConfigurationError`, for whoever is set up to ask by them later.
+
+        Plans that come from a registry, or were not given yet, may still come: then every name is good.
+        """
+        if self._registry is None and (known := self._book.plans):
+            for name in plans:
+                if name not in known:
+                    raise ConfigurationError("plans", f"there is no plan {name!r}; the limiter has {', '.join(known)}")
 
     def rule(self, plan: str, key: str) -> Rule:
         """What holds for `key` under `plan` just now; `NotFound` if there is no such plan."""

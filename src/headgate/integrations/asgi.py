@@ -65,6 +65,7 @@ class RateLimitMiddleware:
         self._app = app
         self._gate = AsgiGate(limiter, partition_keys=partition_keys)
         self._rules = tuple(rules)
+        self._gate.require(rule.limit for rule in self._rules)
         self._principal = principal or user_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

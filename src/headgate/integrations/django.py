@@ -61,6 +61,7 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
     """Limits requests by the setting `HEADGATE_RULES`; all rules that match are one atomic decision."""
     rules = _rules()
     gate = _gate()
+    gate.require(rule.limit for rule in rules)
 
     def limits(request: HttpRequest) -> tuple[Limit, ...]:
         return tuple(rule.limit for rule in rules if rule.applies(request.method, request.path))

@@ -16,12 +16,12 @@ fields. The decorator runs after the endpoint's dependencies, so they may find t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, routing
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -73,7 +73,8 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 Finder = Callable[[Any], Found | Awaitable[Found]]
 
 LIMITS = "__headgate_limits__"
-"""Where a decorated endpoint keeps its limits, so that decorators stacked on it join one chain."""
+"""Where an endpoint or a dependency keeps its limits: for decorators stacked on it, and to be looked at when the
+application starts."""
 
 
 def install(
@@ -141,6 +142,7 @@ def limited(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 
         if undecided is not None and (refusal := await undecided) is not None:
             raise _Refused(refusal)
 
+    setattr(admitted, LIMITS, limits)
     return admitted
 
 
@@ -220,6 +222,8 @@ class _Limits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
+            if scope["type"] == "lifespan":
+                await self._start(scope["app"], receive, send)
             await self._app(scope, receive, send)
             return
         # Shared with whatever copies the scope further in, so that a principal found there is seen here.
@@ -230,6 +234,28 @@ class _Limits:
             await self._app(scope, receive, exchange.send)
         finally:
             _current.reset(token)
+
+    async def _start(self, app: FastAPI, receive: Receive, send: Send) -> None:
+        """Fails the application's start if a limit names a plan that the limiter does not have."""
+        try:
+            self._gate.require(limit for route in _routes(app.routes) for limit in _limits_of(route))
+        except ConfigurationError as error:
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            raise
+
+
+# Until 0.137 FastAPI copied the routes of an included router; since then it has them asked for like this.
+_routes: Callable[[Iterable[Any]], Iterable[Any]] = getattr(routing, "iter_route_contexts", iter)
+
+
+def _limits_of(route: Any) -> Iterator[Limit]:
+    yield from getattr(getattr(route, "endpoint", None), LIMITS, ())
+    waiting = [route.dependant] if hasattr(route, "dependant") else []
+    while waiting:
+        dependant = waiting.pop()
+        yield from getattr(dependant.call, LIMITS, ())
+        waiting += dependant.dependencies
 
 
 def _principal(request: HTTPConnection) -> Found:

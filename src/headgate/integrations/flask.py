@@ -68,7 +68,9 @@ def install(
     """
     if not isinstance(limiter, Limiter):
         raise ConfigurationError("limiter", f"Flask blocks while it waits, so it needs a Limiter, not {limiter!r}")
-    extension = _Extension(Gate(limiter, partition_keys=partition_keys), tuple(rules), principal or _remote_user)
+    gate = Gate(limiter, partition_keys=partition_keys)
+    extension = _Extension(gate, tuple(rules), principal or _remote_user)
+    gate.require(rule.limit for rule in extension.rules)
     app.extensions[NAME] = extension
     if extension.rules:
         app.before_request(extension.guard)

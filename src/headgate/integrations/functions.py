@@ -38,6 +38,7 @@ def rate_limit(
     A function that is not async needs a `Limiter`, an async one an `AsyncLimiter`.
     """
     names = [plans] if isinstance(plans, str) else list(plans)
+    limiter.require(names)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if iscoroutinefunction(function):

@@ -110,6 +110,11 @@ class Gate:
         that fetches one."""
         self._partition_keys = partition_keys
 
+    def require(self, limits: Iterable[Limit]) -> None:
+        """Refuses limits by plans that the limiter does not have, before the first request meets them."""
+        for limit in limits:
+            self._limiter.require(limit.plans)
+
     def admit(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
         """Decides a request where blocking is fine."""
         limiter = self._limiter

@@ -38,6 +38,7 @@ class LimitedTransport(httpx.BaseTransport):
     ) -> None:
         self._limiter = limiter
         self._courtesy = Courtesy(plans, key, cost, max_wait)
+        limiter.require(self._courtesy.plans)
         self._transport = transport or httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -78,6 +79,7 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
     ) -> None:
         self._limiter = limiter
         self._courtesy = Courtesy(plans, key, cost, max_wait)
+        limiter.require(self._courtesy.plans)
         self._transport = transport or httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

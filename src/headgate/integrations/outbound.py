@@ -34,7 +34,7 @@ class Courtesy:
     ) -> None:
         if max_wait < 0:
             raise ConfigurationError("max_wait", f"{max_wait} is below 0")
-        self._plans = [plans] if isinstance(plans, str) else list(plans)
+        self.plans = [plans] if isinstance(plans, str) else list(plans)
         self._key = key
         self._cost = cost
         self._max_wait = max_wait
@@ -48,7 +48,7 @@ class Courtesy:
             while pause := self._pause(host, deadline):
                 sleep(pause)
             left = deadline - self._monotonic()
-            decision = limiter.wait(self._key or host, self._plans, self._cost, timeout=max(left, 0.0))
+            decision = limiter.wait(self._key or host, self.plans, self._cost, timeout=max(left, 0.0))
             if not decision.allowed:
                 raise RateLimitExceeded(decision)
             # The server may have asked for a pause while we waited for our own limit.
@@ -64,7 +64,7 @@ class Courtesy:
             while pause := self._pause(host, deadline):
                 await sleep(pause)
             left = deadline - self._monotonic()
-            decision = await limiter.wait(self._key or host, self._plans, self._cost, timeout=max(left, 0.0))
+            decision = await limiter.wait(self._key or host, self.plans, self._cost, timeout=max(left, 0.0))
             if not decision.allowed:
                 raise RateLimitExceeded(decision)
             if not self._pause(host, deadline):

@@ -38,6 +38,7 @@ class LimitedAdapter(HTTPAdapter):
     ) -> None:
         self._limiter = limiter
         self._courtesy = Courtesy(plans, key, cost, max_wait)
+        limiter.require(self._courtesy.plans)
         super().__init__(**options)
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:

@@ -1,0 +1,129 @@
+"""A limit by a plan that does not exist is refused when the application is made, not on each of its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, Depends, FastAPI
+from flask import Flask
+
+from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
+from headgate.errors import ConfigurationError
+from headgate.integrations import asgi, fastapi, flask, functions, httpx, requests
+from headgate.integrations.gate import PathRule
+from tests.integration.sites import django_integration, override_settings
+
+PLANS = [Plan("gold", FixedWindow(1, "PT1H")), Plan("daily", FixedWindow(5, "P1D"))]
+KEY = asgi.everyone("all")
+
+
+class Registry:
+    refresh_every = None
+
+    def load(self) -> dict[str, Plan]:
+        return {plan.name: plan for plan in PLANS}
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError("nobody calls it")
+
+
+def django_middleware(limiter: Any, rules: list[PathRule]) -> None:
+    django_integration._gate.cache_clear()
+    try:
+        with override_settings(HEADGATE_LIMITER=limiter, HEADGATE_RULES=rules):
+            django_integration.RateLimitMiddleware(lambda request: None)
+    finally:
+        django_integration._gate.cache_clear()
+
+
+def rules(plan: str) -> list[PathRule]:
+    return [PathRule("/a", "gold", key=KEY), PathRule("/b", ["daily", plan], key=KEY)]
+
+
+MADE: dict[str, Callable[[Any, str], object]] = {
+    "asgi": lambda limiter, plan: asgi.RateLimitMiddleware(application, limiter, rules(plan)),
+    "flask": lambda limiter, plan: flask.install(Flask(__name__), limiter, rules(plan)),
+    "django": lambda limiter, plan: django_middleware(limiter, rules(plan)),
+    "functions": lambda limiter, plan: functions.rate_limit(limiter, iter(["gold", plan]), key="k"),
+    "httpx": httpx.LimitedTransport,
+    "async httpx": httpx.AsyncLimitedTransport,
+    "requests": requests.LimitedAdapter,
+}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_a_plan_nobody_has_is_refused(made: Callable[[Any, str], object]) -> None:
+    limiter = Limiter(plans=PLANS)
+    made(limiter, "daily")
+    with pytest.raises(ConfigurationError, match="there is no plan 'glod'; the limiter has gold, daily"):
+        made(limiter, "glod")
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+@pytest.mark.parametrize("limiter", [Limiter(plans=Registry()), Limiter()], ids=["registry", "none yet"])
+def test_a_plan_that_may_still_come_is_not(made: Callable[[Any, str], object], limiter: Limiter) -> None:
+    made(limiter, "glod")
+
+
+async def hello() -> str:
+    return "hello"
+
+
+def by_decorator(app: FastAPI, plan: str) -> None:
+    app.get("/")(fastapi.rate_limit("gold", key=KEY)(fastapi.rate_limit(plan, key=KEY)(hello)))
+
+
+def by_dependency(app: FastAPI, plan: str) -> None:
+    app.get("/", dependencies=[Depends(fastapi.limited(plan, key=KEY))])(hello)
+
+
+def by_router(app: FastAPI, plan: str) -> None:
+    router = APIRouter(dependencies=[Depends(fastapi.limited(plan, key=KEY))])
+    router.get("/")(hello)
+    app.include_router(router, prefix="/a")
+
+
+def by_web_socket(app: FastAPI, plan: str) -> None:
+    app.websocket("/ws", dependencies=[Depends(fastapi.limited(plan, key=KEY))])(hello)
+
+
+async def started(app: FastAPI) -> list[dict[str, Any]]:
+    """What an application tells the server that starts it."""
+    events = iter(["startup", "shutdown"])
+    told: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": f"lifespan.{next(events)}"}
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    try:
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
+    except ConfigurationError as error:
+        told.append({"raised": str(error)})
+    return told
+
+
+@pytest.mark.parametrize("limited", [by_decorator, by_dependency, by_router, by_web_socket])
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+async def test_fastapi_does_not_start_with_a_plan_nobody_has(limited: Any, kind: Any) -> None:
+    app = FastAPI()
+    fastapi.install(app, kind(plans=PLANS))
+    limited(app, "glod")
+    problem = "plans: there is no plan 'glod'; the limiter has gold, daily"
+    assert await started(app) == [{"type": "lifespan.startup.failed", "message": problem}, {"raised": problem}]
+
+
+@pytest.mark.parametrize("limited", [by_decorator, by_dependency, by_router, by_web_socket])
+async def test_fastapi_starts_with_plans_that_are_there(limited: Any) -> None:
+    app = FastAPI()
+    fastapi.install(app, AsyncLimiter(plans=PLANS))
+    limited(app, "daily")
+    assert [message["type"] for message in await started(app)] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
