@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import redis
 
+from headgate import FixedWindow, LeasePolicy, Limiter, Plan
 from tests.faults.limits_load import GOLD, Load, crowd, excess, redis_time_us, witnessed
 
 PROCESSES = 8
@@ -31,6 +34,32 @@ def test_many_processes_with_leases_stay_within_one_limit(redis_url: str) -> Non
         elapsed_us = redis_time_us(client) - begun_us
     assert admitted > GOLD.capacity
     assert admitted * 1_000_000 <= GOLD.capacity * 1_000_000 + GOLD.per_second * elapsed_us
+
+
+def test_forked_children_neither_spend_nor_give_back_what_their_parent_leased(redis_url: str) -> None:
+    plans, lease = [Plan("hour", FixedWindow(1000, "PT1H"), on_error="closed")], LeasePolicy(longest=60)
+    limiter = Limiter(redis_url, plans=plans, lease=lease, deadline=30)
+    admitted = sum(limiter.acquire("k", "hour").allowed for _ in range(140))
+    with Limiter(redis_url, plans=plans, deadline=30) as plain:
+        # The purse is full when the children get their copies of it.
+        assert 1000 - plain.peek("k", "hour").remaining > admitted + 50
+        for _ in range(4):
+            read, write = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    counted = sum(limiter.acquire("k", "hour").allowed for _ in range(50))
+                    limiter.close()
+                    os.write(write, str(counted).encode())
+                finally:
+                    os._exit(0)
+            os.close(write)
+            admitted += int(os.read(read, 100))
+            os.close(read)
+            os.waitpid(child, 0)
+        limiter.close()
+        assert admitted == 140 + 4 * 50
+        assert plain.peek("k", "hour").remaining == 1000 - admitted
 
 
 @pytest.mark.parametrize("extra", [1, 5])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 
 import pytest
 
-from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan
+from headgate import AsyncLimiter, BreakerPolicy, Decision, FixedWindow, LeasePolicy, Limiter, Plan
 from headgate.testing import RedisServer, eventually
 from headgate.testing.servers.redis_sentinel import RedisSentinel
 from tests.faults.limits_load import BREAKER
+from tests.faults.test_limits_outage import Watch
 
 THREADS = 20
 PLANS = [Plan("hour", FixedWindow(1000, "PT1H"))]
@@ -60,3 +62,47 @@ def test_threads_share_one_search_and_its_failure(own_redis: RedisServer, url: s
     assert {str(decision.reason) for decision in decisions} == {"FAIL_OPEN"}
     # One for the count itself; whoever began too late for the search underway may have begun another.
     assert connections() - before - 1 <= 3
+
+
+class Asked(Watch):
+    """Counts how often a limiter asked its store."""
+
+    def leased(self, plan: str, tokens: int) -> None:
+        pass
+
+
+PATIENT = BreakerPolicy(failures=1000)
+"""Never opens here: the breaker is not what keeps callers from waiting one after another."""
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first use", "leased before"])
+def test_threads_that_wait_for_a_lease_share_its_failure(own_redis: RedisServer, known: bool) -> None:
+    watch = Asked()
+    with Limiter(
+        own_redis.url, plans=PLANS, deadline=1, breaker=PATIENT, lease=LeasePolicy(), observer=watch
+    ) as limiter:
+        if known:
+            assert not limiter.acquire("k", "hour").degraded
+        own_redis.pause()
+        before = watch.asked
+        decisions = together(lambda: limiter.acquire("k", "hour"))
+        assert {str(decision.reason) for decision in decisions} == {"FAIL_OPEN"}
+        # Whoever began too late to wait for the first may have asked, too.
+        assert 1 <= watch.asked - before <= 3
+        own_redis.resume()
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["first use", "leased before"])
+async def test_tasks_that_wait_for_a_lease_share_its_failure(own_redis: RedisServer, known: bool) -> None:
+    watch = Asked()
+    async with AsyncLimiter(
+        own_redis.url, plans=PLANS, deadline=1, breaker=PATIENT, lease=LeasePolicy(), observer=watch
+    ) as limiter:
+        if known:
+            assert not (await limiter.acquire("k", "hour")).degraded
+        own_redis.pause()
+        before = watch.asked
+        decisions = await asyncio.gather(*(limiter.acquire("k", "hour") for _ in range(THREADS)))
+        assert {str(decision.reason) for decision in decisions} == {"FAIL_OPEN"}
+        assert watch.asked - before == 1
+        own_redis.resume()

@@ -293,11 +293,29 @@ class AsyncLimiter(PlansInForce):
         decision = purse.spend(cost, self._clock.monotonic_us())
         if decision is not None:
             return decision
+        asked = purse.asked
         async with purse.lock:
-            decision = purse.spend(cost, self._clock.monotonic_us())
+            # What somebody was told by the store meanwhile goes for all who waited: a deadline for all, not for each.
+            waited = purse.asked != asked
+            decision = purse.spend(cost, self._clock.monotonic_us(), waited)
             if decision is not None:
                 return decision
-            await self._give_back(purse)
+            if not (waited and purse.failed):
+                decision = await self._fill(purse, cost)
+        stale = purses.filled(purse, self._clock.monotonic_us())
+        if decision is None:
+            # Only what was asked for: a lease of the fallback's tokens would be lost.
+            return await self._instead(chain)
+        if stale is not None:
+            async with stale.lock:
+                await self._give_back(stale, everything=True)
+        return decision
+
+    async def _fill(self, purse: Purse, cost: int) -> Decision | None:
+        """The store's decision on `cost`, more than that put into the purse if it can be had; `None` if the store can't
+        be asked."""
+        decision = None
+        if await self._give_back(purse):
             now_us = self._clock.monotonic_us()
             amount = purse.wish(cost, now_us)
             while True:
@@ -305,26 +323,23 @@ class AsyncLimiter(PlansInForce):
                 if decision is None or decision.allowed or amount == cost:
                     break
                 amount = less(decision, amount, cost)
-            if decision is None:
-                # Only what was asked for: a lease of the fallback's tokens would be lost.
-                decision = await self._instead(chain)
-            else:
-                if decision.allowed and amount > cost:
-                    self._outage.leased(decision.plan, amount)
-                decision = purse.took(amount, cost, decision, now_us)
-        stale = purses.filled(purse, now_us)
-        if stale is not None:
-            async with stale.lock:
-                await self._give_back(stale, everything=True)
-        return decision
+        if decision is None:
+            purse.missed()
+            return None
+        if decision.allowed and amount > cost:
+            self._outage.leased(decision.plan, amount)
+        return purse.took(amount, cost, decision, now_us)
 
-    async def _give_back(self, purse: Purse, *, everything: bool = False) -> None:
+    async def _give_back(self, purse: Purse, *, everything: bool = False) -> bool:
+        """Gives back what a purse may not keep; false if the store can't be asked."""
         tokens = purse.leftover(self._clock.monotonic_us(), everything=everything)
         if tokens:
             try:
                 await self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))
             except StoreError as error:
                 log.info("%d leased tokens could not be given back, they stay spent: %s", tokens, error)
+                return not isinstance(error, StoreUnavailable)
+        return True
 
     async def _maybe_refresh(self) -> None:
         due = self._refresh_at_us

@@ -8,19 +8,34 @@ each process. A window's tokens are never spent, nor given back, after that wind
 so they are never leased; nor are shadows.
 
 How many to take adapts: twice as many when a lease was spent within half its time, half as many when most was left.
+
+A forked child starts with empty purses: the tokens in them are the parent's.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 from headgate.admission.gate import Gate
-from headgate.admission.model import Charge, Decision, FixedWindow, Reason, Rule, SlidingLog, SlidingWindow
+from headgate.admission.model import (
+    Charge,
+    Decision,
+    FixedWindow,
+    Reason,
+    Rule,
+    SlidingLog,
+    SlidingWindow,
+    Spec,
+    TokenBucket,
+)
 from headgate.clock import Clock, SystemClock
 from headgate.errors import ConfigurationError
 
@@ -60,14 +75,15 @@ class Purse:
     """The tokens taken for one chain and not yet spent. Touch it only while holding its lock."""
 
     __slots__ = (
-        "_ceiling", "_denial", "_denied_at_us", "_longest_us", "_size", "_taken_us", "chain", "last",
-        "lock", "name", "reset_at_us", "return_until_us", "rule", "tokens", "until_us",
+        "_ceiling", "_denial", "_denied_at_us", "_longest_us", "_size", "_taken_us", "asked", "chain", "failed", "last",
+        "lock", "name", "reset_at_us", "return_until_us", "rule", "token_us", "tokens", "until_us",
     )  # fmt: skip
 
     def __init__(self, name: tuple[str, ...], chain: Sequence[Charge], policy: LeasePolicy, lock: Any) -> None:
         self.name = name
         self.chain = [charge._replace(cost=1) for charge in chain]
-        self.rule = chain[0].rule
+        self.rule: Rule | None = chain[0].rule
+        """Whose short way leads here; `None` while the store is being asked, when that way would be a long wait."""
         self.lock = lock
         self.tokens = 0
         self.last = Decision(True, 0, 0, 0, 0, chain[0].rule.plan)
@@ -82,23 +98,50 @@ class Purse:
         self.until_us = 0
         """Until when tokens may be spent here."""
         self.reset_at_us = 0
+        """When all will be free again, if the tokens here are spent."""
+        self.token_us = 0
+        """How much sooner that is for each token that is not."""
+        self.asked = 0
+        """How often the store was asked for tokens."""
+        self.failed = False
+        """Whether it could not be, the last time."""
         self._denial: tuple[int, Decision] | None = None
         self._denied_at_us = 0
 
-    def spend(self, cost: int, now_us: int) -> Decision | None:
-        """A decision from what is here; `None` if the store must be asked."""
+    def spend(self, cost: int, now_us: int, waited: bool = False) -> Decision | None:
+        """A decision from what is here; `None` if the store must be asked. Who `waited` while it was asked hears
+        the denial that came of it, however long that took."""
         last = self.last
         if self.tokens >= cost and now_us < self.until_us:
             self.tokens -= cost
-            reset, left = max(self.reset_at_us - now_us, 0), last.remaining + self.tokens
-            return Decision(True, left, last.limit, 0, reset, last.plan)
+            return Decision(True, last.remaining + self.tokens, last.limit, 0, self._reset_after_us(now_us), last.plan)
         denied = self._denial
         if denied is not None:
             denied_cost, denial = denied
             passed = now_us - self._denied_at_us
-            if cost >= denied_cost and passed < min(denial.retry_after_us, DENIED_US):
-                return denial._replace(retry_after_us=denial.retry_after_us - passed)
+            if cost >= denied_cost:
+                if waited and not self.failed:
+                    return denial
+                if passed < min(denial.retry_after_us, DENIED_US):
+                    return denial._replace(retry_after_us=denial.retry_after_us - passed)
         return None
+
+    def _reset_after_us(self, now_us: int) -> int:
+        return max(self.reset_at_us - self.tokens * self.token_us - now_us, 0)
+
+    @contextmanager
+    def being_filled(self) -> Iterator[None]:
+        """Closes the short way as long as it lasts."""
+        rule, self.rule = self.rule, None
+        try:
+            yield
+        finally:
+            self.rule = rule
+
+    def missed(self) -> None:
+        """The store could not be asked: who waited meanwhile need not try as well."""
+        self.asked += 1
+        self.failed = True
 
     def forget_denial(self) -> None:
         """Lets the next call ask the store; this alone needs no lock."""
@@ -132,6 +175,8 @@ class Purse:
     def took(self, amount: int, cost: int, decision: Decision, now_us: int) -> Decision:
         """Puts what the store gave into the purse, less `cost`, and answers the caller. `now_us` is from before the
         store was asked, so that every end computed from it comes early rather than late."""
+        self.asked += 1
+        self.failed = False
         if not decision.allowed:
             self._size = max(self._size // 2, 1)
             self._denial, self._denied_at_us = (cost, decision), now_us
@@ -154,7 +199,19 @@ class Purse:
         self.last = decision
         self.reset_at_us = now_us + decision.reset_after_us
         self.tokens += amount - cost
-        return decision._replace(remaining=decision.remaining + self.tokens)
+        tokens, self.token_us = self.tokens, 0
+        states = []
+        for charge, state in zip(self.chain, decision.states, strict=True):
+            token_us = _token_us(charge.rule.spec)
+            if state.plan == decision.plan:
+                self.token_us = token_us
+            reset_us = max(state.reset_after_us - tokens * token_us, 0)
+            states.append(state._replace(remaining=state.remaining + tokens, reset_after_us=reset_us))
+        return decision._replace(
+            remaining=decision.remaining + tokens,
+            reset_after_us=self._reset_after_us(now_us),
+            chain=tuple(states) if decision.chain else (),
+        )
 
 
 class Purses:
@@ -166,6 +223,13 @@ class Purses:
         self._lock = threading.Lock()
         self._purses: OrderedDict[tuple[str, ...], Purse] = OrderedDict()
         self._retired: list[Purse] = []
+        _ALL.add(self)
+
+    def start_afresh(self) -> None:
+        """Forgets everything, for a forked child. The lock may have been held by a thread that is not here."""
+        self._lock = threading.Lock()
+        self._retired.clear()
+        self._purses.clear()
 
     @staticmethod
     def suits(chain: Sequence[Charge]) -> bool:
@@ -252,7 +316,7 @@ class Purses:
                 last = purse.last
             finally:
                 lock.leave(None)
-            reset = purse.reset_at_us - now_us
+            reset = purse.reset_at_us - left * purse.token_us - now_us
             if reset < 0:
                 reset = 0
             return _new(Decision, (True, last.remaining + left, last.limit, 0, reset, plan, _OK, False, ()))
@@ -263,6 +327,23 @@ class Purses:
             return None if purse is None or purse.rule is not rule else purse.spend(1, tell_us())
 
         return spend_one if self._new_lock is Gate else spend_one_on_a_loop
+
+
+def _token_us(spec: Spec) -> int:
+    """How much sooner a plan is as new for each token not spent; rounded down, rather late than early."""
+    return spec.unit // spec.gain if isinstance(spec, TokenBucket) else 0
+
+
+_ALL: WeakSet[Purses] = WeakSet()
+
+
+def _start_all_afresh() -> None:
+    for purses in _ALL:
+        purses.start_afresh()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_all_afresh)
 
 
 def _grew(before: Charge, after: Charge) -> bool:

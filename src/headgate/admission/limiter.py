@@ -274,11 +274,30 @@ class Limiter(PlansInForce):
 
     def _lease(self, chain: list[Charge], purses: Purses) -> Decision:
         purse, cost = purses.find(chain), chain[0].cost
+        asked = purse.asked
         with purse.lock:
-            decision = purse.spend(cost, self._clock.monotonic_us())
+            # What somebody was told by the store meanwhile goes for all who waited: a deadline for all, not for each.
+            waited = purse.asked != asked
+            decision = purse.spend(cost, self._clock.monotonic_us(), waited)
             if decision is not None:
                 return decision
-            self._give_back(purse)
+            if not (waited and purse.failed):
+                with purse.being_filled():
+                    decision = self._fill(purse, cost)
+        stale = purses.filled(purse, self._clock.monotonic_us())
+        if decision is None:
+            # Only what was asked for: a lease of the fallback's tokens would be lost.
+            return self._instead(chain)
+        if stale is not None:
+            with stale.lock:
+                self._give_back(stale, everything=True)
+        return decision
+
+    def _fill(self, purse: Purse, cost: int) -> Decision | None:
+        """The store's decision on `cost`, more than that put into the purse if it can be had; `None` if the store can't
+        be asked."""
+        decision = None
+        if self._give_back(purse):
             now_us = self._clock.monotonic_us()
             amount = purse.wish(cost, now_us)
             while True:
@@ -286,26 +305,23 @@ class Limiter(PlansInForce):
                 if decision is None or decision.allowed or amount == cost:
                     break
                 amount = less(decision, amount, cost)
-            if decision is None:
-                # Only what was asked for: a lease of the fallback's tokens would be lost.
-                decision = self._instead(chain)
-            else:
-                if decision.allowed and amount > cost:
-                    self._outage.leased(decision.plan, amount)
-                decision = purse.took(amount, cost, decision, now_us)
-        stale = purses.filled(purse, now_us)
-        if stale is not None:
-            with stale.lock:
-                self._give_back(stale, everything=True)
-        return decision
+        if decision is None:
+            purse.missed()
+            return None
+        if decision.allowed and amount > cost:
+            self._outage.leased(decision.plan, amount)
+        return purse.took(amount, cost, decision, now_us)
 
-    def _give_back(self, purse: Purse, *, everything: bool = False) -> None:
+    def _give_back(self, purse: Purse, *, everything: bool = False) -> bool:
+        """Gives back what a purse may not keep; false if the store can't be asked."""
         tokens = purse.leftover(self._clock.monotonic_us(), everything=everything)
         if tokens:
             try:
                 self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))
             except StoreError as error:
                 log.info("%d leased tokens could not be given back, they stay spent: %s", tokens, error)
+                return not isinstance(error, StoreUnavailable)
+        return True
 
     def _maybe_refresh(self) -> None:
         due = self._refresh_at_us

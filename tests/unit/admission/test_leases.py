@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -24,6 +25,24 @@ async def test_most_decisions_are_made_without_the_store(world: World) -> None:
     assert world.watcher.leases == sorted(world.watcher.leases)
     assert max(world.watcher.leases) <= 1000
     assert len(world.watcher.decisions) == 5000
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [TokenBucket(1000, 10), FixedWindow(1000, "PT1M"), SlidingWindow(1000, "PT1M")],
+    ids=lambda spec: type(spec).__name__,
+)
+async def test_a_lease_tells_what_is_left_and_when_all_is_free_as_if_there_were_none(world: World, spec: Any) -> None:
+    plans = [Plan("p", spec), Plan("wide", TokenBucket(2000, 5))]
+    leasing = world.limiter(plans=plans, lease=LEASE)
+    plain = world.limiter(plans=plans)
+    for asked in ["p"], ["p", "wide"]:
+        for _ in range(80):
+            world.clock.advance(us=100)  # too little for another token
+            told, truth = await leasing.acquire("leasing", asked), await plain.acquire("plain", asked)
+            assert told[:6] == truth[:6]
+            assert told.chain in ((), truth.chain)
+        await leasing.close()
 
 
 async def test_what_is_left_is_given_back_on_close(world: World) -> None:
@@ -87,6 +106,25 @@ async def test_a_denial_tells_the_exact_wait_and_is_remembered_shortly(world: Wo
     assert len(world.store.calls) == calls
     world.clock.advance(us=995_000)
     assert (await limiter.acquire("u", "p")).allowed
+
+
+async def test_who_waits_while_the_store_is_slow_to_deny_hears_that_denial() -> None:
+    world = World("async")
+    answers = asyncio.Event()
+    answers.set()
+    world.async_store._answer = answers.wait  # type: ignore[method-assign, assignment]
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(1, "PT1M"))], lease=LEASE)
+    assert (await limiter.acquire("u", "p")).allowed
+    answers.clear()
+    before = len(world.store.calls)
+    callers = [asyncio.create_task(limiter.acquire("u", "p")) for _ in range(10)]
+    await asyncio.sleep(0)
+    world.clock.advance(1)
+    answers.set()
+    told = await asyncio.gather(*callers)
+    assert [decision.allowed for decision in told] == [False] * 10
+    assert {decision.retry_after for decision in told} == {59}
+    assert len(world.store.calls) - before == 1
 
 
 async def test_a_denial_of_much_says_nothing_about_little(world: World) -> None:
