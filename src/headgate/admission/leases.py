@@ -76,7 +76,8 @@ class Purse:
 
     __slots__ = (
         "_ceiling", "_denial", "_denied_at_us", "_longest_us", "_size", "_taken_us", "asked", "chain", "failed", "last",
-        "lock", "name", "reset_at_us", "return_until_us", "rule", "token_us", "tokens", "until_us",
+        "lock", "name", "reset_at_us", "return_until_us", "rule", "rules", "token_us", "tokens",
+        "until_us",
     )  # fmt: skip
 
     def __init__(self, name: tuple[str, ...], chain: Sequence[Charge], policy: LeasePolicy, lock: Any) -> None:
@@ -84,6 +85,8 @@ class Purse:
         self.chain = [charge._replace(cost=1) for charge in chain]
         self.rule: Rule | None = chain[0].rule
         """Whose short way leads here; `None` while the store is being asked, when that way would be a long wait."""
+        self.rules = tuple(charge.rule for charge in chain)
+        """Under which its tokens are taken; the chain's, by which they go back, may have grown since."""
         self.lock = lock
         self.tokens = 0
         self.last = Decision(True, 0, 0, 0, 0, chain[0].rule.plan)
@@ -107,6 +110,10 @@ class Purse:
         """Whether it could not be, the last time."""
         self._denial: tuple[int, Decision] | None = None
         self._denied_at_us = 0
+
+    def serves(self, chain: Sequence[Charge]) -> bool:
+        """Whether its tokens were taken under the plans of `chain`, as they are now."""
+        return all(rule is charge.rule for rule, charge in zip(self.rules, chain, strict=True))
 
     def spend(self, cost: int, now_us: int, waited: bool = False) -> Decision | None:
         """A decision from what is here; `None` if the store must be asked. Who `waited` while it was asked hears
@@ -244,15 +251,18 @@ class Purses:
         """The purse of a chain; a new one if its plans have changed."""
         name = tuple(part for charge in chain for part in (charge.key, charge.rule.plan))
         purse = self._purses.get(name)
-        if purse is not None and all(mine.rule is charge.rule for mine, charge in zip(purse.chain, chain, strict=True)):
+        if purse is not None and purse.serves(chain):
             return purse
         with self._lock:
+            before = self._purses.get(name)
+            if before is not None and before.serves(chain):
+                return before
+            purse = self._purses[name] = Purse(name, chain, self._policy, self._new_lock())
             # What is left under plans that only grew goes back, by their new arithmetic. Else it stays spent: it could
             # make room that nobody left, or undo the state of another algorithm.
-            if purse is not None and all(map(_grew, purse.chain, chain)):
-                purse.chain = [charge._replace(cost=1) for charge in chain]
-                self._retired.append(purse)
-            purse = self._purses[name] = Purse(name, chain, self._policy, self._new_lock())
+            if before is not None and all(map(_grew, before.chain, chain)):
+                before.chain = [charge._replace(cost=1) for charge in chain]
+                self._retired.append(before)
             return purse
 
     def filled(self, purse: Purse, now_us: int) -> Purse | None:
