@@ -32,3 +32,12 @@ class SystemClock:
 
     def monotonic_us(self) -> int:
         return time.monotonic_ns() // 1000
+
+
+_SINCE_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def uptime() -> float:
+    """Seconds since some fixed point; never goes back, and counts on while the host is suspended, where it can tell.
+    For how long others have not heard of this process."""
+    return time.monotonic() if _SINCE_BOOT is None else time.clock_gettime(_SINCE_BOOT)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from headgate.clock import uptime
 from headgate.dispatch import journal
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_silence, after_start, start_delay, unrunnable
@@ -175,10 +176,11 @@ class DispatchCycle:
 
     async def claim(self, config: DispatchConfig, limit: int, *, now: datetime | None = None) -> Batch:
         """Claims what is due, with its contexts."""
+        asked = uptime()
         batch = await self._store.claim(config.item_type, limit, config.look_ahead, now=now)
         if batch.items:
             self._observer.claimed(config.item_type, len(batch.items))
-        return batch
+        return batch._replace(asked=asked)
 
     async def start(self, config: DispatchConfig, batch: Batch) -> list[Change]:
         """Starts the whole batch concurrently and says what follows; an item whose context is unreadable is sorted
@@ -191,7 +193,7 @@ class DispatchCycle:
                 changes.append(unrunnable(item.claim, problem or "its context is missing", batch.batch_id))
                 continue
             delay = start_delay(item, config, batch.claimed_at, self._uniform)
-            requests.append(StartRequest(item.claim, config, item.context_json, delay, item.traceparent))
+            requests.append(StartRequest(item.claim, config, item.context_json, delay, item.traceparent, batch.asked))
         if requests:
             if self._tracer is None:
                 outcomes = await self._started(requests)

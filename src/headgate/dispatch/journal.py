@@ -22,6 +22,20 @@ def log_recovery(item_type: str, items: int) -> None:
     log.warning("%d stale claims of %s were given back", items, item_type, extra={"item_type": item_type})
 
 
+def log_not_begun(item_type: str, item_id: str) -> None:
+    told = {"item_type": item_type, "item_id": item_id}
+    log.warning("%s %s was not begun: its claim was lost meanwhile", item_type, item_id, extra=told)
+
+
+def log_no_plan(item_type: str, plan: str) -> None:
+    log.error(
+        "No item of %s begins: there is no admission plan %r. Create it, or change the item type's admissionPlan",
+        item_type,
+        plan,
+        extra={"item_type": item_type},
+    )
+
+
 def log_trouble(written: Iterable[Change]) -> None:
     """A line for each item that failed, and for each that is dead."""
     for change in written:

@@ -106,6 +106,8 @@ class Batch(NamedTuple):
     batch_id: str
     claimed_at: datetime
     items: list[ClaimedItem]
+    asked: float | None = None
+    """When this process asked for them, by `uptime`; set by the cycle."""
 
 
 class Action(StrEnum):

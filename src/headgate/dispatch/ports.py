@@ -130,6 +130,9 @@ class StartRequest(NamedTuple):
     start_delay: timedelta
     traceparent: str | None = None
     """What the execution is part of, if it is traced."""
+    asked: float | None = None
+    """When this process asked for the claim, by `uptime`: nobody else takes it for dead sooner than `stale_after` from
+    then. None for just now."""
 
     @property
     def execution_id(self) -> str:
@@ -224,7 +227,8 @@ class Outcomes(Protocol):
         ...
 
     async def enabled(self, item_type: str) -> bool:
-        """Whether executions of this type may begin, by the kill switch; at most a second old."""
+        """Whether executions of this type may begin, by the kill switch; at most half an interval or a second old.
+        While the store can't be asked its last word stands for some seconds; then `StoreError`, and none may begin."""
         ...
 
 

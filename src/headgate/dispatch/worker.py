@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 SLOWEST = 60.0
 """The longest pause, in seconds, of a dispatcher whose engine or store is in trouble."""
 CROWDED_PAUSE = 0.005
+LONGEST_CROWDED = 5.0
 
 
 class DispatchWorker:
@@ -78,7 +79,7 @@ class DispatchWorker:
     async def _wait_for_room(self, report: CycleReport) -> None:
         """Until the engine has room for a fair part of a batch, or a cycle is due anyway for its other steps."""
         loop = asyncio.get_running_loop()
-        deadline, pause = loop.time() + report.interval, CROWDED_PAUSE
+        deadline, pause = loop.time() + min(report.interval, LONGEST_CROWDED), CROWDED_PAUSE
         wanted = max(1, report.batch_size // 4)
         while not self._stopping.is_set() and loop.time() < deadline:
             room = self._engine.room(report.item_type)

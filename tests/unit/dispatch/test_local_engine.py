@@ -3,104 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import released
-from headgate.dispatch.model import Change, Claim, EnqueueRequest
+from headgate.dispatch.model import Claim, EnqueueRequest
 from headgate.dispatch.ports import Start, StartRequest
-from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
-
-NO_DELAY = timedelta(0)
-
-
-class FlakyStore(MemoryQueueStore):
-    """Fails to settle as often as told, hangs while told to."""
-
-    failures = 0
-    before_settling: Callable[[], Awaitable[Any]] | None = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.answering = asyncio.Event()
-        self.answering.set()
-
-    async def config(self, item_type: str) -> DispatchConfig | None:
-        await self.answering.wait()
-        return await super().config(item_type)
-
-    async def settle(self, changes: Sequence[Change], **options: Any) -> list[bool]:
-        if self.failures:
-            self.failures -= 1
-            raise StoreUnavailable("gone")
-        if self.before_settling is not None:
-            before, self.before_settling = self.before_settling, None
-            await before()
-        return await super().settle(changes, **options)
-
-    async def settle_now(self, changes: Sequence[Change]) -> list[bool]:
-        return await super().settle(changes)
-
-
-class Turnstile:
-    """A guard that admits when told."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
-        self.gate = asyncio.Semaphore(0)
-
-    async def admit(self, plan: str, key: str) -> None:
-        self.asked.append((plan, key))
-        await self.gate.acquire()
-
-
-class Bench:
-    def __init__(self, **options: Any) -> None:
-        self.store = FlakyStore()
-        self.began: list[str] = []
-        self.gate = asyncio.Event()
-        self.registry = Registry()
-        self.registry.register("WORK", self._execute)
-        self.engine = LocalEngine(self.registry, OutcomeReporter(self.store), **options)
-
-    async def _execute(self, item_id: str, context: Any) -> None:
-        self.began.append(item_id)
-        await self.gate.wait()
-
-    async def start(self, *item_ids: str, delay: timedelta = NO_DELAY, **settings: Any) -> list[Claim]:
-        config = (await self.configure()).changed(settings)
-        await self.store.configure(config)
-        await self.store.enqueue([EnqueueRequest.of("WORK", item_id, {}) for item_id in item_ids])
-        batch = await self.store.claim("WORK", len(item_ids), NO_DELAY)
-        requests = [StartRequest(item.claim, config, "{}", delay) for item in batch.items]
-        assert {outcome.start for outcome in await self.engine.start(requests)} == {Start.STARTED}
-        return [item.claim for item in batch.items]
-
-    async def configure(self) -> DispatchConfig:
-        return await self.store.config("WORK") or DispatchConfig(item_type="WORK", retry_backoff_secs=0)
-
-    async def status(self, item_id: str) -> Status:
-        found = await self.store.find("WORK", item_id)
-        assert found is not None
-        return found[0].status
-
-    async def seen_at(self, item_id: str) -> datetime | None:
-        found = await self.store.find("WORK", item_id)
-        assert found is not None
-        return found[0].seen_at
-
-    async def depth(self) -> dict[Status, int]:
-        return dict((await self.store.stats("WORK")).depth)
+from tests.unit.dispatch.local_bench import NO_DELAY, Bench, Turnstile
 
 
 async def test_no_more_run_at_once_than_allowed_and_the_rest_follows() -> None:
@@ -313,4 +228,152 @@ async def test_any_exception_is_a_failure_with_a_readable_error(error: Exception
         return found is not None and type(error).__name__ in str(found[0].last_error)
 
     await eventually(failed)
+    await bench.engine.close()
+
+
+# -- claims that come while the answer to the last run's report is under way ------------------------------------------
+
+
+async def test_a_failure_that_is_claimed_before_its_answer_arrives_runs_again() -> None:
+    bench = Bench()
+    bench.errors.append(RuntimeError("first time"))
+    bench.gate.set()
+    started: list[Start] = []
+
+    async def claimed_again() -> None:
+        started.append(await bench.again("a"))
+
+    bench.store.after_settling = claimed_again
+    await bench.start("a")
+    await eventually(bench.is_completed)
+    assert (started, bench.began) == ([Start.STARTED], ["a", "a"])
+    await eventually(lambda: bench.engine.room("WORK") == 2000)
+    await bench.engine.close()
+
+
+async def test_a_failure_whose_answer_was_lost_counts_once() -> None:
+    bench = Bench()
+    bench.errors += [RuntimeError("once"), RuntimeError("twice")]
+    bench.gate.set()
+
+    async def claimed_again_and_gone() -> None:
+        await bench.again("a")
+        raise StoreUnavailable("the answer was lost")
+
+    bench.store.after_settling = claimed_again_and_gone
+    await bench.start("a", max_dispatch_retries=3)
+
+    async def failed_twice() -> bool:
+        return (await bench.item("a")).retry_count == 2
+
+    await eventually(failed_twice)
+    assert (await bench.status("a"), bench.began) == (Status.READY, ["a", "a"])
+    await bench.again("a")
+    await eventually(bench.is_completed)
+    assert bench.began == ["a"] * 3
+    await bench.engine.close()
+
+
+async def test_a_release_that_is_claimed_before_its_answer_arrives_runs() -> None:
+    bench = Bench()
+    bench.gate.set()
+
+    async def switched_on_and_claimed() -> None:
+        await bench.switch(True)
+        await bench.again("a")
+
+    bench.store.after_settling = switched_on_and_claimed
+    await bench.start("a", enabled=False, dispatch_interval_secs=0.01)
+
+    async def run_to_its_end() -> bool:
+        if await bench.status("a") is Status.READY:  # it was still remembered as off
+            await bench.again("a")
+        return await bench.is_completed()
+
+    await eventually(run_to_its_end)
+    assert bench.began == ["a"]
+    await bench.engine.close()
+
+
+async def test_the_same_claim_started_twice_runs_once_even_while_its_failure_is_told() -> None:
+    bench = Bench()
+    bench.errors.append(RuntimeError("no"))
+    bench.gate.set()
+    outcomes: list[Start] = []
+
+    async def started_twice() -> None:
+        request = StartRequest(Claim("WORK", "a", 1, 0), await bench.configure(), "{}", NO_DELAY)
+        outcomes.extend(outcome.start for outcome in await bench.engine.start([request]))
+
+    bench.store.before_settling = started_twice
+    (claim,) = await bench.start("a")
+
+    async def over() -> bool:
+        return not await bench.goes_on(claim)
+
+    await eventually(over)
+    assert (outcomes, bench.began) == ([Start.ALREADY_STARTED], ["a"])
+    await bench.engine.close()
+
+
+async def test_an_older_claim_takes_no_run_over() -> None:
+    bench = Bench()
+    (old,) = await bench.start("a")
+    await eventually(lambda: bench.began)
+    await bench.store.settle([released(old, "taken for dead")])
+    assert await bench.again("a") is Start.ALREADY_STARTED
+    request = StartRequest(old, await bench.configure(), "{}", NO_DELAY)
+    assert [outcome.start for outcome in await bench.engine.start([request])] == [Start.ALREADY_STARTED]
+    bench.gate.set()
+    await eventually(bench.is_completed)
+    assert bench.began == ["a"]
+    await bench.engine.close()
+
+
+async def test_a_run_that_was_stopped_takes_its_time_and_a_new_claim_runs_after_it() -> None:
+    bench = Bench()
+    cleaned = asyncio.Event()
+    steps: list[str] = []
+
+    async def untidy(item_id: str, context: Any) -> None:
+        steps.append("begin")
+        if len(steps) > 1:
+            return
+        try:
+            await asyncio.Event().wait()
+        finally:
+            steps.append("stopped")
+            await cleaned.wait()
+            steps.append("clean")
+
+    bench.behave = untidy
+    (claim,) = await bench.start("a", stale_claim_threshold_mins=0.005)
+    await eventually(lambda: steps == ["begin"])
+    await bench.store.settle([released(claim, "recovered elsewhere")])
+    await eventually(lambda: steps == ["begin", "stopped"])
+    assert await bench.again("a") is Start.STARTED
+    await asyncio.sleep(0)
+    cleaned.set()
+    await eventually(bench.is_completed)
+    assert steps == ["begin", "stopped", "clean", "begin"]
+    await bench.engine.close()
+
+
+async def test_work_that_ends_cancelled_by_itself_failed() -> None:
+    bench = Bench()
+
+    async def cancels_its_own(item_id: str, context: Any) -> None:
+        part = asyncio.create_task(asyncio.Event().wait())
+        part.cancel()
+        await part
+
+    bench.behave = cancels_its_own
+    await bench.start("a")
+
+    async def failed() -> bool:
+        return (await bench.item("a")).retry_count == 1
+
+    await eventually(failed)
+    item = await bench.item("a")
+    assert (item.status, str(item.last_error).partition(":")[0]) == (Status.READY, "CancelledError")
     await bench.engine.close()

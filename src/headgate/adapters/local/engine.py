@@ -11,9 +11,11 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from headgate.adapters.local.gate import LONGEST_PAUSE, SHORTEST_PAUSE, Gate, HeldBack
+from headgate.adapters.local.run import LONGEST_BEAT, Run, beat_of
+from headgate.clock import uptime
 from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import (
     STARTED,
@@ -26,28 +28,11 @@ from headgate.dispatch.ports import (
     StartRequest,
     Unguarded,
 )
-from headgate.dispatch.registry import Execute, Registry
+from headgate.dispatch.registry import Registry
 from headgate.errors import StoreError
 from headgate.tracing import Tracer
 
-SHORTEST_BEAT, LONGEST_BEAT = 0.05, 15.0
-LONGEST_PAUSE = 5.0
-SWITCH_SECONDS = 0.5
-"""How often the kill switch is looked at by who waits for admission."""
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """One execution, from its start to the report of its outcome."""
-
-    claim: Claim
-    request: StartRequest
-    execute: Execute
-    started: float
-    task: asyncio.Task[None] | None = None
-    begun: bool = False
-    executed: bool = False
-    """Only the report is missing."""
+Tell = Callable[[], Awaitable[bool]]
 
 
 class LocalEngine:
@@ -69,12 +54,12 @@ class LocalEngine:
     ) -> None:
         self._registry = registry
         self._outcomes = outcomes
-        self._guard = guard or Unguarded()
+        self._gate = Gate(outcomes, guard or Unguarded())
         self._tracer = tracer
         self._concurrency = concurrency
         self._backlog = backlog
         self._grace = grace
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, Run] = {}
         self._held: Counter[str] = Counter()
         self._lanes: dict[str, asyncio.Semaphore] = {}
         self._closing = False
@@ -95,18 +80,25 @@ class LocalEngine:
             return StartOutcome(Start.EXHAUSTED, "shutting down")
         if item_type not in self._registry:
             return StartOutcome(Start.FAILED, f"no {item_type!r} is registered in this process")
+        seen = uptime() if request.asked is None else request.asked
+        run = Run(request.claim, request, self._registry[item_type].execute, seen)
         running = self._runs.get(request.execution_id)
         if running is not None:
-            # Our own older claim was recovered while it ran; the run goes on under the new one.
-            running.claim = request.claim
-            return StartOutcome(Start.ALREADY_STARTED)
-        loop = asyncio.get_running_loop()
-        run = _Run(request.claim, request, self._registry[item_type].execute, loop.time())
+            if request.claim.epoch <= running.claim.epoch:
+                return StartOutcome(Start.ALREADY_STARTED)
+            if not running.over:
+                # Our own older claim was recovered while it ran; the run goes on under the new one.
+                running.claim, running.seen = request.claim, seen
+                return StartOutcome(Start.ALREADY_STARTED)
+            run.after = running.task
+            if running.executed and running.task is not None:
+                # What it still has to tell is about a claim that is gone.
+                running.task.cancel()
         self._runs[request.execution_id] = run
         self._held[item_type] += 1
-        if _beat_of(request) < self._span:
+        if beat_of(request) < self._span:
             self._quicker.set()
-        run.task = loop.create_task(self._carry(run), name=request.execution_id)
+        run.task = asyncio.create_task(self._carry(run), name=request.execution_id)
         return STARTED
 
     async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
@@ -116,12 +108,12 @@ class LocalEngine:
         ]
 
     def room(self, item_type: str) -> int | None:
-        return 0 if self._closing else max(0, self._backlog - self._held[item_type])
+        return 0 if self._closing else self._gate.room(item_type, max(0, self._backlog - self._held[item_type]))
 
     async def close(self) -> None:
         """Gives back what has not begun, waits a while for what runs, then gives that back too."""
         self._closing = True
-        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        tasks = [task for run in self._runs.values() for task in (run.task, run.after) if task is not None]
         await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
         for run in self._runs.values():
             if run.task is not None and not run.begun:
@@ -139,37 +131,52 @@ class LocalEngine:
 
     # -- one execution -------------------------------------------------------------------------------------------
 
-    async def _carry(self, run: _Run) -> None:
+    async def _carry(self, run: Run) -> None:
         try:
-            await self._report(run, await self._execute(run))
+            tell = await self._execute(run)
+            run.begun = run.executed = True
+            if tell is not None:
+                await self._report(run, tell)
         finally:
-            del self._runs[run.request.execution_id]
+            if self._runs.get(run.request.execution_id) is run:
+                del self._runs[run.request.execution_id]
             self._held[run.claim.item_type] -= 1
 
-    async def _execute(self, run: _Run) -> Callable[[], Awaitable[bool]]:
-        """Runs the item at its time; the result says whom to tell."""
+    async def _execute(self, run: Run) -> Tell | None:
+        """Runs the item at its time; the result says whom to tell, if anybody."""
         outcomes, request, item_type = self._outcomes, run.request, run.claim.item_type
         try:
+            if run.after is not None:
+                await asyncio.wait({run.after})
             delay = request.start_delay.total_seconds()
             if delay > 0:
                 await asyncio.sleep(delay)
             async with self._lane(item_type):
                 # Read before it is admitted: whoever is admitted must call at once.
                 context = json.loads(request.context_json)
-                if not await self._may_begin(item_type, request.config.admission_plan):
-                    return lambda: outcomes.released(run.claim, "the kill switch was off at its time")
+                await self._gate.passed(run)
                 run.begun = True
                 await self._run(run, context)
-        except asyncio.CancelledError:
-            if not self._closing:
+        except HeldBack as held:
+            reason = held.reason
+            return None if held.lost else lambda: outcomes.released(run.claim, reason)
+        except asyncio.CancelledError as error:
+            if run.task is not None and not run.task.cancelling():
+                # The work's own: something that it waited for was cancelled.
+                return self._failure(run, error)
+            if run.lost or not self._closing:
                 raise
             return lambda: outcomes.released(run.claim, "the engine was closed")
         except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
-            return lambda: outcomes.failed(run.claim, failure)
+            return self._failure(run, error)
+        run.well = True
         return lambda: outcomes.completed(run.claim)
 
-    async def _run(self, run: _Run, context: Any) -> None:
+    def _failure(self, run: Run, error: BaseException) -> Tell:
+        failure = f"{type(error).__name__}: {error}"
+        return lambda: self._outcomes.failed(run.claim, failure)
+
+    async def _run(self, run: Run, context: Any) -> None:
         item_type, item_id = run.claim.item_type, run.claim.item_id
         if self._tracer is None:
             await run.execute(item_id, context)
@@ -184,43 +191,13 @@ class LocalEngine:
             raise
         span.end({"headgate.outcome": "completed"})
 
-    async def _may_begin(self, item_type: str, plan: str | None) -> bool:
-        """Whether the kill switch lets it begin, and then not before the plan admits it. The switch is watched while it
-        waits, not looked at afterwards: whoever is admitted must call at once, or a slow look would let calls bunch."""
-        if not await self._outcomes.enabled(item_type):
-            return False
-        if plan is None:
-            return True
-        switch = asyncio.ensure_future(self._switched_off(item_type))
-        try:
-            async with asyncio.timeout(None) as patience:
-                switch.add_done_callback(lambda _: _end(patience))
-                # Awaited right here: a task of its own would end some turns of the loop before the call begins.
-                await self._guard.admit(plan, item_type)
-            return True
-        except TimeoutError:
-            if not patience.expired():
-                raise
-            switch.result()
-            return False
-        finally:
-            switch.cancel()
-
-    async def _switched_off(self, item_type: str) -> None:
-        """Returns when the kill switch is off."""
-        while True:
-            await asyncio.sleep(SWITCH_SECONDS)
-            if not await self._outcomes.enabled(item_type):
-                return
-
-    async def _report(self, run: _Run, tell: Callable[[], Awaitable[bool]]) -> None:
+    async def _report(self, run: Run, tell: Tell) -> None:
         """Tells the outcome until it is told: the effect has happened, and nothing but the report may show it."""
-        run.begun = run.executed = True
-        pause = 0.05
+        pause = SHORTEST_PAUSE
         while True:
             claim = run.claim
             try:
-                told = await tell()
+                await tell()
             except StoreError:
                 if self._closing:
                     return
@@ -228,7 +205,7 @@ class LocalEngine:
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
                 # A claim that took the run over while it was being told of counts instead.
-                if told or run.claim == claim:
+                if run.claim is claim:
                     return
 
     def _lane(self, item_type: str) -> asyncio.Semaphore:
@@ -240,32 +217,28 @@ class LocalEngine:
     # -- signs of life -------------------------------------------------------------------------------------------
 
     async def _beat(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            self._span = min((_beat_of(run.request) for run in self._runs.values()), default=LONGEST_BEAT)
+            self._span = min((beat_of(run.request) for run in self._runs.values()), default=LONGEST_BEAT)
             with contextlib.suppress(TimeoutError):
                 # Cut short by a run that needs a quicker beat than those so far.
                 await asyncio.wait_for(self._quicker.wait(), self._span)
             self._quicker.clear()
-            long = [run for run in self._runs.values() if loop.time() - run.started >= self._span]
+            # Half of it: else one that began just after a beat would stay silent for almost two.
+            long = [run for run in self._runs.values() if uptime() - run.seen >= self._span / 2]
             if long:
                 with contextlib.suppress(StoreError):
                     await self._touch(long)
 
-    async def _touch(self, runs: Sequence[_Run]) -> None:
-        claims = [run.claim for run in runs]
+    async def _touch(self, runs: Sequence[Run]) -> None:
+        await asyncio.sleep(0)  # a task cancelled before its first step would not clear up
+        claims, asked = [run.claim for run in runs], uptime()
         alive = await self._outcomes.alive(claims)
         for run, claim, held in zip(runs, claims, alive, strict=True):
-            # Lost to another dispatcher, which runs it by now: stop, unless only the report is missing.
-            if not held and not run.executed and run.claim == claim and run.task is not None:
+            if run.claim is not claim:
+                continue
+            if held:
+                run.seen = asked
+            elif not run.executed and not run.lost and run.task is not None:
+                # Lost to another dispatcher, which runs it by now: stop, unless only the report is missing.
+                run.lost = True
                 run.task.cancel()
-
-
-def _end(patience: asyncio.Timeout) -> None:
-    with contextlib.suppress(RuntimeError):  # it is over already
-        patience.reschedule(asyncio.get_running_loop().time())
-
-
-def _beat_of(request: StartRequest) -> float:
-    """How often the run must show a sign of life."""
-    return min(max(request.config.stale_after.total_seconds() / 4, SHORTEST_BEAT), LONGEST_BEAT)

@@ -1,0 +1,92 @@
+"""What a reporter remembers of the settings, for how long it stands by it, and how it closes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.reporting import TRUSTED_SECONDS, OutcomeReporter
+from headgate.dispatch.status import Status
+from headgate.errors import StoreUnavailable
+from tests.unit.dispatch.local_bench import NO_DELAY, FlakyStore
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.store = FlakyStore()
+        self.now = 1000.0
+        self.reporter = OutcomeReporter(self.store, clock=lambda: self.now)
+
+    async def configure(self, **settings: object) -> None:
+        await self.store.configure(DispatchConfig(item_type="WORK", retry_backoff_secs=0).changed(settings))
+
+
+async def test_who_never_heard_of_the_switch_does_not_take_it_for_on() -> None:
+    bench = Bench()
+    await bench.configure()
+    bench.store.away = True
+    with pytest.raises(StoreUnavailable):
+        await bench.reporter.enabled("WORK")
+    bench.store.away = False
+    assert await bench.reporter.enabled("WORK")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_the_last_word_on_the_switch_stands_for_some_seconds_only(enabled: bool) -> None:
+    bench = Bench()
+    await bench.configure(enabled=enabled)
+    assert await bench.reporter.enabled("WORK") is enabled
+    bench.store.away = True
+    bench.now += TRUSTED_SECONDS - 0.001
+    assert await bench.reporter.enabled("WORK") is enabled
+    bench.now += 0.001
+    with pytest.raises(StoreUnavailable):
+        await bench.reporter.enabled("WORK")
+
+
+@pytest.mark.parametrize(("interval", "seconds"), [(5, 1.0), (1, 0.5), (0.2, 0.1)])
+async def test_settings_are_remembered_for_half_an_interval_and_a_second_at_most(
+    interval: float, seconds: float
+) -> None:
+    bench = Bench()
+    await bench.configure(dispatch_interval_secs=interval)
+    assert await bench.reporter.enabled("WORK")
+    await bench.configure(dispatch_interval_secs=interval, enabled=False)
+    bench.now += seconds * 0.99
+    assert await bench.reporter.enabled("WORK")
+    bench.now += seconds * 0.02
+    assert not await bench.reporter.enabled("WORK")
+
+
+async def test_settings_are_as_old_as_the_question_for_them() -> None:
+    bench = Bench()
+    await bench.configure()
+    bench.store.answering.clear()
+    asking = asyncio.create_task(bench.reporter.enabled("WORK"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    bench.now += 2
+    bench.store.answering.set()
+    assert await asking
+    await bench.configure(enabled=False)
+    assert not await bench.reporter.enabled("WORK")
+
+
+async def test_closing_commits_a_failure_that_still_waits_for_the_settings() -> None:
+    bench = Bench()
+    await bench.configure()
+    await bench.store.enqueue([EnqueueRequest.of("WORK", item_id, {}) for item_id in "ab"])
+    claims = [item.claim for item in (await bench.store.claim("WORK", 2, NO_DELAY)).items]
+    bench.store.answering.clear()
+    telling = [asyncio.create_task(bench.reporter.failed(claim, "no")) for claim in claims]
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(bench.reporter.close())
+    await asyncio.sleep(0)
+    bench.store.answering.set()
+    await closing
+    found = await bench.store.stats("WORK")
+    assert found.depth == {Status.READY: 2}
+    assert await asyncio.gather(*telling) == [True, True]
