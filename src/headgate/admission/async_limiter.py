@@ -89,7 +89,7 @@ class AsyncLimiter(PlansInForce):
             if cost is ONE:
                 # What the short way knows was checked when it was new; it leaves the rest to the long one.
                 name = plans if plans.__class__ is str else plans[0] if len(plans) == 1 else ""
-                way = self._ways.get(name)
+                way = self.at_once.get(name)
                 if way is not None:
                     decision = way(key)
                     if decision is not None:
@@ -97,14 +97,6 @@ class AsyncLimiter(PlansInForce):
         except (TypeError, KeyError):
             check_key(key)
         return await self._acquire(await self._chain(key, plans, cost))
-
-    def acquire_at_once(self, key: str, plan: str) -> Decision | None:
-        """`acquire` of one unit if it can be decided at once, in this process; else `None`, and nothing is charged."""
-        way = self._ways.get(plan)
-        try:
-            return None if way is None else way(key)
-        except KeyError:
-            return None
 
     async def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
         """`acquire` over any (key, plan, cost): all or nothing, in one decision."""

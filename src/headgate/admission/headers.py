@@ -45,10 +45,10 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
     """
     if len(rules) == 1 and keys is None and not rules[0].shadow:
         # The common case, on the way of every request.
-        prepared = _prepared(rules[0])
+        told = prepared(rules[0])
         if decision.reason is OK:
-            return [prepared.policy, (LIMIT, prepared.item(decision))]
-        found = [prepared.policy]
+            return [told.policy, (LIMIT, told.item(decision))]
+        found = [told.policy]
         if decision.reason not in UNKNOWN:
             found.append((LIMIT, limit_item(decision, rules[0].spec)))
         return found if decision.allowed else [*found, (RETRY_AFTER, str(retry_after(decision)))]
@@ -69,12 +69,6 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
     if not decision.allowed:
         found.append((RETRY_AFTER, str(retry_after(decision))))
     return found
-
-
-def raw_fields(decision: Decision, rule: Rule) -> list[tuple[bytes, bytes]]:
-    """`fields` of a request that `rule` alone admitted, in bytes and lower case, as ASGI wants them."""
-    prepared = _prepared(rule)
-    return [prepared.raw_policy, (RAW_LIMIT, prepared.item(decision).encode())]
 
 
 def policy_item(plan: str, spec: Spec, mark: str | None = None) -> str:
@@ -138,17 +132,21 @@ def seconds_up(us: int) -> int:
     return -(-us // 1_000_000)
 
 
-class _Prepared:
+class Prepared:
     """What stays the same for a rule: its policy, the start of its item, and the refill of a bucket."""
 
-    __slots__ = ("_gain", "_start", "_unit", "policy", "raw_policy")
+    __slots__ = ("_gain", "_raw_policy", "_start", "_unit", "policy")
 
     def __init__(self, rule: Rule) -> None:
         item = policy_item(rule.plan, rule.spec)
         self.policy = (POLICY, item)
-        self.raw_policy = (POLICY.lower().encode(), item.encode())
+        self._raw_policy = (POLICY.lower().encode(), item.encode())
         self._start = f"{string(rule.plan)};r="
         self._unit, self._gain = (rule.spec.unit, rule.spec.gain) if isinstance(rule.spec, TokenBucket) else (0, 0)
+
+    def raw_fields(self, decision: Decision) -> list[tuple[bytes, bytes]]:
+        """`fields` of a decision that admitted, in bytes and lower case, as ASGI wants them."""
+        return [self._raw_policy, (RAW_LIMIT, self.item(decision).encode())]
 
     def item(self, decision: Decision) -> str:
         """`limit_item` of a decision that admitted."""
@@ -160,7 +158,7 @@ class _Prepared:
         return f"{self._start}{shown};t={-(-more_us // 1_000_000)}"
 
 
-_prepared = lru_cache(1024)(_Prepared)
+prepared = lru_cache(1024)(Prepared)
 
 
 def _window_us(spec: Spec) -> int:

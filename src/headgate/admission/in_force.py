@@ -35,7 +35,9 @@ class PlansInForce:
         self._local = False
         """Whether the store is in this process, where no call can fail to be answered."""
         self._book = PlanBook()
-        self._ways: dict[str, ShortWay] = {}
+        self.at_once: dict[str, ShortWay] = {}
+        """By plan, decides one unit for a key in this process, without waiting for a store; `None` where the long way
+        must be gone, and nothing is charged. Another mapping takes its place when plans change."""
         self._registry: Any = None
         self._refresh_at_us: int | None = None
 
@@ -77,7 +79,7 @@ class PlansInForce:
         """Puts other plans in force, all at once, for this limiter."""
         self._book.replace(plans)
         due_us = None if self._registry is None else lambda: self._refresh_at_us
-        self._ways = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
+        self.at_once = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
 
     def _decide_on(self, store: Any) -> None:
         self._store = store

@@ -10,13 +10,15 @@ All rules that match a request are one atomic decision. A WebSocket counts when 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
 
 from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.headers import raw_fields
+from headgate.admission.headers import Prepared, prepared
 from headgate.admission.keys import Found, client_address, composite, everyone, header, path, principal
 from headgate.admission.limiter import Limiter
+from headgate.admission.short_ways import ShortWay
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 from headgate.integrations.gate import Fields, Gate, Limit, PathRule, Refusal, refused
 
@@ -90,28 +92,47 @@ class RateLimitMiddleware:
 class AsgiGate(Gate):
     """A `Gate` that answers at once what nobody needs to be waited for, and in the form ASGI sends."""
 
+    def __init__(self, limiter: Limiter | AsyncLimiter, *, partition_keys: bool = False) -> None:
+        super().__init__(limiter, partition_keys=partition_keys)
+        self._lanes: dict[Limit, _Lane] = {}
+
     def admit_soon(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
         """Decides a request in an event loop; what it can't decide at once must be awaited."""
+        if len(limits) > 1:
+            return _raw(self.admit_async(limits, request))
         limit = limits[0]
-        if len(limits) > 1 or not limit.is_single or self._partition_keys or not self._never_waits:
+        lane = self._lanes.get(limit)
+        if lane is None or lane.ways is not self._limiter.at_once:
+            lane = self._lanes[limit] = self._lane(limit)
+        way = lane.way
+        if way is None:
             return _raw(self.admit_async(limits, request))
         try:
             key = limit.key(request)
         except (InvalidInput, StoreUnavailable) as error:
             return refused(error)
-        if isinstance(key, str):
-            plan = limit.plans[0]
-            decision = self._limiter.acquire_at_once(key, plan)
-            if decision is not None:
-                if not decision.allowed:
-                    answer = self._answer(decision, [(key, plan)])
-                    assert isinstance(answer, Refusal)
-                    return answer
-                try:
-                    return raw_fields(decision, self._limiter.rule(plan, key))
-                except NotFound:
-                    return []  # the plan was deleted since it decided
-        return _raw(self._admit_plain(limit, key))
+        decision = way(key) if isinstance(key, str) else None
+        if decision is None:
+            return _raw(self._admit_plain(limit, key))
+        if decision.allowed and lane.told is not None:
+            return lane.told.raw_fields(decision)
+        answer = self._answer(decision, [(key, limit.plans[0])])  # type: ignore[list-item]
+        return answer if isinstance(answer, Refusal) else encoded(answer)
+
+    def _lane(self, limit: Limit) -> _Lane:
+        ways, plan = self._limiter.at_once, limit.plans[0]
+        if limit.is_single and self._never_waits and not self._partition_keys and plan in ways:
+            with suppress(NotFound):  # the plan may be deleted by another thread
+                return _Lane(ways, ways[plan], prepared(self._limiter.rule(plan, "")))
+        return _Lane(ways, None, None)
+
+
+class _Lane(NamedTuple):
+    """How requests under one limit are decided at once, for as long as the plans stay the same."""
+
+    ways: Mapping[str, ShortWay]
+    way: ShortWay | None
+    told: Prepared | None
 
 
 async def _raw(answer: Awaitable[Fields | Refusal]) -> Answer:

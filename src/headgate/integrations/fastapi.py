@@ -117,7 +117,8 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
         @wraps(endpoint)
         async def admitted(*args: Any, **kwargs: Any) -> Any:
-            exchange = _exchange()
+            # Not by `_exchange()`: this is on the way of every request.
+            exchange = _current.get(None) or _exchange()
             undecided = exchange.admit(limits)
             if undecided is not None and (refusal := await undecided) is not None:
                 if exchange.is_http:

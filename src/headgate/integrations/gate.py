@@ -106,7 +106,7 @@ class Gate:
         self._is_async = isinstance(limiter, AsyncLimiter)
         self._waits = not isinstance(limiter, Limiter) or not limiter.in_process
         self._never_waits = self._is_async or not self._waits
-        """Whether `acquire_at_once` never holds up an event loop: that of a `Limiter` with leases waits for the thread
+        """Whether `limiter.at_once` never holds up an event loop: that of a `Limiter` with leases waits for the thread
         that fetches one."""
         self._partition_keys = partition_keys
 

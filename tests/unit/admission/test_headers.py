@@ -7,7 +7,7 @@ import re
 import pytest
 
 from headgate.admission.chain import rule_on
-from headgate.admission.headers import fields, limit_item, partition, problem, raw_fields, retry_after, string
+from headgate.admission.headers import fields, limit_item, partition, prepared, problem, retry_after, string
 from headgate.admission.model import (
     Charge,
     Decision,
@@ -99,7 +99,7 @@ def test_raw_fields_say_the_same_in_bytes(spec: Spec) -> None:
     decision = Book().acquire(Charge("k", rule := Rule("p", spec)))
     told = fields(decision, [rule])
     assert told[1][1] == limit_item(decision, spec)
-    assert raw_fields(decision, rule) == [(name.lower().encode(), value.encode()) for name, value in told]
+    assert prepared(rule).raw_fields(decision) == [(name.lower().encode(), value.encode()) for name, value in told]
 
 
 def test_more_quota_of_a_bucket_comes_with_the_next_token() -> None:

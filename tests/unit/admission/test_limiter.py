@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -432,9 +433,17 @@ def test_errors_that_are_no_outage_pass_through() -> None:
 
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
-def test_acquiring_at_once_decides_only_what_needs_no_waiting(kind: type[Limiter] | type[AsyncLimiter]) -> None:
-    near = kind("memory://", plans=[Plan("gold", TokenBucket(capacity=2, per_second=1))])
-    assert near.acquire_at_once("new", "gold") is None, "a key it does not know goes the long way"
-    assert near.acquire_at_once("new", "unheard of") is None
-    far = kind("redis://127.0.0.1:1", plans=[Plan("gold", TokenBucket(capacity=2, per_second=1))])
-    assert far.acquire_at_once("k", "gold") is None
+async def test_short_ways_decide_only_what_needs_no_waiting(kind: type[Limiter] | type[AsyncLimiter]) -> None:
+    gold = Plan("gold", TokenBucket(capacity=2, per_second=0.001))
+    near, far = kind("memory://", plans=[gold]), kind("redis://127.0.0.1:1", plans=[gold])
+    assert near.at_once["gold"]("new") is None, "a key it does not know goes the long way"
+    first = near.acquire("new", "gold")
+    assert (await first if isinstance(first, Awaitable) else first).remaining == 1
+    second = near.at_once["gold"]("new")
+    assert second is not None
+    assert (second.allowed, second.remaining) == (True, 0)
+    assert near.at_once["gold"]("new") is None, "a denial goes the long way"
+    assert far.at_once == {}
+    before = near.at_once
+    near.replace_plans([gold])
+    assert near.at_once is not before
