@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from hypothesis import strategies as st
 
 from headgate.admission.algorithms import State, life_us
-from headgate.admission.chain import adjusted, refunded, rule_on
+from headgate.admission.chain import refunded, rule_on
+from headgate.admission.holds import Held, held, settled
 from headgate.admission.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
 from headgate.admission.ports import AsyncLimitStore, Hold, LimitStore
 
@@ -77,8 +78,10 @@ actions = st.one_of(
     st.tuples(st.just("refund"), links),
     st.tuples(st.just("reset"), links),
     st.tuples(st.just("change"), st.tuples(st.sampled_from(PLANS), specs, st.booleans())),
-    st.tuples(st.just("reserve"), st.tuples(links, st.integers(0, 3))),
-    st.tuples(st.just("settle"), st.tuples(st.integers(0, 3), st.integers(0, 9))),
+    st.tuples(st.just("reserve"), st.tuples(links, st.integers(0, 2), st.integers(0, 7))),
+    st.tuples(st.just("reserve_again"), st.tuples(st.integers(0, 5), st.integers(0, 7))),
+    st.tuples(st.just("settle"), st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 2, 3, 5, 9]))),
+    st.tuples(st.just("settle"), st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 2, 3, 5, 9]))),
 )
 histories = st.tuples(st.tuples(specs, specs, specs), st.lists(actions, min_size=1, max_size=30))
 
@@ -92,11 +95,8 @@ class _Cell:
     expires_us: int
 
 
-@dataclass
-class _Held:
-    chain: list[Charge]
-    cost: int
-    settled: bool = False
+Cells: TypeAlias = tuple[tuple[str, str], ...]
+"""Keys and plans of a chain, in the order it was asked for."""
 
 
 class Replay:
@@ -109,7 +109,9 @@ class Replay:
         self.now = self.latest = T0
         self.rules = {plan: self._rule(plan, spec, False) for plan, spec in zip(PLANS, first, strict=True)}
         self.cells: dict[tuple[str, str], _Cell] = {}
-        self.holds: dict[int, _Held] = {}
+        self.holds: dict[tuple[int, frozenset[tuple[str, str]]], Held] = {}
+        self.asked: list[tuple[int, Cells]] = []
+        """Ids and chains that were to be held, in this order."""
 
     def run(self, history: Sequence[tuple[str, Any]]) -> None:
         for name, argument in history:
@@ -195,35 +197,49 @@ class Replay:
         plan, spec, shadow = change
         self.rules[plan] = self._rule(plan, spec, shadow)
 
-    def _reserve(self, wish: tuple[Any, int]) -> None:
-        chosen, number = wish
-        held = self.holds.get(number)
-        chain = held.chain if held else self._chain(chosen, cost=1)
+    def _reserve(self, wish: tuple[Any, int, int]) -> None:
+        chosen, number, cost = wish
+        cells = tuple(cell for cell, _ in chosen)
+        self.asked.append((number, cells))
+        self._hold(number, cells, cost)
+
+    def _reserve_again(self, wish: tuple[int, int]) -> None:
+        """An id that was asked for before, on the same chain, written the other way round and at any cost."""
+        index, cost = wish
+        if self.asked:
+            number, cells = self.asked[index % len(self.asked)]
+            self._hold(number, cells[::-1], cost)
+
+    def _hold(self, number: int, cells: Cells, wish: int) -> None:
+        name = (number, frozenset(cells))
+        cost = 1 + wish % min(self.rules[plan].size for _, plan in cells)
+        chain = self._chain([(cell, 0) for cell in cells], cost)
         states = self._states(chain)
+        known = self.holds.get(name)
         got = self.store.decide(chain, hold=Hold(f"h{number}", 10**15), now_us=self.now)
-        if held:
+        if known is not None and not known.cancelled:
             expected, _ = rule_on(chain, states, self.now, spend=False)
             assert got.allowed
+            assert got.states == expected.states or len(chain) == 1
             assert got.remaining == expected.remaining
             return
-        expected, writes = rule_on(chain, states, self.now)
-        assert got == expected
+        ruling = rule_on(chain, states, self.now)
+        writes: Sequence[State | None] = ruling.writes
+        assert got == ruling.decision, f"{chain} on {states} at {self.now}: {got} is not {ruling.decision}"
+        if got.allowed:
+            writes, self.holds[name] = held(chain, ruling, 2**62)
         for charge, state in zip(chain, writes, strict=True):
             self._wrote(charge, state)
-        if got.allowed:
-            self.holds[number] = _Held(chain, 1)
 
     def _settle(self, wish: tuple[int, int]) -> None:
-        number, actual = wish
-        held = self.holds.get(number)
-        if held is None:
-            charge = Charge(f"{self.prefix}{KEYS[0]}", self.rules[PLANS[0]], 1)
-            assert self.store.settle("nobody", [charge], actual, now_us=self.now) == "UNKNOWN"
-            return
-        states = self._states(held.chain)
-        got = self.store.settle(f"h{number}", held.chain, actual, now_us=self.now)
-        assert got == ("REPEATED" if held.settled else "APPLIED")
-        if not held.settled:
-            held.settled = True
-            for charge, state in zip(held.chain, states, strict=True):
-                self._wrote(charge, adjusted(charge, state, self.now, held.cost, actual))
+        index, actual = wish
+        number, cells = self.asked[index % len(self.asked)] if self.asked else (0, ((KEYS[0], PLANS[0]),))
+        name, chain = (number, frozenset(cells)), self._chain([(cell, 0) for cell in cells], 1)
+        states = self._states(chain)
+        known = self.holds.get(name)
+        got = self.store.settle(f"h{number}", chain, actual, now_us=self.now)
+        assert got == ("UNKNOWN" if known is None else "REPEATED" if known.settled else "APPLIED")
+        if known is not None and not known.settled:
+            after, self.holds[name] = settled(chain, states, self.now, known, actual)
+            for charge, state in zip(chain, after, strict=True):
+                self._wrote(charge, state)

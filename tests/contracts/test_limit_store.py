@@ -229,6 +229,108 @@ def test_a_hold_that_expires_stays_spent(store: LimitStore, key: str, ten_a_minu
     assert store.decide([Charge(key, ten_a_minute)], spend=False, now_us=T0 + 1_000_000).remaining == 4
 
 
+def test_a_hold_cancelled_late_makes_no_room_twice(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    """Its room is free again once its window has passed or its tokens are refilled, cancelled or not."""
+    chain, one = [Charge(key, ten_a_minute, 10)], [Charge(key, ten_a_minute)]
+    assert store.decide(chain, hold=Hold("h", 900_000_000), now_us=T0).allowed
+    later = T0 + 2 * 60_000_000
+    assert store.decide(chain, now_us=later).allowed
+    assert store.settle("h", chain, 0, now_us=later) == "APPLIED"
+    assert not store.decide(one, now_us=later).allowed
+
+
+def test_a_hold_cancelled_in_time_makes_room_at_once(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    hold, other = [Charge(key, ten_a_minute, 6)], [Charge(key, ten_a_minute, 4)]
+    assert store.decide(hold, hold=Hold("h", 900_000_000), now_us=T0).allowed
+    assert store.decide(other, now_us=T0 + 1_000_000).allowed
+    assert store.settle("h", hold, 0, now_us=T0 + 2_000_000) == "APPLIED"
+    assert store.decide(hold, now_us=T0 + 2_000_000).allowed
+    assert not store.decide([Charge(key, ten_a_minute)], now_us=T0 + 2_000_000).allowed
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_log_gives_back_nobody_elses_entries(store: LimitStore, key: str, held: bool) -> None:
+    rule = Rule(f"log{key}", SlidingLog(20, "PT1S"))
+    ten = [Charge(key, rule, 10)]
+    assert store.decide(ten, hold=Hold("h", 60_000_000) if held else None, now_us=T0).allowed
+    for call in range(10):
+        assert store.decide([Charge(key, rule)], now_us=T0 + 900_000 + call).allowed
+    if held:
+        assert store.settle("h", ten, 0, now_us=T0 + 950_000) == "APPLIED"
+    else:
+        store.refund(ten, now_us=T0 + 950_000)
+    look = store.decide([Charge(key, rule)], spend=False, now_us=T0 + 1_000_000)
+    assert look.remaining == 10
+    assert look.reset_after_us == 900_009
+
+
+def test_a_log_gives_back_amid_its_entries_and_at_its_end(store: LimitStore, key: str) -> None:
+    rule = Rule(f"amid{key}", SlidingLog(500, "PT1S"))
+    two = [Charge(key, rule, 2)]
+    for call in range(200):
+        hold = Hold(f"h{call}", 60_000_000) if call in (3, 100, 101, 198, 199) else None
+        assert store.decide(two, hold=hold, now_us=T0 + call).allowed
+    for call, actual in ((101, 1), (199, 0), (3, 0), (100, 0), (198, 0)):
+        assert store.settle(f"h{call}", two, actual, now_us=T0 + 500) == "APPLIED"
+    look = store.decide([Charge(key, rule)], spend=False, now_us=T0 + 500)
+    assert look.remaining == 500 - 400 + 9
+    assert look.reset_after_us == 1_000_000 + 197 - 500
+    full = store.decide([Charge(key, rule, 500)], spend=False, now_us=T0 + 500)
+    assert full.retry_after_us == look.reset_after_us
+    # 109 are free; those of the calls 0, 1, 2, 4 leave first, for nobody is at 3 any more.
+    assert store.decide([Charge(key, rule, 117)], spend=False, now_us=T0 + 500).retry_after_us == 1_000_000 + 4 - 500
+    assert store.decide([Charge(key, rule, 1)], now_us=T0 + 501).remaining == 108
+
+
+def test_a_busy_bucket_gets_back_what_a_hold_did_not_cost(store: LimitStore, key: str) -> None:
+    """Others spend all the refill meanwhile, so nothing of the hold is paid."""
+    rule = Rule(f"busy{key}", TokenBucket(10, 1))
+    assert store.decide([Charge(key, rule, 5)], now_us=T0).allowed
+    assert store.decide([Charge(key, rule, 5)], hold=Hold("h", 900_000_000), now_us=T0).allowed
+    for second in range(1, 30):
+        assert store.decide([Charge(key, rule)], now_us=T0 + second * 1_000_000).allowed
+    assert store.settle("h", [Charge(key, rule)], 1, now_us=T0 + 29_000_000) == "APPLIED"
+    assert store.decide([Charge(key, rule)], spend=False, now_us=T0 + 29_000_000).remaining == 4
+
+
+def test_a_cancelled_hold_is_decided_and_charged_anew(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    chain, hold, look = [Charge(key, ten_a_minute, 6)], Hold("h", 30_000_000), [Charge(key, ten_a_minute)]
+    assert store.decide(chain, hold=hold, now_us=T0).allowed
+    assert store.settle("h", chain, 0, now_us=T0) == "APPLIED"
+    assert store.settle("h", chain, 0, now_us=T0) == "REPEATED"
+    assert store.decide(chain, hold=hold, now_us=T0).remaining == 4
+    assert store.settle("h", chain, 0, now_us=T0) == "APPLIED"
+    assert store.decide([Charge(key, ten_a_minute, 5)], now_us=T0).allowed
+    assert not store.decide(chain, hold=hold, now_us=T0).allowed
+    assert store.settle("h", chain, 0, now_us=T0) == "REPEATED"
+    assert store.decide(look, spend=False, now_us=T0).remaining == 5
+
+
+def test_an_id_on_another_chain_is_another_hold(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    calls = Rule(f"calls{key}", FixedWindow(3, "PT1H"))
+    tokens, hold = Rule(ten_a_minute.plan, ten_a_minute.spec), Hold("x" * 128, 30_000_000)
+    both = [Charge(key, tokens, 2), Charge(key, calls, 2)]
+    assert store.decide([Charge(key, tokens, 5)], hold=hold, now_us=T0).allowed
+    assert store.decide([Charge(key, calls, 1)], hold=hold, now_us=T0).remaining == 2
+    assert store.decide(both, hold=hold, now_us=T0).remaining == 0
+    assert store.settle(hold.id, [Charge(key, calls)], 1, now_us=T0) == "APPLIED"
+    assert store.settle(hold.id, both[::-1], 1, now_us=T0) == "APPLIED"
+    assert store.settle(hold.id, both, 1, now_us=T0) == "REPEATED"
+    assert store.decide([Charge(key, calls)], spend=False, now_us=T0).remaining == 1
+    assert store.settle(hold.id, [Charge(key, tokens)], 1, now_us=T0) == "APPLIED"
+    assert store.decide([Charge(key, tokens)], spend=False, now_us=T0).remaining == 8
+
+
+def test_a_shadow_that_was_not_charged_gets_nothing_back(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    shadow, real = Rule(f"shade{key}", ten_a_minute.spec, shadow=True), Rule(f"firm{key}", FixedWindow(50, "PT1M"))
+    assert store.decide([Charge(key, shadow, 8)], now_us=T0).allowed
+    chain = [Charge(key, real, 6), Charge(key, shadow, 6)]
+    assert store.decide(chain, hold=Hold("h", 30_000_000), now_us=T0).allowed
+    assert store.settle("h", chain, 0, now_us=T0) == "APPLIED"
+    states = store.decide([Charge(key, real), Charge(key, shadow)], spend=False, now_us=T0).states
+    assert [state.remaining for state in states] == [50, 2]
+
+
 def test_a_denied_hold_is_not_remembered(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
     assert store.decide([Charge(key, ten_a_minute, 8)], now_us=T0).allowed
     chain = [Charge(key, ten_a_minute, 6)]

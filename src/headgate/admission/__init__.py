@@ -11,6 +11,7 @@ limiter.py        Limiter, for threads
 async_limiter.py  AsyncLimiter, for event loops
 waiting.py        fair lines
 reservations.py   spend an estimate, settle later
+holds.py          what a store remembers of that
 leases.py         tokens taken many at a time
 outage.py         while the store can't be asked; breaker.py
 keys.py           whom a request counts against; addresses.py

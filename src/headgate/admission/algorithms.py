@@ -6,7 +6,9 @@ new, so an algorithm can be changed under live keys. Time is integer microsecond
     at(spec, state, now)      the state brought forward to `now`: refilled, rolled over, cut to a lowered limit
     room(spec, view, now, n)  what is left, how long until `n` fits, how long until as new
     take(spec, view, now, n)  the state after `n` more were spent
-    give(spec, view, n)       the state after `n` were given back
+    give(spec, view, n)       the state after `n` were given back, nobody knows of which time
+    hold(spec, view, n)       the state after the `n` just taken were taken to be held, and their place in it
+    release(spec, view, n, actual, place)  the state after `n` held there turned out to be `actual`, or more
 
 `docs/explanation/admission.md` states the same arithmetic in prose, for translations.
 """
@@ -16,9 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from headgate.admission.model import FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.admission.model import MOST, FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
 
 State: TypeAlias = tuple[int, ...]
+
+Place: TypeAlias = tuple[int, int]
+"""Where in a state a held cost is: a time, and for a bucket how far back in line."""
 
 
 Offer: TypeAlias = tuple[int, int, int]
@@ -55,8 +60,26 @@ def take(spec: Spec, view: State, now_us: int, cost: int) -> State:
 
 
 def give(spec: Spec, view: State, cost: int) -> State:
-    """`view` with `cost` given back, at most what it has spent."""
+    """`view` with `cost` given back, at most what it has spent.
+
+    Nobody says when it was taken. So a log gives up its oldest entries, whose room would be free the soonest anyway;
+    the others give back what they count now.
+    """
     return ARITHMETIC[spec.tag].give(spec, view, cost)
+
+
+def hold(spec: Spec, view: State, cost: int) -> tuple[State, Place]:
+    """`view`, to which `cost` was just taken, with that cost held: the state, and the place to find the hold again."""
+    return ARITHMETIC[spec.tag].hold(spec, view, cost)
+
+
+def release(spec: Spec, view: State, held: int, actual: int, place: Place) -> State:
+    """`view` with `held` units no longer held and all but `actual` of them given back, as far as they still count.
+
+    What is left is at least what would be spent had `actual` been taken in the first place: so no release, however
+    late, lets more than the limit of other work in.
+    """
+    return ARITHMETIC[spec.tag].release(spec, view, held, actual, place)
 
 
 def stranded(spec: Spec, state: State, now_us: int) -> bool:
@@ -72,8 +95,22 @@ def life_us(spec: Spec, state: State, now_us: int) -> int:
     return max(room(spec, at(spec, state, now_us), now_us, 1).reset_after_us, 1)
 
 
-# Token bucket: (tag, unit, debt, last). The debt is what is missing from a full bucket, in ticks, as of `last`: a
-# raised capacity therefore adds room at once.
+# Token bucket: (tag, unit, debt, last), and if holds may still give something back (…, born, end, paid). The debt is
+# what is missing from a full bucket, in ticks, as of `last`: a raised capacity therefore adds room at once.
+#
+# Held ticks stand in a line, in the order they were taken, numbered from 0 as of `born`; `end` is the next number. The
+# first `paid` of them can no longer be given back: the refill has paid for them, or may have. No more ticks wait in
+# line than there is debt; so who gives back what it still has in line leaves at least the debt there would be had it
+# never been taken. What was settled amid the line stays there until it counts as paid.
+
+
+def _in_line(lent: State, debt: int) -> State:
+    """A line, as of this debt; nothing if all of it is paid."""
+    if not lent:
+        return ()
+    born, end, paid = lent
+    paid = max(paid, end - debt)
+    return (born, end, paid) if paid < end else ()
 
 
 def _bucket_new(spec: TokenBucket, now_us: int) -> State:
@@ -81,23 +118,25 @@ def _bucket_new(spec: TokenBucket, now_us: int) -> State:
 
 
 def _bucket_at(spec: TokenBucket, state: State, now_us: int) -> State:
-    _, unit, debt, last = state
+    unit, debt, last = state[1:4]
+    lent = state[4:]
     if unit != spec.unit:
         # Another rate: whole tokens carry over, a begun token counts as spent. Cut first, so the product stays small.
         debt = min(-(-debt // unit), spec.capacity) * spec.unit
+        lent = ()
     debt = min(debt, spec.full)
     elapsed = now_us - last
     if elapsed >= spec.life_us or debt == 0:
         return (1, spec.unit, 0, now_us)
     if elapsed >= 0:
-        return (1, spec.unit, max(debt - elapsed * spec.gain, 0), now_us)
-    if -elapsed > spec.life_us:
+        debt, last = max(debt - elapsed * spec.gain, 0), now_us
+    elif -elapsed > spec.life_us:
         return (1, spec.unit, spec.full, now_us)
-    return (1, spec.unit, debt, last)
+    return (1, spec.unit, debt, last, *_in_line(lent, debt))
 
 
 def _bucket_room(spec: TokenBucket, view: State, now_us: int, cost: int) -> Offer:
-    _, unit, debt, last = view
+    unit, debt, last = view[1:4]
     behind = last - now_us
     missing = debt + cost * unit - spec.full
     retry = behind - (-missing // spec.gain) if missing > 0 else 0
@@ -105,13 +144,36 @@ def _bucket_room(spec: TokenBucket, view: State, now_us: int, cost: int) -> Offe
 
 
 def _bucket_take(spec: TokenBucket, view: State, now_us: int, cost: int) -> State:
-    tag, unit, debt, last = view
-    return (tag, unit, min(debt + cost * unit, spec.full), last)
+    unit, debt, last = view[1:4]
+    return (1, unit, min(debt + cost * unit, spec.full), last, *view[4:])
 
 
 def _bucket_give(spec: TokenBucket, view: State, cost: int) -> State:
-    tag, unit, debt, last = view
-    return (tag, unit, max(debt - cost * unit, 0), last)
+    unit, debt, last = view[1:4]
+    debt = max(debt - cost * unit, 0)
+    return (1, unit, debt, last, *_in_line(view[4:], debt))
+
+
+def _bucket_hold(spec: TokenBucket, view: State, cost: int) -> tuple[State, Place]:
+    unit, debt, last = view[1:4]
+    born, end, paid = view[4:] or (last, 0, 0)
+    if end > MOST:
+        born, end, paid = last, 0, 0
+    end += cost * unit
+    return (1, unit, debt, last, born, end, paid), (born, end)
+
+
+def _bucket_release(spec: TokenBucket, view: State, held: int, actual: int, place: Place) -> State:
+    unit, debt, last = view[1:4]
+    lent = view[4:]
+    if not lent or lent[0] != place[0]:
+        return view
+    born, end, paid = lent
+    back = max(min((held - actual) * unit, place[1] - paid), 0)
+    if place[1] == end:
+        end -= back
+    debt -= back
+    return (1, unit, debt, last, *_in_line((born, end, paid), debt))
 
 
 def _bucket_instant(state: State) -> int:
@@ -149,6 +211,14 @@ def _fixed_take(spec: FixedWindow, view: State, now_us: int, cost: int) -> State
 def _fixed_give(spec: FixedWindow, view: State, cost: int) -> State:
     tag, start, used = view
     return (tag, start, max(used - cost, 0))
+
+
+def _fixed_hold(spec: FixedWindow, view: State, cost: int) -> tuple[State, Place]:
+    return view, (view[1], 0)
+
+
+def _fixed_release(spec: FixedWindow, view: State, held: int, actual: int, place: Place) -> State:
+    return _fixed_give(spec, view, max(held - actual, 0)) if view[1] == place[0] else view
 
 
 def _fixed_instant(state: State) -> int:
@@ -211,6 +281,20 @@ def _sliding_give(spec: SlidingWindow, view: State, cost: int) -> State:
     return (tag, start, max(before - rest, 0), max(used - cost, 0))
 
 
+def _sliding_hold(spec: SlidingWindow, view: State, cost: int) -> tuple[State, Place]:
+    return view, (view[1], 0)
+
+
+def _sliding_release(spec: SlidingWindow, view: State, held: int, actual: int, place: Place) -> State:
+    tag, start, before, used = view
+    back = max(held - actual, 0)
+    if start == place[0]:
+        return (tag, start, before, max(used - back, 0))
+    if start == place[0] + spec.window_us:
+        return (tag, start, max(before - back, 0), used)
+    return view
+
+
 def _sliding_instant(state: State) -> int:
     return state[1] if state[2] or state[3] else 0
 
@@ -257,14 +341,25 @@ def _log_take(spec: SlidingLog, view: State, now_us: int, cost: int) -> State:
 
 
 def _log_give(spec: SlidingLog, view: State, cost: int) -> State:
-    entries = list(view)
-    while cost > 0 and len(entries) > 1:
-        back = min(cost, entries[-1])
-        cost -= back
-        entries[-1] -= back
-        if entries[-1] == 0:
-            del entries[-2:]
-    return tuple(entries)
+    first = 1
+    while first < len(view) and view[first + 1] <= cost:
+        cost -= view[first + 1]
+        first += 2
+    if first == len(view):
+        return (4,)
+    return (4, view[first], view[first + 1] - cost, *view[first + 2 :])
+
+
+def _log_hold(spec: SlidingLog, view: State, cost: int) -> tuple[State, Place]:
+    return view, (view[-2], 0)
+
+
+def _log_release(spec: SlidingLog, view: State, held: int, actual: int, place: Place) -> State:
+    for index in range(1, len(view), 2):
+        if view[index] == place[0]:
+            left = max(view[index + 1] - max(held - actual, 0), 0)
+            return (*view[:index], *((place[0], left) if left else ()), *view[index + 2 :])
+    return view
 
 
 def _log_instant(state: State) -> int:
@@ -279,16 +374,38 @@ class Arithmetic(NamedTuple):
     room: Callable[[Any, State, int, int], Offer]
     take: Callable[[Any, State, int, int], State]
     give: Callable[[Any, State, int], State]
+    hold: Callable[[Any, State, int], tuple[State, Place]]
+    release: Callable[[Any, State, int, int, Place], State]
     instant: Callable[[State], int]
     """The latest time a state names; 0 if nothing is spent in it."""
 
 
 ARITHMETIC = {
     # By tag.
-    TokenBucket.tag: Arithmetic(_bucket_new, _bucket_at, _bucket_room, _bucket_take, _bucket_give, _bucket_instant),
-    FixedWindow.tag: Arithmetic(_fixed_new, _fixed_at, _fixed_room, _fixed_take, _fixed_give, _fixed_instant),
-    SlidingWindow.tag: Arithmetic(
-        _sliding_new, _sliding_at, _sliding_room, _sliding_take, _sliding_give, _sliding_instant
+    TokenBucket.tag: Arithmetic(
+        _bucket_new,
+        _bucket_at,
+        _bucket_room,
+        _bucket_take,
+        _bucket_give,
+        _bucket_hold,
+        _bucket_release,
+        _bucket_instant,
     ),
-    SlidingLog.tag: Arithmetic(_log_new, _log_at, _log_room, _log_take, _log_give, _log_instant),
+    FixedWindow.tag: Arithmetic(
+        _fixed_new, _fixed_at, _fixed_room, _fixed_take, _fixed_give, _fixed_hold, _fixed_release, _fixed_instant
+    ),
+    SlidingWindow.tag: Arithmetic(
+        _sliding_new,
+        _sliding_at,
+        _sliding_room,
+        _sliding_take,
+        _sliding_give,
+        _sliding_hold,
+        _sliding_release,
+        _sliding_instant,
+    ),
+    SlidingLog.tag: Arithmetic(
+        _log_new, _log_at, _log_room, _log_take, _log_give, _log_hold, _log_release, _log_instant
+    ),
 }

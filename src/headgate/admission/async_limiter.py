@@ -134,7 +134,11 @@ class AsyncLimiter(PlansInForce):
                 await self._pause(min(decision.retry_after, LONGEST_NAP))
 
     async def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
-        """Gives `cost` back to every plan, at most what is spent there."""
+        """Gives `cost` back to every plan, at most what is spent there.
+
+        Nobody says when it was taken, so it makes room now, even if it was taken in a window that has passed: give
+        back soon, or `reserve`, which knows. A sliding log gives up its oldest entries.
+        """
         chain = await self._chain(key, plans, cost)
         await self._ask("refund", lambda: self._store.refund(chain))
         if self._purses is not None:
@@ -158,7 +162,8 @@ class AsyncLimiter(PlansInForce):
     ) -> AsyncReservation:
         """`acquire` for work whose cost is known only afterwards: settle or cancel it within `ttl` seconds.
 
-        Reserving the same `id` again charges nothing. What is not settled in time stays spent.
+        Reserving the same `id` on the same plans again charges nothing, unless it was cancelled: then it is decided
+        anew. What is not settled in time stays spent.
         """
         chain = await self._chain(key, plans, cost)
         hold = Hold(reservation_id(id) if id is not None else uuid4().hex, held_us(ttl))
@@ -168,7 +173,10 @@ class AsyncLimiter(PlansInForce):
 
     async def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:
         """Corrects a reservation to its `actual` cost (0 cancels it). False if it had been settled already;
-        `NotFound` if there is no such reservation, or no more."""
+        `NotFound` if there is no such reservation on these plans, or no more.
+
+        What is given back makes room only where it still takes room up: nothing does once its window has passed.
+        """
         chain, actual = await self._chain(key, plans, 1), settled_cost(actual)
         return settled(id, await self._ask("settle", lambda: self._store.settle(reservation_id(id), chain, actual)))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headgate.admission.algorithms import ARITHMETIC, State, at, give, stranded, take
+from headgate.admission.algorithms import ARITHMETIC, State, at, give, stranded
 from headgate.admission.model import Charge, Decision, PlanState, Reason
 
 
@@ -90,15 +90,7 @@ def _binds(state: PlanState, bound: PlanState) -> bool:
     return state.retry_after_us > bound.retry_after_us
 
 
-def refunded(charge: Charge, state: State | None, now_us: int, amount: int | None = None) -> State:
-    """The state after `amount` (the charge's cost if not given) was given back."""
+def refunded(charge: Charge, state: State | None, now_us: int) -> State:
+    """The state after the charge's cost was given back."""
     spec = charge.rule.spec
-    return give(spec, at(spec, state, now_us), charge.cost if amount is None else amount)
-
-
-def adjusted(charge: Charge, state: State | None, now_us: int, held: int, actual: int) -> State:
-    """The state after `held` units turned out to be `actual`: the rest is given back, or the excess is taken without
-    asking and cut at the limit."""
-    spec = charge.rule.spec
-    view = at(spec, state, now_us)
-    return give(spec, view, held - actual) if actual <= held else take(spec, view, now_us, actual - held)
+    return give(spec, at(spec, state, now_us), charge.cost)

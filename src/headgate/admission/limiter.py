@@ -131,7 +131,11 @@ class Limiter(PlansInForce):
                 self._pause(min(decision.retry_after, LONGEST_NAP))
 
     def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
-        """Gives `cost` back to every plan, at most what is spent there."""
+        """Gives `cost` back to every plan, at most what is spent there.
+
+        Nobody says when it was taken, so it makes room now, even if it was taken in a window that has passed: give
+        back soon, or `reserve`, which knows. A sliding log gives up its oldest entries.
+        """
         chain = self._chain(key, plans, cost)
         self._ask("refund", lambda: self._store.refund(chain))
         if self._purses is not None:
@@ -155,7 +159,8 @@ class Limiter(PlansInForce):
     ) -> Reservation:
         """`acquire` for work whose cost is known only afterwards: settle or cancel it within `ttl` seconds.
 
-        Reserving the same `id` again charges nothing. What is not settled in time stays spent.
+        Reserving the same `id` on the same plans again charges nothing, unless it was cancelled: then it is decided
+        anew. What is not settled in time stays spent.
         """
         chain = self._chain(key, plans, cost)
         hold = Hold(reservation_id(id) if id is not None else uuid4().hex, held_us(ttl))
@@ -165,7 +170,10 @@ class Limiter(PlansInForce):
 
     def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:
         """Corrects a reservation to its `actual` cost (0 cancels it). False if it had been settled already;
-        `NotFound` if there is no such reservation, or no more."""
+        `NotFound` if there is no such reservation on these plans, or no more.
+
+        What is given back makes room only where it still takes room up: nothing does once its window has passed.
+        """
         chain, actual = self._chain(key, plans, 1), settled_cost(actual)
         settlement: Settlement = self._ask("settle", lambda: self._store.settle(reservation_id(id), chain, actual))
         return settled(id, settlement)

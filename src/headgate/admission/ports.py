@@ -20,7 +20,7 @@ from headgate.admission.model import Charge, Decision, Plan
 
 
 class Hold(NamedTuple):
-    """A reservation to be remembered, beside the key of the chain's first charge, for `ttl_us` microseconds."""
+    """A reservation to be remembered, beside a key of its chain, for `ttl_us` microseconds."""
 
     id: str
     ttl_us: int
@@ -44,20 +44,22 @@ class LimitStore(Protocol):
     ) -> Decision:
         """Decides `chain`; without `spend` it only looks.
 
-        With a `hold`, a pass is remembered under its id with the cost of the first charge (all charges of a held
-        chain cost the same). While such a hold is remembered, open or settled, deciding it again charges nothing:
-        the decision is an allowed one that tells how the plans stand.
+        With a `hold`, a pass is remembered under its id and the chain's keys and plans (`holds.hold_name`), with the
+        cost of the first charge (all charges of a held chain cost the same). While it is remembered, open or settled
+        but not cancelled, deciding it again charges nothing: the decision is an allowed one that tells how the plans
+        stand. A cancelled one is decided as if it had never been.
         """
         ...
 
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
-        """Gives every charge's cost back to its plan; never more than is spent there."""
+        """Gives every charge's cost back to its plan as of now; never more than is spent there."""
         ...
 
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
         """Corrects a held chain from its held cost to `actual` (0: cancelled), once; the costs in `chain` are unused.
 
-        Less than held is given back; more is taken without asking and cut at the limit (`chain.adjusted`).
+        Less than held is given back as far as it still counts; more is taken without asking and cut at the limit
+        (`holds.settled`).
         """
         ...
 

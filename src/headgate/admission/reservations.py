@@ -42,7 +42,7 @@ class Reservation:
         return applied
 
     def cancel(self) -> bool:
-        """Gives all of it back."""
+        """Gives all of it back that still counts, and frees the id to be reserved anew."""
         return self.settle(0)
 
     def __enter__(self) -> Self:
@@ -80,7 +80,7 @@ class AsyncReservation:
         return applied
 
     async def cancel(self) -> bool:
-        """Gives all of it back."""
+        """Gives all of it back that still counts, and frees the id to be reserved anew."""
         return await self.settle(0)
 
     async def __aenter__(self) -> Self:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.admission.algorithms import State, at, give, life_us, room, take
+from headgate.admission.algorithms import State, at, give, hold, life_us, release, room, take
 from headgate.admission.model import MOST, FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
 
 T0 = 1_800_000_000_000_000
@@ -115,7 +115,10 @@ def test_giving_back_undoes_taking(history: tuple[Spec, State | None, int], wish
     remaining = room(spec, view, now, 1).remaining
     cost = 1 + wish % max(remaining, 1)
     if cost <= remaining:
-        back = give(spec, take(spec, view, now, cost), cost)
+        taken = take(spec, view, now, cost)
+        assert room(spec, at(spec, give(spec, taken, cost), now), now, 1).remaining == remaining
+        held, place = hold(spec, taken, cost)
+        back = release(spec, at(spec, held, now), cost, 0, place)
         assert room(spec, at(spec, back, now), now, 1) == room(spec, view, now, 1)
 
 

@@ -78,7 +78,7 @@ def test_holds_are_forgotten_as_they_expire() -> None:
     rule = Rule("b", TokenBucket(1000, 1000))
     for number in range(200):
         assert store.decide([Charge("k", rule)], hold=Hold(f"h{number}", 10), now_us=number * 100)
-    assert len(store._holds._by_id) <= 3
+    assert len(store._holds._by_name) <= 3
 
 
 def test_a_turn_is_paid_in_small_pieces() -> None:

@@ -12,8 +12,9 @@ from weakref import ref
 
 from headgate.adapters.memory.shelves import OneSpender, Shelf, Ticks, shelf_for
 from headgate.admission.algorithms import State
-from headgate.admission.chain import adjusted, refunded, rule_on
+from headgate.admission.chain import refunded, rule_on
 from headgate.admission.gate import Gate
+from headgate.admission.holds import Held, HoldName, held, hold_name, settled
 from headgate.admission.model import Charge, Decision, Reason, Rule
 from headgate.admission.ports import Hold, Settlement
 from headgate.clock import Clock
@@ -60,14 +61,16 @@ class MemoryLimitStore:
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
         now_us = self._now() if now_us is None else now_us
         with self._gate:
-            held = self._holds.find(chain[0].key, hold_id, now_us)
-            if held is None:
+            name = hold_name(hold_id, chain)
+            found = self._holds.find(name, now_us)
+            if found is None:
                 return Settlement.UNKNOWN
-            if held.settled:
+            if found.settled:
                 return Settlement.REPEATED
-            held.settled = True
-            for charge in chain:
-                self._write(charge, adjusted(charge, self._read(charge), now_us, held.cost, actual), now_us)
+            states, found = settled(chain, [self._read(charge) for charge in chain], now_us, found, actual)
+            self._holds.change(name, found)
+            for charge, state in zip(chain, states, strict=True):
+                self._write(charge, state, now_us)
             return Settlement.APPLIED
 
     def reset(self, chain: Sequence[Charge]) -> None:
@@ -93,16 +96,21 @@ class MemoryLimitStore:
         return self._monotonic_ns() // 1000
 
     def _rule_on(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int) -> Decision:
-        repeated = hold is not None and self._holds.find(chain[0].key, hold.id, now_us) is not None
+        name = hold_name(hold.id, chain) if hold is not None else None
+        found = self._holds.find(name, now_us) if name is not None else None
+        repeated = found is not None and not found.cancelled
         states = [self._read(charge) for charge in chain]
-        decision, writes = rule_on(chain, states, now_us, spend=spend and not repeated)
+        ruling = rule_on(chain, states, now_us, spend=spend and not repeated)
+        decision, writes = ruling
         if repeated:
             return decision._replace(allowed=True, retry_after_us=0, reason=Reason.OK)
+        if hold is not None and name is not None and spend and decision.allowed:
+            held_writes, found = held(chain, ruling, now_us + hold.ttl_us)
+            writes = tuple(held_writes)
+            self._holds.add(name, found, now_us)
         for charge, state in zip(chain, writes, strict=True):
             if state is not None:
                 self._write(charge, state, now_us)
-        if hold is not None and spend and decision.allowed:
-            self._holds.add(chain[0].key, hold, chain[0].cost, now_us)
         return decision
 
     def _read(self, charge: Charge) -> State | None:
@@ -197,37 +205,30 @@ class AsyncMemoryLimitStore:
         return self.store.spender(rule)
 
 
-class _Held:
-    __slots__ = ("cost", "expires_us", "settled")
-
-    def __init__(self, cost: int, expires_us: int) -> None:
-        self.cost = cost
-        self.expires_us = expires_us
-        self.settled = False
-
-
 class _Holds:
-    """Reservations by (key, id), forgotten as they expire, the soonest first when there are too many."""
+    """Reservations by name, forgotten as they expire, the soonest first when there are too many."""
 
-    __slots__ = ("_by_id", "_expiring", "_most")
+    __slots__ = ("_by_name", "_expiring", "_most")
 
     def __init__(self, most: int) -> None:
-        self._by_id: dict[tuple[str, str], _Held] = {}
-        self._expiring: list[tuple[int, tuple[str, str]]] = []
+        self._by_name: dict[HoldName, Held] = {}
+        self._expiring: list[tuple[int, HoldName]] = []
         self._most = most
 
-    def find(self, key: str, hold_id: str, now_us: int) -> _Held | None:
-        held = self._by_id.get((key, hold_id))
-        return held if held is not None and now_us < held.expires_us else None
+    def find(self, name: HoldName, now_us: int) -> Held | None:
+        found = self._by_name.get(name)
+        return found if found is not None and now_us < found.expires_us else None
 
-    def add(self, key: str, hold: Hold, cost: int, now_us: int) -> None:
+    def change(self, name: HoldName, found: Held) -> None:
+        self._by_name[name] = found
+
+    def add(self, name: HoldName, made: Held, now_us: int) -> None:
         expiring = self._expiring
         for _ in range(2):
             if expiring and (expiring[0][0] <= now_us or len(expiring) >= self._most):
-                expires_us, name = heapq.heappop(expiring)
-                held = self._by_id.get(name)
-                if held is not None and held.expires_us == expires_us:
-                    del self._by_id[name]
-        name = (key, hold.id)
-        self._by_id[name] = _Held(cost, now_us + hold.ttl_us)
-        heapq.heappush(expiring, (now_us + hold.ttl_us, name))
+                expires_us, oldest = heapq.heappop(expiring)
+                known = self._by_name.get(oldest)
+                if known is not None and known.expires_us == expires_us:
+                    del self._by_name[oldest]
+        self._by_name[name] = made
+        heapq.heappush(expiring, (made.expires_us, name))

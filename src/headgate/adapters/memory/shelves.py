@@ -129,7 +129,8 @@ class Shelf:
 
 
 class BucketShelf(Shelf):
-    """Token buckets as `(debt, last)`: the unit is the spec's."""
+    """Token buckets as `(debt, last)`: the unit is the spec's. With holds in line there are more numbers,
+    too many for the short ways: they leave such a key to the long one."""
 
     __slots__ = ("spend", "spend_one")
 
@@ -138,10 +139,10 @@ class BucketShelf(Shelf):
         self.spend = _bucket_spender(self, plan, spec, gate, clock)
         self.spend_one = _bucket_one_spender(self, plan, spec, gate, clock)
 
-    def pack(self, state: State) -> tuple[int, int]:
-        return state[2], state[3]
+    def pack(self, state: State) -> tuple[int, ...]:
+        return state[2:]
 
-    def unpack(self, packed: tuple[int, int]) -> State:
+    def unpack(self, packed: tuple[int, ...]) -> State:
         spec = self.spec
         assert isinstance(spec, TokenBucket)
         return (spec.tag, spec.unit, *packed)
@@ -170,6 +171,8 @@ def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, cloc
                 wait, reset = (spent - full + gain - 1) // gain, (debt + gain - 1) // gain
                 return _new(Decision, (False, (full - debt) // unit, capacity, wait, reset, plan, _DENIED, False, ()))
             shelf.young[key] = (spent, now_us)
+        except ValueError:
+            return None
         finally:
             leave(None)
         reset = (spent + gain - 1) // gain
@@ -198,7 +201,7 @@ def _bucket_one_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, 
             if spent > full:
                 return None
             young[key] = (spent, now_us)
-        except KeyError:
+        except (KeyError, ValueError):
             return None
         finally:
             leave(None)

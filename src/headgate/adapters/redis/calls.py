@@ -11,6 +11,7 @@ from typing import Any
 
 from headgate.adapters.redis.remedies import slot_of
 from headgate.adapters.redis.url import Login
+from headgate.admission import holds
 from headgate.admission.chain import conclude
 from headgate.admission.model import Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
 from headgate.admission.ports import Hold, Settlement
@@ -106,9 +107,9 @@ class Calls:
 
     def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
         keys, arguments = names(chain), [_charge(*charge[1:]) for charge in chain]
-        holds = spend and hold is not None
-        mode = b"h" if holds else b"s" if spend else b"p"
-        if hold is not None and holds:
+        held = spend and hold is not None
+        mode = b"h" if held else b"s" if spend else b"p"
+        if hold is not None and held:
             keys.append(hold_name(chain, hold.id))
             arguments.append(b"%d" % hold.ttl_us)
         return self.script.call(keys, [mode + _time(now_us), *arguments])
@@ -161,8 +162,9 @@ def names(chain: Sequence[Charge]) -> list[bytes]:
 
 
 def hold_name(chain: Sequence[Charge], hold_id: str) -> bytes:
-    """The key a hold is remembered under, in the same slot as the first charge."""
-    return _name(b"rate_limiter_hold:{", chain[0].key, _suffix(hold_id))
+    """The key a hold is remembered under, in the same slot as its chain: `rate_limiter_hold:{<key>}:<id>:<digest>`."""
+    key, name = holds.hold_name(hold_id, chain)
+    return _name(b"rate_limiter_hold:{", key, _suffix(name))
 
 
 def common_slot(chain: Sequence[Charge]) -> int:

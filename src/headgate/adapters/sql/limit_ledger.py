@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import NamedTuple
 
 from headgate.admission.algorithms import State, life_us
-from headgate.admission.chain import adjusted, refunded, rule_on
+from headgate.admission.chain import refunded, rule_on
+from headgate.admission.holds import Held, HoldName, held, hold_name, settled
 from headgate.admission.model import Charge, Decision, Reason
 from headgate.admission.ports import Hold, Settlement
 
@@ -23,20 +23,6 @@ class Cell(NamedTuple):
     plan: str
 
 
-class HoldName(NamedTuple):
-    """What a hold belongs to, as the table names it."""
-
-    key: str
-    id: str
-
-
-@dataclass(slots=True)
-class Held:
-    cost: int
-    settled: bool
-    expires_us: int
-
-
 def column(key: str) -> str:
     """A key as it is stored: as it is if it is short, else a digest with its beginning, longer than any short key."""
     if len(key) <= _READABLE and "\0" not in key:
@@ -47,6 +33,12 @@ def column(key: str) -> str:
 
 def cell_of(charge: Charge) -> Cell:
     return Cell(column(charge.key), charge.rule.plan)
+
+
+def row_of(hold_id: str, chain: Sequence[Charge]) -> HoldName:
+    """What a hold belongs to, as the table names it."""
+    name = hold_name(hold_id, chain)
+    return HoldName(column(name.key), name.id)
 
 
 class Ledger:
@@ -61,17 +53,20 @@ class Ledger:
 
     def decide(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, given_us: int | None) -> Decision:
         now_us = self._now_us if given_us is None else given_us
-        name = HoldName(column(chain[0].key), hold.id) if hold is not None and spend else None
-        repeated = name is not None and self._open(name, now_us) is not None
-        states = [self._states.get(cell_of(charge)) for charge in chain]
-        decision, writes = rule_on(chain, states, now_us, spend=spend and not repeated)
+        name = row_of(hold.id, chain) if hold is not None and spend else None
+        found = self._known(name, now_us) if name is not None else None
+        repeated = found is not None and not found.cancelled
+        ruling = rule_on(chain, self._read(chain), now_us, spend=spend and not repeated)
+        decision, writes = ruling
         if repeated:
             return decision._replace(allowed=True, retry_after_us=0, reason=Reason.OK)
+        if hold is not None and name is not None and decision.allowed:
+            held_writes, found = held(chain, ruling, now_us + hold.ttl_us)
+            writes = tuple(held_writes)
+            self._keep(name, found)
         for charge, state in zip(chain, writes, strict=True):
             if state is not None:
                 self._write(charge, state, now_us, given_us)
-        if hold is not None and name is not None and decision.allowed:
-            self._keep(name, Held(chain[0].cost, False, now_us + hold.ttl_us))
         return decision
 
     def refund(self, chain: Sequence[Charge], given_us: int | None) -> None:
@@ -82,16 +77,16 @@ class Ledger:
 
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, given_us: int | None) -> Settlement:
         now_us = self._now_us if given_us is None else given_us
-        name = HoldName(column(chain[0].key), hold_id)
-        held = self._open(name, now_us)
-        if held is None:
+        name = row_of(hold_id, chain)
+        found = self._known(name, now_us)
+        if found is None:
             return Settlement.UNKNOWN
-        if held.settled:
+        if found.settled:
             return Settlement.REPEATED
-        for charge in chain:
-            state = adjusted(charge, self._states.get(cell_of(charge)), now_us, held.cost, actual)
+        states, found = settled(chain, self._read(chain), now_us, found, actual)
+        for charge, state in zip(chain, states, strict=True):
             self._write(charge, state, now_us, given_us)
-        self._keep(name, Held(held.cost, True, held.expires_us))
+        self._keep(name, found)
         return Settlement.APPLIED
 
     def reset(self, chain: Sequence[Charge]) -> None:
@@ -100,12 +95,15 @@ class Ledger:
             self._states.pop(cell, None)
             self.written[cell] = (None, 0)
 
-    def _open(self, name: HoldName, now_us: int) -> Held | None:
-        held = self._holds.get(name)
-        return held if held is not None and now_us < held.expires_us else None
+    def _read(self, chain: Sequence[Charge]) -> list[State | None]:
+        return [self._states.get(cell_of(charge)) for charge in chain]
 
-    def _keep(self, name: HoldName, held: Held) -> None:
-        self._holds[name] = self.kept[name] = held
+    def _known(self, name: HoldName, now_us: int) -> Held | None:
+        found = self._holds.get(name)
+        return found if found is not None and now_us < found.expires_us else None
+
+    def _keep(self, name: HoldName, found: Held) -> None:
+        self._holds[name] = self.kept[name] = found
 
     def _write(self, charge: Charge, state: State, now_us: int, given_us: int | None) -> None:
         cell = cell_of(charge)

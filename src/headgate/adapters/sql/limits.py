@@ -22,9 +22,10 @@ from sqlalchemy.engine import Connection
 from headgate.adapters.sql import migrate
 from headgate.adapters.sql.background import Background
 from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.limit_ledger import Cell, Held, HoldName, Ledger, cell_of, column
+from headgate.adapters.sql.limit_ledger import Cell, Ledger, cell_of, row_of
 from headgate.adapters.sql.limit_tables import limit_hold, limit_state
 from headgate.admission.algorithms import State
+from headgate.admission.holds import Held, HoldName, Mark
 from headgate.admission.model import Charge, Decision
 from headgate.admission.ports import Hold, Settlement
 from headgate.errors import ConfigurationError, Conflict, StoreUnavailable
@@ -71,7 +72,7 @@ class AsyncSqlLimitStore:
     async def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
-        name = HoldName(column(chain[0].key), hold.id) if hold is not None else None
+        name = row_of(hold.id, chain) if hold is not None else None
         decision: Decision = await self._submit(
             chain, name, lambda ledger: ledger.decide(chain, spend, hold, now_us), writes=spend
         )
@@ -83,7 +84,7 @@ class AsyncSqlLimitStore:
     async def settle(
         self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
     ) -> Settlement:
-        name = HoldName(column(chain[0].key), hold_id)
+        name = row_of(hold_id, chain)
         settlement: Settlement = await self._submit(
             chain, name, lambda ledger: ledger.settle(hold_id, chain, actual, now_us)
         )
@@ -223,9 +224,14 @@ def _read_holds(connection: Connection, names: Sequence[HoldName]) -> dict[HoldN
         return {}
     query = sa.select(limit_hold).where(sa.tuple_(limit_hold.c.key, limit_hold.c.id).in_(names))
     return {
-        HoldName(row.key, row.id): Held(row.held, row.settled, _microseconds(row.expires_at))
+        HoldName(row.key, row.id): Held(row.held, _marks(row.marks), _microseconds(row.expires_at), row.settled)
         for row in connection.execute(query)
     }
+
+
+def _marks(text: str) -> tuple[Mark, ...]:
+    numbers = iter(map(int, text.split()))
+    return tuple(Mark(tag, (time, end)) for tag, time, end in zip(numbers, numbers, numbers, strict=True))
 
 
 def _write_states(connection: Connection, ledger: Ledger) -> None:
@@ -251,13 +257,14 @@ def _write_holds(connection: Connection, ledger: Ledger) -> None:
             "id": name.id,
             "held": held.cost,
             "settled": held.settled,
+            "marks": " ".join(f"{mark.tag} {mark.place[0]} {mark.place[1]}" for mark in held.marks),
             "expires_at": _instant(held.expires_us),
         }
         for name, held in sorted(ledger.kept.items())
     ]
     if rows:
         statement = _insert(connection, limit_hold)
-        columns = {name: statement.excluded[name] for name in ("held", "settled", "expires_at")}
+        columns = {name: statement.excluded[name] for name in ("held", "settled", "marks", "expires_at")}
         connection.execute(statement.on_conflict_do_update(index_elements=["key", "id"], set_=columns), rows)
 
 

@@ -15,10 +15,12 @@
 -- t returns 1 (applied), 0 (settled before) or -1 (no such hold). r returns nothing of interest.
 --
 -- A record is schema version, tag, start, used, before. Of a bucket, start is when it was last counted, used the debt
--- in ticks, before the ticks in a token. What is missing or looks otherwise is as new. Code is in line because every
--- call of a script makes its functions anew.
+-- in ticks, before the ticks in a token; born, end and paid follow if ticks are held. What is missing or looks otherwise
+-- is as new. A hold is schema version, 0 open or 1 settled or 2 cancelled, cost, expiry, and of each charge its tag (0:
+-- not charged), its place (time, end) and its key. Code is in line because every call of a script makes its functions
+-- anew.
 
-local VERSION, BUCKET, FIXED, SLIDING, LOG = 1, 1, 2, 3, 4
+local VERSION, BUCKET, FIXED, SLIDING, LOG, MOST = 1, 1, 2, 3, 4, 1125899906842624
 local floor, max, min = math.floor, math.max, math.min
 local pack, unpack, call = struct.pack, struct.unpack, redis.call
 
@@ -35,7 +37,7 @@ else
 end
 
 local count, decides, spends, repeated = #KEYS, not (gives or settles), not looks, false
-local hold, settled, held, expires, delta
+local hold, settled, held, expires, actual, delta, marks
 if holds or settles then
   hold, count = KEYS[count], count - 1
   local record = call('GET', hold)
@@ -46,30 +48,36 @@ if holds or settles then
   end
   if settles then
     if not settled then return -1 end
-    if settled == 1 then return 0 end
-    delta = tonumber(ARGV[count + 2]) - held
-  elseif settled then
+    if settled > 0 then return 0 end
+    actual = tonumber(ARGV[count + 2])
+    delta, marks = actual - held, {}
+    local at, tag, time, finish, key = 19, 0, 0, 0, ''
+    while at <= #record do
+      tag, time, finish, key, at = unpack('<BddI4c0', record, at)
+      marks[key] = { tag, time, finish }
+    end
+  elseif settled == 0 or settled == 1 then
     repeated, spends = true, false
   end
 end
 
 local times = mode == 115 and tonumber(ARGV[count + 2]) or 1
 local states, changed, reply = {}, {}, {}
-local log_load, log_leaves, log_take, log_give, log_save
+local log_load, log_leaves, log_take, log_give, log_release, log_save
 
 for i = 1, count do
   local tag, shadow, cost, size, life, a, b, c = unpack('<BBdddddd', ARGV[i + 1])
-  local start, used, before, stranded, log = now, 0, 0, false, nil
+  local start, used, before, stranded, log, lent = now, 0, 0, false, nil, nil
 
   -- The state as of now.
   if tag == LOG then
-    if not log_load then log_load, log_leaves, log_take, log_give, log_save = logbook(now) end
+    if not log_load then log_load, log_leaves, log_take, log_give, log_release, log_save = logbook(now) end
     log = log_load(KEYS[i], size, a)
     stranded, used = log.stranded, log.used
   else
     -- pcall: a key that holds something else than a string is as new, too.
     local record = redis.pcall('GET', KEYS[i])
-    if type(record) == 'string' and #record == 26 then
+    if type(record) == 'string' and (#record == 26 or #record == 50) then
       local version, kind, was_start, was_used, was_before = unpack('<BBddd', record)
       if version == VERSION and kind == tag then
         local elapsed = now - was_start
@@ -87,6 +95,11 @@ for i = 1, count do
               used = was_used - elapsed * b
             end
           end
+          if #record == 50 and was_before == a then
+            local born, finish, paid = unpack('<ddd', record, 27)
+            paid = max(paid, finish - used)
+            if paid < finish then lent = { born, finish, paid } end
+          end
         elseif tag == FIXED then
           if elapsed < a and was_used > 0 then start, used = was_start, min(was_used, size) end
         else
@@ -102,7 +115,7 @@ for i = 1, count do
     end
   end
 
-  states[i] = { tag, cost, size, a, b, c, start, used, before, shadow == 0, log or false, 0 }
+  states[i] = { tag, cost, size, a, b, c, start, used, before, shadow == 0, log or lent or false, 0 }
   changed[i] = stranded and spends
 end
 
@@ -155,9 +168,36 @@ for round = 1, times do
     -- Take, or give back.
     if not decides or (spends and passes and retry == 0) then
       changed[i] = true
-      local more = delta or (gives and -cost or cost)
+      local more, lent = delta or (gives and -cost or cost), tag == BUCKET and log
+      if settles then
+        -- What is held is given back only where it still counts.
+        local mark = marks[KEYS[i]]
+        if mark and mark[1] == tag then
+          local time, finish = mark[2], mark[3]
+          if tag == BUCKET then
+            if lent and lent[1] == time then
+              local back = max(min(-more * a, finish - lent[3]), 0)
+              if finish == lent[2] then lent[2] = finish - back end
+              used = used - back
+            end
+          elseif more < 0 then
+            if tag == LOG then
+              log_release(log, -more, time)
+            elseif start == time then
+              used = max(used + more, 0)
+            elseif tag == SLIDING and start == time + a then
+              before = max(before + more, 0)
+            end
+          end
+        end
+        more = max(more, 0)
+      end
       if tag == BUCKET then
         used = max(min(used + more * a, c), 0)
+        if lent then
+          lent[3] = max(lent[3], lent[2] - used)
+          if lent[3] >= lent[2] then lent = false end
+        end
       elseif tag == LOG then
         if more > 0 then log_take(log, size, more) else log_give(log, -more) end
         used = log.used
@@ -165,6 +205,15 @@ for round = 1, times do
         if tag == SLIDING and used + more < 0 then before = max(before + used + more, 0) end
         used = max(min(used + more, size), 0)
       end
+      if holds then
+        state[13], state[14] = tag == LOG and log.newest or start, 0
+        if tag == BUCKET then
+          if not lent or lent[2] > MOST then lent = { start, 0, 0 } end
+          lent[2] = lent[2] + cost * a
+          state[13], state[14] = lent[1], lent[2]
+        end
+      end
+      if tag == BUCKET then log, state[11] = lent, lent end
       state[8], state[9] = used, before
     end
 
@@ -196,17 +245,33 @@ for round = 1, times do
       elseif tag == LOG then
         log_save(log, ms)
       else
-        if tag == BUCKET then before = a end
-        call('SET', KEYS[i], pack('<BBddd', VERSION, tag, start, used, before), 'PX', ms)
+        local record
+        if tag ~= BUCKET then
+          record = pack('<BBddd', VERSION, tag, start, used, before)
+        elseif log then
+          record = pack('<BBdddddd', VERSION, tag, start, used, a, log[1], log[2], log[3])
+        else
+          record = pack('<BBddd', VERSION, tag, start, used, a)
+        end
+        call('SET', KEYS[i], record, 'PX', ms)
       end
     end
   end
 end
 
 if settles or (holds and spends and passes) then
-  if holds then settled, held, expires = 0, states[1][2], now + tonumber(ARGV[count + 2]) else settled = 1 end
+  local kept = {}
+  if holds then
+    settled, held, expires = 0, states[1][2], now + tonumber(ARGV[count + 2])
+    for i = 1, count do
+      local time, finish = states[i][13], states[i][14]
+      kept[i] = pack('<BddI4c0', time and states[i][1] or 0, time or 0, finish or 0, #KEYS[i], KEYS[i])
+    end
+  else
+    settled = actual > 0 and 1 or 2
+  end
   local ms = max(floor((expires - now) / 1000) + 2, least_ms)
-  call('SET', hold, pack('<BBdd', VERSION, settled, held, expires), 'PX', ms)
+  call('SET', hold, pack('<BBdd', VERSION, settled, held, expires) .. table.concat(kept), 'PX', ms)
 end
 if settles then return 1 end
 if repeated then reply[#reply + 1] = '+' end

@@ -1,6 +1,7 @@
 -- The sliding log. A record is a header and entries of ten bytes (time, cost) in order of time. Entries before `head`
--- have left the window, those from `tail` on were given back: so a call reads and writes only the ends of a log,
--- however long it is. What is dead at its front is cut off when it outweighs what lives.
+-- have left the window or were given back, those from `tail` on were given back: so a call reads and writes only the ends
+-- of a log, however long it is. What a hold gave back amid the log stays there at a cost of 0. What is dead at its front
+-- is cut off when it outweighs what lives.
 --
 -- Made on demand, for every script call makes its functions anew and most plans need none of these.
 
@@ -77,23 +78,47 @@ local function logbook(now)
       log.used = max(log.used - cost, 0)
       return
     end
-    while cost > 0 and log.tail > log.head do
-      local count = min(CHUNK, log.tail - log.head)
-      local first = log.tail - count
-      local chunk = entries(log, first, count)
-      for index = count - 1, 0, -1 do
-        if cost == 0 then break end
-        local time, spent = unpack('<I7I3', chunk, index * ENTRY + 1)
+    while cost > 0 and log.used > 0 do
+      local first = log.head
+      local chunk = entries(log, first, min(CHUNK, log.tail - first))
+      for at = 1, #chunk, ENTRY do
+        local time, spent = unpack('<I7I3', chunk, at)
         local back = min(cost, spent)
-        cost, log.used = cost - back, log.used - back
-        if back == spent then
-          log.tail = first + index
-        else
-          call('SETRANGE', log.key, HEADER + (first + index) * ENTRY, pack('<I7I3', time, spent - back))
+        cost, log.used, log.oldest = cost - back, log.used - back, time
+        if back < spent then
+          call('SETRANGE', log.key, HEADER + log.head * ENTRY, pack('<I7I3', time, spent - back))
+          break
         end
+        log.head = log.head + 1
       end
     end
-    if log.used > 0 then log.newest = unpack('<I7I3', entries(log, log.tail - 1, 1)) end
+  end
+
+  -- Gives back of what was taken at `time`, if that is in the log.
+  local function release(log, cost, time)
+    if not log.stored then
+      if log.used > 0 and log.newest == time then log.used = max(log.used - cost, 0) end
+      return
+    end
+    local low, high = log.head, log.tail
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if unpack('<I7', entries(log, middle, 1)) < time then low = middle + 1 else high = middle end
+    end
+    if low == log.tail then return end
+    local found, spent = unpack('<I7I3', entries(log, low, 1))
+    if found ~= time then return end
+    local back = min(cost, spent)
+    log.used = log.used - back
+    call('SETRANGE', log.key, HEADER + low * ENTRY, pack('<I7I3', time, spent - back))
+    while log.used > 0 do
+      local newest, left = unpack('<I7I3', entries(log, log.tail - 1, 1))
+      if left > 0 then
+        log.newest = newest
+        return
+      end
+      log.tail = log.tail - 1
+    end
   end
 
   local function save(log, ms)
@@ -113,5 +138,5 @@ local function logbook(now)
     end
   end
 
-  return load, leaves, take, give, save
+  return load, leaves, take, give, release, save
 end
