@@ -137,6 +137,8 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         ("PATCH", "/admin/dispatch/INVOICE", {"batchSize": 0}, 400, "batchSize"),
         ("PATCH", "/admin/dispatch/INVOICE", {"batchsize": 5}, 400, "batchsize"),
         ("PATCH", "/admin/dispatch/INVOICE", {"enabled": "no"}, 400, "enabled"),
+        ("PATCH", "/admin/dispatch/INVOICE", {"batchSize": 5, "admissionPlan": "tsp50"}, 400, "'tsp50'"),
+        ("PATCH", "/admin/dispatch/INVOICE", {"admissionPlan": ["gold"]}, 400, "admissionPlan"),
         ("PATCH", "/admin/dispatch/INVOICE", [], 400, "body"),
         ("GET", "/admin/dispatch/INVOICE/items?status=SLEEPING", None, 400, "status"),
         ("GET", "/admin/dispatch/INVOICE/items?limit=0", None, 400, "limit"),
@@ -156,6 +158,18 @@ def test_what_is_wrong_is_told(invoices: Service, method: str, path: str, body: 
         assert answer.status_code == status, answer.text
         assert told in answer.json()["detail"]
         assert http.get("/admin/dispatch/INVOICE").json()["batchSize"] == 500
+
+
+def test_a_plan_must_exist_to_be_named_and_may_then_go_without_jamming_the_kill_switch(invoices: Service) -> None:
+    plan = {"algorithm": "sliding_log", "limit": 50, "window": "PT1S"}
+    with invoices.client() as http:
+        assert http.put("/admin/plans/tps50", json=plan).is_success
+        changed = http.patch("/admin/dispatch/INVOICE", json={"admissionPlan": "tps50"})
+        assert changed.json()["admissionPlan"] == "tps50"
+        assert http.delete("/admin/plans/tps50").is_success
+        for change in ({"enabled": False}, {"enabled": True, "admissionPlan": "tps50"}):
+            assert http.patch("/admin/dispatch/INVOICE", json=change).json()["enabled"] is change["enabled"]
+        assert http.patch("/admin/dispatch/INVOICE", json={"admissionPlan": None}).json()["admissionPlan"] is None
 
 
 @pytest.fixture(scope="module")

@@ -82,6 +82,9 @@ class Saboteur:
         batch: Batch = await self._inner.claim(item_type, limit, look_ahead, now=now)
         if batch.items and self._point == "claimed":
             die()
+        if batch.items and self._point == "dozing":
+            self._point = "awake"
+            os.kill(os.getpid(), signal.SIGSTOP)
         return batch
 
     async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:

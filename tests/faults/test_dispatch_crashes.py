@@ -13,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from headgate.adapters.local.engine import LocalEngine
+from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.model import Item
 from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Registry
+from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
 from tests.faults.dispatch_process import ITEM_TYPE, POINTS, Effects
@@ -125,6 +129,24 @@ async def test_a_zombie_that_wakes_after_its_claim_was_recovered_changes_nothing
             assert await asyncio.wait_for(zombie.wait(), 30) == 0
         assert await queue.show(ITEM_TYPE, "item000") == before
         assert world.all() == ["item000"]
+
+
+async def test_a_worker_frozen_between_claim_and_start_executes_nothing_that_was_discarded_meanwhile(url: str) -> None:
+    async with opened(url, 1) as (queue, world):
+        nobody = DispatchCycle(queue.store, LocalEngine(Registry(), OutcomeReporter(queue.store)))
+        async with worker(url, "dozing") as zombie:
+
+            async def recovered() -> bool:
+                return bool(await nobody.recover(await queue.config(ITEM_TYPE)))
+
+            await eventually(recovered, within=60)
+            assert await queue.discard(ITEM_TYPE, ["item000"]) == 1
+            os.kill(zombie.pid, signal.SIGCONT)
+            # By the time it has executed what it claimed next, it would have executed this one too.
+            await queue.enqueue(ITEM_TYPE, "next", context={})
+            await eventually(lambda: world.runs_of("next"), within=60)
+        assert (world.runs_of("item000"), world.all()) == (0, ["next"])
+        assert (await queue.show(ITEM_TYPE, "item000")).item.status is Status.CANCELLED
 
 
 async def test_a_worker_that_is_asked_to_stop_gives_back_what_it_has_not_begun(url: str) -> None:

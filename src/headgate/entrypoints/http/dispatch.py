@@ -123,9 +123,18 @@ async def change(request: Request) -> Response:
     only(changes, CHANGES["properties"])
     queue = services(request).queue
     with _named():
-        await queue.config(_item_type(request))
+        before = await queue.config(_item_type(request))
+        plan = before.changed(changes).admission_plan
+        if plan != before.admission_plan:
+            await _check_plan(request, plan)
         config = await queue.configure(_item_type(request), **changes)
     return _json(config.to_json())
+
+
+async def _check_plan(request: Request, plan: str | None) -> None:
+    """With a plan that does not exist nothing would begin any more."""
+    if plan is not None and plan not in await services(request).admission.plans.all():
+        raise invalid("admissionPlan", f"there is no plan {plan!r}; correct it, or create the plan first")
 
 
 @_shows("/{itemType}/stats", "Show how deep a queue is", schemas.QueueStatsShown)
