@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from temporalio import activity, workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 TIMEOUT = timedelta(seconds=20)
 
@@ -23,13 +23,18 @@ class BillingExecWorkflow:
         context = json.loads(context_json)
         if context.get("continue"):
             workflow.continue_as_new(args=[item_id, json.dumps({**context, "continue": context["continue"] - 1})])
-        charged: str = await workflow.execute_activity(
-            "charge",
-            args=[item_id, context.get("declines", 0)],
-            start_to_close_timeout=TIMEOUT,
-            heartbeat_timeout=timedelta(seconds=1),
-            retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=3),
-        )
+        try:
+            charged: str = await workflow.execute_activity(
+                "charge",
+                args=[item_id, context.get("declines", 0)],
+                start_to_close_timeout=timedelta(seconds=context["timeout"]) if "timeout" in context else TIMEOUT,
+                heartbeat_timeout=timedelta(seconds=1),
+                retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=10), maximum_attempts=3),
+            )
+        except ActivityError:
+            if context.get("forgives"):
+                return "forgiven"
+            raise
         if context.get("bug"):
             return {"no such": "key"}[context["bug"]]
         if context.get("sleep"):

@@ -84,6 +84,15 @@ class Bench:
         assert [outcome.start for outcome in await engine.start(requests)] == [Start.STARTED] * items
         return requests
 
+    async def switch(self, *, on: bool) -> None:
+        """Throws the kill switch and waits until the worker knows."""
+        await self.store.configure(self.domain.config.changed({"enabled": on}))
+
+        async def known() -> bool:
+            return await self.outcomes.enabled(self.item_type) is on
+
+        await eventually(known)
+
     async def item(self, item_id: str) -> Item:
         found = await self.store.find(self.item_type, item_id)
         assert found is not None
@@ -193,12 +202,7 @@ async def test_histories_replay(bench: Make, context: dict[str, Any]) -> None:
     """A worker that takes an execution over, or had to forget it, goes through the same steps again."""
     desk = await bench(max_dispatch_retries=1)
     (request,) = await desk.start({"invoice-1": context})
-    handle = desk.client.get_workflow_handle(request.execution_id)
-    await eventually(lambda: closed(desk.client, request.execution_id))
-    replayer = Replayer(
-        workflows=[BillingExecWorkflow], interceptors=[DispatchInterceptor()], data_converter=DATA_CONVERTER
-    )
-    await replayer.replay_workflow(await handle.fetch_history())
+    await replayed(desk, request)
 
 
 async def test_an_outcome_is_told_until_it_is_told(bench: Make) -> None:
@@ -308,6 +312,125 @@ async def test_a_long_wait_at_the_guard_is_no_silence(bench: Make) -> None:
     desk.guard.open.set()
     await desk.until("invoice-1", Status.COMPLETED)
     assert desk.billing.attempts == {"invoice-1": 1}
+
+
+class Moody:
+    """A guard that answers each who asks as its list says: admits, lets wait, or can't be asked. Then it admits all."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self.open = asyncio.Event()
+
+    async def admit(self, plan: str, key: str) -> None:
+        self.asked += 1
+        answer = self.answers.pop(0) if self.answers else "admit"
+        if answer == "wait":
+            await self.open.wait()
+        if answer == "fail":
+            raise StoreUnavailable("the limits are away")
+
+
+async def test_the_kill_switch_gives_back_what_waits_at_the_plan(bench: Make) -> None:
+    """The business, which would take a failed charge for an answer, hears nothing of it."""
+    desk = await bench(admission_plan="downstream", guarded=("charge",))
+    desk.guard.open.clear()
+    (request,) = await desk.start({"invoice-1": {"forgives": True}})
+    await eventually(lambda: desk.guard.asked)
+    await desk.switch(on=False)
+    item = await desk.until("invoice-1", Status.READY)
+    assert item.retry_count == 0
+    await eventually(lambda: closed(desk.client, request.execution_id))
+    assert desk.billing.attempts == {}
+    await replayed(desk, request)
+    desk.guard.open.set()
+    await desk.switch(on=True)
+    await desk.start_queued(1)
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.billing.charges == desk.billing.receipts == {"invoice-1": 1}
+    audit = await desk.store.audit(desk.item_type, "invoice-1", 100, None)
+    assert [entry.action for entry in reversed(audit)] == ["CLAIMED", "RELEASED", "CLAIMED", "COMPLETED"]
+
+
+@pytest.mark.parametrize("plan", [None, "downstream"])
+async def test_the_kill_switch_is_looked_at_again_before_the_first_call(
+    bench: Make, plan: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The execution has begun, but its activity was still queued when the switch was thrown."""
+    desk = await bench(admission_plan=plan)
+    looks = iter([True])
+
+    async def enabled(item_type: str) -> bool:
+        return next(looks, False)
+
+    monkeypatch.setattr(desk.outcomes, "enabled", enabled)
+    await desk.start({"invoice-1": {}})
+    await desk.until("invoice-1", Status.READY)
+    assert desk.billing.attempts == {}
+
+
+async def test_an_execution_that_has_called_waits_at_the_plan_until_the_switch_is_on_again(bench: Make) -> None:
+    """Given back, it would call again what it has called already."""
+    guard = Moody("admit", "wait")
+    desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard)
+    await desk.start({"invoice-1": {"declines": 1}})
+    await eventually(lambda: guard.asked == 2)
+    await desk.switch(on=False)
+    with pytest.raises(TimeoutError):
+        await eventually(lambda: guard.asked > 2 or desk.billing.attempts["invoice-1"] > 1, within=1.5)
+    guard.open.set()
+    assert (await desk.item("invoice-1")).status is Status.CLAIMED
+    await desk.switch(on=True)
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.billing.attempts == {"invoice-1": 2}
+
+
+async def test_waiting_at_the_plan_uses_up_no_attempt(bench: Make) -> None:
+    guard = Moody(*["wait"] * 5)
+    desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
+    (request,) = await desk.start({"invoice-1": {"timeout": 0.5}})
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert guard.asked == 6
+    assert desk.billing.attempts == {"invoice-1": 1}
+    await replayed(desk, request)
+
+
+async def test_a_wait_in_between_grants_no_further_attempts(bench: Make) -> None:
+    guard = Moody("admit", "wait", "wait", "admit", "wait")
+    desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
+    await desk.start({"invoice-1": {"timeout": 0.5, "declines": 99}})
+    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+    assert item.last_error == "Declined: card of invoice-1 declined"
+    assert desk.billing.attempts == {"invoice-1": 3}
+
+
+async def test_a_limiter_whose_store_is_away_uses_up_no_attempt(bench: Make) -> None:
+    guard = Moody(*["fail"] * 4)
+    desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
+    await desk.start({"invoice-1": {"timeout": 3}})
+    await desk.until("invoice-1", Status.COMPLETED)
+    assert desk.billing.attempts == {"invoice-1": 1}
+
+
+async def test_what_waits_at_the_plan_can_be_cancelled(bench: Make) -> None:
+    desk = await bench(admission_plan="downstream", guarded=("charge",), max_dispatch_retries=1)
+    desk.guard.open.clear()
+    (request,) = await desk.start({"invoice-1": {"timeout": 0.5}})
+    await eventually(lambda: len(desk.guard.asked) > 1)
+    await desk.client.get_workflow_handle(request.execution_id).cancel()
+    item = await desk.until("invoice-1", Status.DEAD_LETTER)
+    assert item.last_error is not None
+    assert "Cancelled" in item.last_error
+    assert desk.billing.attempts == {}
+
+
+async def replayed(desk: Bench, request: StartRequest) -> None:
+    """Raises unless the closed execution's history replays."""
+    await eventually(lambda: closed(desk.client, request.execution_id))
+    replayer = Replayer(
+        workflows=[BillingExecWorkflow], interceptors=[DispatchInterceptor()], data_converter=DATA_CONVERTER
+    )
+    await replayer.replay_workflow(await desk.client.get_workflow_handle(request.execution_id).fetch_history())
 
 
 async def closed(client: Client, workflow_id: str) -> bool:

@@ -39,3 +39,19 @@ class Mark(NamedTuple):
             return None
         plan = value.get("plan")
         return cls(claim, None if plan is None else str(plan))
+
+
+class Call(NamedTuple):
+    """What an activity of the execution carries, as a header."""
+
+    mark: Mark
+    first: bool
+    """Nothing else of this execution has happened: it may still be given back."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.mark.to_json(), "first": self.first}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Call | None:
+        mark = Mark.from_json(value)
+        return None if mark is None else cls(mark, value.get("first") is True)

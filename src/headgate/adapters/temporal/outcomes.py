@@ -19,6 +19,9 @@ from headgate.gather import Gatherer
 
 MAY_BEGIN = "headgate.may_begin"
 REPORT = "headgate.report"
+RELEASE = "headgate.release"
+OWN = frozenset({MAY_BEGIN, REPORT, RELEASE})
+OFF = "the kill switch was off at its time"
 
 CALL_TIMEOUT = timedelta(seconds=30)
 RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=30))
@@ -36,7 +39,7 @@ class OutcomeActivities:
 
     @property
     def all(self) -> list[Callable[..., Any]]:
-        return [self.may_begin, self.report]
+        return [self.may_begin, self.report, self.release]
 
     @activity.defn(name=MAY_BEGIN)
     async def may_begin(self, mark: dict[str, Any]) -> bool:
@@ -46,7 +49,7 @@ class OutcomeActivities:
         with _retried_if_the_store_failed():
             if await self._outcomes.enabled(claim.item_type):
                 return await self._signs.submit(claim)
-            await self._outcomes.released(claim, "the kill switch was off at its time")
+            await self._outcomes.released(claim, OFF)
             return False
 
     @activity.defn(name=REPORT)
@@ -57,6 +60,12 @@ class OutcomeActivities:
             if failure is None:
                 return await self._outcomes.completed(claim)
             return await self._outcomes.failed(claim, failure)
+
+    @activity.defn(name=RELEASE)
+    async def release(self, mark: dict[str, Any]) -> bool:
+        """Gives the item of an execution back that came as far as its first call; False if its claim was lost."""
+        with _retried_if_the_store_failed():
+            return await self._outcomes.released(_mark(mark).claim, OFF)
 
     async def _alive(self, claims: Sequence[Claim]) -> list[bool]:
         once = list(dict.fromkeys(claims))

@@ -30,7 +30,7 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from headgate.adapters.temporal.outcomes import MAY_BEGIN, REPORT
+from headgate.adapters.temporal.outcomes import OWN
 from headgate.tracing import Attributes, Tracer, accepted, derived
 
 MEMO = HEADER = "traceparent"
@@ -106,7 +106,7 @@ class _TracedCalls(WorkflowOutboundInterceptor):
         return super().start_activity(input)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
-        if input.activity not in (MAY_BEGIN, REPORT):
+        if input.activity not in OWN:
             input.headers = _told(input.headers)
         return super().start_local_activity(input)
 

@@ -87,7 +87,7 @@ def exec_worker(
         [*_once(activities), items.execute, *OutcomeActivities(outcomes).all],
         concurrency,
         options,
-        [DispatchInterceptor(guard, guarded)],
+        [DispatchInterceptor(guard, guarded, outcomes)],
     )
 
 
