@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from headgate.adapters.temporal.schedule import DISPATCH_TASK_QUEUE
 from headgate.adapters.temporal.versioning import make_current_if_first, versioned
 from headgate.adapters.temporal.workers import WorkerOptions, exec_worker
 from headgate.bootstrap import temporal_crew
-from headgate.dispatch.model import Claim
+from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.errors import ConfigurationError
@@ -85,7 +86,9 @@ async def test_a_crew_that_is_stopped_lets_activities_in_flight_finish(temporal_
     assert crew.task_queues == [work.config.exec_task_queue]
     stop = asyncio.Event()
     running = asyncio.create_task(crew.run(stop))
-    mark = Mark(Claim(work.item_type, "one", 1, 0), "plan")
+    await store.enqueue([EnqueueRequest.of(work.item_type, "one", {})])
+    (item,) = (await store.claim(work.item_type, 1, timedelta(0))).items
+    mark = Mark(item.claim, "plan")
     await run_one(client, work, "one", memo={KEY: mark.to_json()})
     await asyncio.wait_for(guard.asked.wait(), 20)
     stop.set()
