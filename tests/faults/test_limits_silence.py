@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from headgate import AsyncLimiter, BreakerPolicy, Decision, FixedWindow, LeasePolicy, Limiter, Plan
+from headgate.errors import StoreUnavailable
 from headgate.testing import RedisServer, eventually
 from headgate.testing.servers.redis_sentinel import RedisSentinel
 from tests.faults.limits_load import BREAKER
@@ -62,6 +63,18 @@ def test_threads_share_one_search_and_its_failure(own_redis: RedisServer, url: s
     assert {str(decision.reason) for decision in decisions} == {"FAIL_OPEN"}
     # One for the count itself; whoever began too late for the search underway may have begun another.
     assert connections() - before - 1 <= 3
+
+
+async def test_a_store_may_take_as_long_as_its_url_says(own_redis: RedisServer) -> None:
+    url = f"{own_redis.url}?timeout=0.75"
+    async with AsyncLimiter(url, plans=PLANS) as streaming:
+        with Limiter(url, plans=PLANS) as blocking:
+            own_redis.pause()
+            with pytest.raises(StoreUnavailable, match=r"within 0\.75 s"):
+                await streaming.refund("k", "hour")
+            with pytest.raises(StoreUnavailable, match=r"within 0\.75 s"):
+                blocking.refund("k", "hour")
+            own_redis.resume()
 
 
 class Asked(Watch):

@@ -15,6 +15,7 @@ from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.in_force import PlansInForce
 from headgate.admission.leases import LeasePolicy, Purse, Purses, less
 from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.outage import DEFAULT_DEADLINE
 from headgate.admission.plan_loading import in_thread, stay
 from headgate.admission.plans import check_key
 from headgate.admission.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
@@ -56,7 +57,7 @@ class AsyncLimiter(PlansInForce):
         plans: Iterable[Plan] | PlanRegistry | AsyncPlanRegistry = (),
         on_error: OnError | str = OnError.OPEN,
         fallback: str | AsyncLimitStore = "memory://",
-        deadline: float = 0.5,
+        deadline: float | None = None,
         breaker: BreakerPolicy | None = None,
         lease: LeasePolicy | None = None,
         observer: AdmissionObserver | None = None,
@@ -68,9 +69,9 @@ class AsyncLimiter(PlansInForce):
         self._pause = pause
         self._own: list[AsyncLimitStore] = []
         self._deadline = deadline
+        self._patience = DEFAULT_DEADLINE if deadline is None else deadline
+        """Seconds for stores that were not opened here; the others were told the deadline, and keep it."""
         self._decide_on(self._opened(store))
-        self._keeps_time = isinstance(store, str)
-        """Whether the store was told the deadline when it was opened, and keeps it."""
         self._fallback_at = fallback
         self._fallback: AsyncLimitStore | None = None
         self._lines = AsyncLines()
@@ -191,7 +192,7 @@ class AsyncLimiter(PlansInForce):
         if self._loads:
             loads = tuple(self._loads)
             if not iscoroutinefunction(getattr(self._registry, "load", None)):
-                await asyncio.wait(loads, timeout=self._deadline)
+                await asyncio.wait(loads, timeout=self._patience)
             for load in loads:
                 load.cancel()
             await asyncio.gather(*loads, return_exceptions=True)
@@ -241,8 +242,7 @@ class AsyncLimiter(PlansInForce):
         if not outage.blocks():
             started = perf_counter()
             try:
-                call = self._store.decide(chain, spend=spend, hold=hold)
-                decision = await (call if self._keeps_time else self._in_time(call))
+                decision = await self._in_time(self._store, self._store.decide(chain, spend=spend, hold=hold))
             except StoreUnavailable as error:
                 outage.failed("decide", started, error)
             except StoreError:
@@ -261,7 +261,8 @@ class AsyncLimiter(PlansInForce):
             try:
                 if self._fallback is None:
                     self._fallback = self._opened(self._fallback_at)
-                return outage.fallen_back(await self._in_time(self._fallback.decide(instead, spend=spend, hold=hold)))
+                call = self._fallback.decide(instead, spend=spend, hold=hold)
+                return outage.fallen_back(await self._in_time(self._fallback, call))
             except StoreUnavailable as error:
                 log.warning("the fallback store can't be asked either: %s", error)
         return outage.verdict(chain)
@@ -271,7 +272,7 @@ class AsyncLimiter(PlansInForce):
             raise StoreUnavailable("the limit store can't be asked now")
         started = perf_counter()
         try:
-            answer = await self._in_time(call())
+            answer = await self._in_time(self._store, call())
         except StoreUnavailable as error:
             self._outage.failed(operation, started, error)
             raise
@@ -281,12 +282,15 @@ class AsyncLimiter(PlansInForce):
         self._outage.worked(operation, started)
         return answer
 
-    async def _in_time(self, call: Awaitable[T]) -> T:
+    def _in_time(self, store: AsyncLimitStore, call: Awaitable[T]) -> Awaitable[T]:
+        return call if store in self._own else self._within_patience(call)
+
+    async def _within_patience(self, call: Awaitable[T]) -> T:
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(self._patience):
                 return await call
         except TimeoutError:
-            raise StoreUnavailable(f"no answer within {self._deadline} s") from None
+            raise StoreUnavailable(f"no answer within {self._patience:g} s") from None
 
     async def _lease(self, chain: list[Charge], purses: Purses) -> Decision:
         purse, cost = purses.find(chain), chain[0].cost

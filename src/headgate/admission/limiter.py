@@ -13,6 +13,7 @@ from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.in_force import PlansInForce
 from headgate.admission.leases import LeasePolicy, Purse, Purses, less
 from headgate.admission.model import Charge, Decision, OnError, Plan
+from headgate.admission.outage import DEFAULT_DEADLINE
 from headgate.admission.plan_loading import PlanLoader
 from headgate.admission.plans import check_key
 from headgate.admission.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry, Settlement
@@ -43,7 +44,8 @@ class Limiter(PlansInForce):
     closes. `plans` are given here or come from a registry: it is asked at once, and again in the background when
     `refresh_every` has passed; until it answers, the plans in force decide. When the store can't be asked, each plan's
     `on_error` decides, or else this limiter's: `open`, `closed`, or `fallback` to another store (memory unless given).
-    A call to the store may take `deadline` seconds. With a `lease`, tokens are taken many at a time and spent here.
+    A call to the store may take `deadline` seconds; if not given, what its URL says, or else 0.5. With a `lease`,
+    tokens are taken many at a time and spent here.
     """
 
     _store: LimitStore
@@ -56,7 +58,7 @@ class Limiter(PlansInForce):
         plans: Iterable[Plan] | PlanRegistry = (),
         on_error: OnError | str = OnError.OPEN,
         fallback: str | LimitStore = "memory://",
-        deadline: float = 0.5,
+        deadline: float | None = None,
         breaker: BreakerPolicy | None = None,
         lease: LeasePolicy | None = None,
         observer: AdmissionObserver | None = None,
@@ -186,7 +188,7 @@ class Limiter(PlansInForce):
     def close(self) -> None:
         """Gives leased tokens back and closes what this limiter opened; plans that are being loaded have `deadline`
         seconds to arrive. Closing twice is fine."""
-        self._loader.join(self._deadline)
+        self._loader.join(DEFAULT_DEADLINE if self._deadline is None else self._deadline)
         for purse in self._purses.clear() if self._purses is not None else ():
             with purse.lock:
                 self._give_back(purse, everything=True)

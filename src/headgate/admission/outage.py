@@ -15,6 +15,8 @@ from headgate.errors import StoreUnavailable
 
 log = logging.getLogger("headgate.admission")
 
+DEFAULT_DEADLINE = 0.5
+"""Seconds a call to the store may take, unless the limiter or the store's URL says otherwise."""
 UNKNOWN_WAIT_US = 1_000_000
 """What a denial by policy tells callers to wait when nothing better is known."""
 

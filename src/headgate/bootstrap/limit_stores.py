@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
+from headgate.admission.outage import DEFAULT_DEADLINE
 from headgate.admission.ports import AsyncLimitStore, LimitStore
 from headgate.errors import ConfigurationError
 
@@ -18,7 +19,8 @@ SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
 
 
 def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
-    """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds."""
+    """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds,
+    or else as many as the URL says, or 0.5."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
         return MemoryLimitStore()
@@ -28,12 +30,13 @@ def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
     if scheme.partition("+")[0] in SQL_SCHEMES:
         from headgate.adapters.sql.limits import SqlLimitStore
 
-        return SqlLimitStore(url, deadline=deadline)
+        return SqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
     raise _unknown(scheme)
 
 
 def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitStore:
-    """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds."""
+    """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds,
+    or else as many as the URL says, or 0.5."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
         return AsyncMemoryLimitStore()
@@ -43,7 +46,7 @@ def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitS
     if scheme.partition("+")[0] in SQL_SCHEMES:
         from headgate.adapters.sql.limits import AsyncSqlLimitStore
 
-        return AsyncSqlLimitStore(url, deadline=deadline)
+        return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
     raise _unknown(scheme)
 
 

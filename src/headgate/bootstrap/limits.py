@@ -41,7 +41,7 @@ async def admission(settings: Settings, *, registry: CollectorRegistry | None = 
     database = Database("sqlite://" if in_memory else settings.database_url, pool_size=2)
     # Asking again is left to `stay_fresh`: an idle limiter would else decide its next call by old plans.
     documents = AsyncSqlPlans(database, refresh_every=None)
-    deadline = wanted.deadline_seconds or (5.0 if url == settings.database_url else 0.5)
+    deadline = wanted.deadline_seconds or (5.0 if url == settings.database_url else None)
     limiter = AsyncLimiter(url, plans=documents, on_error=wanted.on_error, deadline=deadline, observer=observer)
     async with AsyncExitStack() as opened:
         opened.push_async_callback(documents.close)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
+from headgate import AsyncLimiter, Limiter
 from headgate.bootstrap.limit_stores import async_limit_store, limit_store
 from headgate.errors import ConfigurationError
 
@@ -18,6 +20,19 @@ def test_limits_in_memory_load_no_database_library() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout == "\n"
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    ("url", "deadline", "kept"),
+    [
+        ("redis://nowhere", None, 0.5),
+        ("redis://nowhere?timeout=2", None, 2),
+        ("redis+sentinel://nowhere/main?timeout=2", 0.1, 0.1),
+    ],
+)
+def test_a_deadline_is_the_limiters_or_the_urls(kind: Any, url: str, deadline: float | None, kept: float) -> None:
+    assert kind(url, deadline=deadline)._store._client.url.timeout == kept
 
 
 @pytest.mark.parametrize("url", ["mysql://host/db", "memcached://host", "nonsense", ""])

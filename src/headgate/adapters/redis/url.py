@@ -4,8 +4,9 @@
     redis+sentinel://host:port,host:port/service[/database]     the master the sentinels name
     redis+cluster://host:port,host:port                         a cluster, found through any of these nodes
 
-`rediss` instead of `redis` speaks TLS. Options follow as a query: `timeout` in seconds; `sentinel_username` and
-`sentinel_password`; for TLS `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs` (`required` or `none`).
+`rediss` instead of `redis` speaks TLS. Options follow as a query: `timeout` in seconds, 0.5 if not given;
+`sentinel_username` and `sentinel_password`; for TLS `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`
+(`required` or `none`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from urllib.parse import parse_qsl, unquote
 
 from headgate.errors import ConfigurationError
 
-DEFAULT_TIMEOUT = 1.0
+DEFAULT_TIMEOUT = 0.5
 _PORTS = {"sentinel": 26379}
 _OPTIONS = {
     "timeout",
