@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from headgate import AsyncLimiter, BreakerPolicy, Plan, SlidingLog, TokenBucket
+from headgate import AsyncLimiter, BreakerPolicy, FixedWindow, Plan, SlidingLog, TokenBucket
 from headgate.admission.algorithms import State, at, room, take
 from headgate.admission.leases import LeasePolicy
 
@@ -20,9 +20,12 @@ TASKS = 64
 GOLD = TokenBucket(capacity=500, per_second=2000)
 SLOW = TokenBucket(capacity=500, per_second=50)
 """Takes ten seconds to fill: a failover does not hide what was handed out twice."""
+TALLY = FixedWindow(1_000_000, "P1D")
+"""Counts what was taken and not given back, and when the first call came; unlike the witness it can be leased."""
 PLANS = [
     Plan("gold", GOLD, on_error="closed"),
     Plan("slow", SLOW, on_error="closed"),
+    Plan("tally", TALLY, on_error="closed"),
     Plan("witness", SlidingLog(100_000, "P1D"), on_error="closed"),
 ]
 BREAKER = BreakerPolicy(failures=3, first_pause=0.1, longest_pause=0.5)

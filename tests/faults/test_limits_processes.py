@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from headgate import FixedWindow, LeasePolicy, Limiter, Plan
-from tests.faults.limits_load import GOLD, Load, crowd, excess, redis_time_us, witnessed
+from tests.faults.limits_load import GOLD, PLANS, TALLY, Load, crowd, excess, witnessed
 
 PROCESSES = 8
 SECONDS = 3
@@ -27,12 +27,14 @@ def test_many_processes_share_one_limit_exactly(redis_url: str) -> None:
 
 
 def test_many_processes_with_leases_stay_within_one_limit(redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as client:
-        begun_us = redis_time_us(client)
-        with crowd(Load(redis_url, ["gold"], SECONDS, leased=True), processes=PROCESSES) as callers:
-            admitted = callers.join()
-        elapsed_us = redis_time_us(client) - begun_us
+    with crowd(Load(redis_url, ["gold", "tally"], SECONDS, leased=True), processes=PROCESSES) as callers:
+        admitted = callers.join()
+    with Limiter(redis_url, plans=PLANS, deadline=30) as limiter:
+        tally = limiter.peek("k", "tally")
     assert admitted > GOLD.capacity
+    # Every call was paid for, and what nobody spent was given back.
+    assert TALLY.limit - tally.remaining == admitted
+    elapsed_us = TALLY.window_us - tally.reset_after_us
     assert admitted * 1_000_000 <= GOLD.capacity * 1_000_000 + GOLD.per_second * elapsed_us
 
 
