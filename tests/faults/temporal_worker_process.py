@@ -22,12 +22,15 @@ async def die(*args: Any, **options: Any) -> Any:
 
 
 async def main(database: str, address: str, namespace: str, item_type: str, directory: str, die_at: str) -> None:
-    effects = Path(directory)
+    def note(name: str) -> None:
+        with (Path(directory) / name).open("a") as file:
+            file.write("x")
 
     async def execute(item_id: str, context: Any) -> None:
-        with (effects / f"{item_id}.attempts").open("a") as attempts:
-            attempts.write("x")
-        (effects / f"{item_id}.effect").touch()
+        note(f"{item_id}.attempts")
+        if die_at == "executing":
+            await die()
+        note(f"{item_id}.effects")
         if die_at == "executed":
             await die()
 
@@ -35,6 +38,14 @@ async def main(database: str, address: str, namespace: str, item_type: str, dire
         DispatchCycle.start = die  # type: ignore[method-assign]
     if die_at == "started":
         DispatchCycle.record = die  # type: ignore[method-assign]
+    if die_at == "recorded":
+        record = DispatchCycle.record
+
+        async def record_and_die(self: DispatchCycle, *args: Any, **options: Any) -> None:
+            await record(self, *args, **options)
+            await die()
+
+        DispatchCycle.record = record_and_die  # type: ignore[method-assign]
     if die_at == "reported":
         tell = OutcomeReporter.completed
 
@@ -46,7 +57,9 @@ async def main(database: str, address: str, namespace: str, item_type: str, dire
     registry = Registry()
     registry.register(item_type, execute)
     settings = Settings.load(database_url=database, temporal_address=address, temporal_namespace=namespace)
-    await run_temporal_workers(settings, ["dispatch", "exec"], registry)
+    # One that dies as it has recorded executes nothing: else its executions might be quicker than its record.
+    roles = ["dispatch"] if die_at == "recorded" else ["dispatch", "exec"]
+    await run_temporal_workers(settings, roles, registry)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,15 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
 from headgate.testing import TemporalServer, eventually
 
-POINTS = {"claimed": 1, "started": 1, "executed": 2, "reported": 1}
-"""Where a process dies, and how often the item is executed because of it."""
+POINTS = {
+    "claimed": (1, 1),
+    "started": (1, 1),
+    "recorded": (1, 1),
+    "executing": (2, 1),
+    "executed": (2, 2),
+    "reported": (1, 1),
+}
+"""Where a process dies; how often the item is then executed, and how often it takes effect."""
 
 
 @contextmanager
@@ -77,9 +84,9 @@ async def test_sigkill_at_every_point(postgres_url: str, tmp_path: Path) -> None
                 await eventually(all_completed, within=90, every=0.2)
                 await asyncio.gather(*(settled(server, point) for point in POINTS))
             assert [heir.returncode for heir in heirs] == [0] * len(heirs), "SIGTERM ends them gracefully"
-            for point, executions in POINTS.items():
-                assert (tmp_path / f"{point}.effect").exists()
-                assert len((tmp_path / f"{point}.attempts").read_text()) == executions, point
+            for point, expected in POINTS.items():
+                marks = [(tmp_path / f"{point}.{what}").read_text() for what in ("attempts", "effects")]
+                assert tuple(map(len, marks)) == expected, point
                 trail = (await queue.show(point.upper(), point)).audit
                 assert [entry.action for entry in trail].count("COMPLETED") == 1, (point, trail)
                 steps = [(entry.status_before, entry.status_after) for entry in trail]
