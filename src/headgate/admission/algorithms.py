@@ -101,7 +101,7 @@ def life_us(spec: Spec, state: State, now_us: int) -> int:
 # Held ticks stand in a line, in the order they were taken, numbered from 0 as of `born`; `end` is the next number. The
 # first `paid` of them can no longer be given back: the refill has paid for them, or may have. No more ticks wait in
 # line than there is debt; so who gives back what it still has in line leaves at least the debt there would be had it
-# never been taken. What was settled amid the line stays there until it counts as paid.
+# never been taken. Whoever is settled leaves if it is the last in line, else its place stays until it counts as paid.
 
 
 def _in_line(lent: State, debt: int) -> State:
@@ -171,7 +171,7 @@ def _bucket_release(spec: TokenBucket, view: State, held: int, actual: int, plac
     born, end, paid = lent
     back = max(min((held - actual) * unit, place[1] - paid), 0)
     if place[1] == end:
-        end -= back
+        end -= held * unit
     debt -= back
     return (1, unit, debt, last, *_in_line((born, end, paid), debt))
 

@@ -138,3 +138,17 @@ def test_peer_bug_13_races_on_the_short_way() -> None:
         for thread in threads:
             thread.join()
         assert sum(admitted) == 3000
+
+
+def test_a_bucket_with_a_hold_in_line_takes_the_long_way_until_it_is_settled() -> None:
+    store, rule = MemoryLimitStore(clock=FakeClock(START)), Rule("p", TokenBucket(10, 1))
+    spend = store.spender(rule)
+    assert spend is not None
+    assert store.decide([Charge("k", rule, 2)])
+    assert store.decide([Charge("k", rule, 3)], hold=Hold("h", 10_000_000))
+    assert spend("k") is None
+    assert store.decide([Charge("k", rule)]).remaining == 4
+    assert store.settle("h", [Charge("k", rule)], 3) == "APPLIED"
+    decision = spend("k")
+    assert decision is not None
+    assert decision.remaining == 3

@@ -177,7 +177,7 @@ for round = 1, times do
           if tag == BUCKET then
             if lent and lent[1] == time then
               local back = max(min(-more * a, finish - lent[3]), 0)
-              if finish == lent[2] then lent[2] = finish - back end
+              if finish == lent[2] then lent[2] = finish - held * a end
               used = used - back
             end
           elseif more < 0 then

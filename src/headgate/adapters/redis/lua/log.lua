@@ -78,7 +78,7 @@ local function logbook(now)
       log.used = max(log.used - cost, 0)
       return
     end
-    while cost > 0 and log.used > 0 do
+    while cost > 0 and log.tail > log.head do
       local first = log.head
       local chunk = entries(log, first, min(CHUNK, log.tail - first))
       for at = 1, #chunk, ENTRY do
@@ -111,7 +111,7 @@ local function logbook(now)
     local back = min(cost, spent)
     log.used = log.used - back
     call('SETRANGE', log.key, HEADER + low * ENTRY, pack('<I7I3', time, spent - back))
-    while log.used > 0 do
+    while log.tail > log.head do
       local newest, left = unpack('<I7I3', entries(log, log.tail - 1, 1))
       if left > 0 then
         log.newest = newest
