@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 
 from headgate.dispatch.ports import Guard, Outcomes
+from headgate.errors import StoreUnavailable
 
 SWITCH_SECONDS = 0.5
 """How often the kill switch is looked at by who waits for admission."""
+ANSWER_SECONDS = 5.0
 
 
-async def admitted(guard: Guard, outcomes: Outcomes, plan: str, item_type: str) -> bool:
-    """Waits until the plan admits one call; False as soon as the kill switch is off. The switch is watched meanwhile,
-    not looked at afterwards: whoever is admitted must call at once, or a slow look would let calls bunch."""
-    switch = asyncio.ensure_future(_switched_off(outcomes, item_type))
+async def admitted(guard: Guard, outcomes: Outcomes, plan: str, item_type: str, every: float = SWITCH_SECONDS) -> bool:
+    """Waits until the plan admits one call; False as soon as the kill switch is off, `StoreError` if nobody can say
+    whether it is. The switch is watched meanwhile, not looked at afterwards: whoever is admitted must call at once, or
+    a slow look would let calls bunch."""
+    switch = asyncio.ensure_future(_switched_off(outcomes, item_type, every))
     try:
         async with asyncio.timeout(None) as patience:
             switch.add_done_callback(lambda _: _end(patience))
@@ -30,12 +33,16 @@ async def admitted(guard: Guard, outcomes: Outcomes, plan: str, item_type: str) 
         switch.cancel()
 
 
-async def _switched_off(outcomes: Outcomes, item_type: str) -> None:
+async def _switched_off(outcomes: Outcomes, item_type: str, every: float) -> None:
     """Returns when the kill switch is off."""
     while True:
-        await asyncio.sleep(SWITCH_SECONDS)
-        if not await outcomes.enabled(item_type):
-            return
+        await asyncio.sleep(every)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                if not await outcomes.enabled(item_type):
+                    return
+        except TimeoutError:
+            raise StoreUnavailable("the kill switch could not be asked in time") from None
 
 
 def _end(patience: asyncio.Timeout) -> None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from headgate.adapters.local.run import Run
 from headgate.clock import uptime
 from headgate.dispatch import journal
 from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import Guard, Outcomes
+from headgate.dispatch.switch import SWITCH_SECONDS, admitted
 from headgate.errors import NotFound, StoreError
 from headgate.gather import Gatherer
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-SHORTEST_WATCH, LONGEST_WATCH = 0.02, 0.5
-"""How often the kill switch is looked at by who waits for admission, in seconds."""
-ANSWER_SECONDS = 5.0
+SHORTEST_WATCH = 0.02
 NO_PLAN_SECONDS = 5.0
 """How long nothing of an item type is tried whose admission plan does not exist."""
 
@@ -77,36 +75,13 @@ class Gate:
         return held
 
     async def _admitted(self, run: Run, plan: str) -> bool:
-        """Whether the plan has admitted it; False if the kill switch should be asked for again first. The switch is
-        watched while it waits, not looked at afterwards: a slow look would let calls bunch."""
+        """Whether the plan has admitted it; False if the kill switch was thrown meanwhile."""
         item_type = run.claim.item_type
-        watch = asyncio.ensure_future(self._doubtful(item_type, run.request.config.dispatch_interval_secs / 2))
+        every = min(max(run.request.config.dispatch_interval_secs / 2, SHORTEST_WATCH), SWITCH_SECONDS)
         try:
-            async with asyncio.timeout(None) as patience:
-                watch.add_done_callback(lambda _: _end(patience))
-                # Awaited right here: a task of its own would end some turns of the loop before the call begins.
-                await self._guard.admit(plan, item_type)
-            return True
-        except TimeoutError:
-            if not patience.expired():
-                raise
-            watch.result()
-            return False
+            return await admitted(self._guard, self._outcomes, plan, item_type, every)
         except NotFound:
             raise HeldBack(self._without(item_type, plan)) from None
-        finally:
-            watch.cancel()
-
-    async def _doubtful(self, item_type: str, watch: float) -> None:
-        """Returns when the kill switch is off, or the store can't say whether it is."""
-        while True:
-            await asyncio.sleep(min(max(watch, SHORTEST_WATCH), LONGEST_WATCH))
-            try:
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    if not await self._outcomes.enabled(item_type):
-                        return
-            except (StoreError, TimeoutError):
-                return
 
     def _without(self, item_type: str, plan: str) -> str:
         """No item's fault: all are given back, and tried again when the plan may be there."""
@@ -116,8 +91,3 @@ class Gate:
             journal.log_no_plan(item_type, plan)
         self._no_plan[item_type] = now
         return f"there is no admission plan {plan!r}"
-
-
-def _end(patience: asyncio.Timeout) -> None:
-    with contextlib.suppress(RuntimeError):  # it is over already
-        patience.reschedule(asyncio.get_running_loop().time())
