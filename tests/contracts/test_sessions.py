@@ -92,6 +92,18 @@ async def test_nobody_gets_in_with_what_is_kept_or_made_up(store: SqlAccessStore
         assert await held.open(presented) is None, presented
 
 
+async def test_nobody_is_in_once_the_last_token_is_revoked(store: SqlAccessStore) -> None:
+    secret, _ = await create_token(store, "operator", ["admin"])
+    held = sessions(store)
+    login = await held.open(secret)
+    assert login is not None
+    await store.revoke("operator")
+    for each in (held, sessions(store)):
+        assert await each.open("anything") is None
+        assert await each.find("") is None
+        assert await each.find(login.secret) is None
+
+
 async def test_without_tokens_anybody_is_in_and_no_session_is_kept(store: SqlAccessStore) -> None:
     login = await sessions(store).open("anything")
     assert login is not None

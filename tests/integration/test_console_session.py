@@ -145,7 +145,12 @@ async def test_without_tokens_nobody_logs_in_and_other_sites_still_change_nothin
         assert (await log_in(http, "anything")).json() == session
         assert "set-cookie" not in (await log_in(http, "anything")).headers
         crossing = {"Origin": "http://evil.example"}
-        assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=crossing)).status_code == 403
+        for more in ({}, {"Authorization": "Bearer x"}):
+            refused = await http.post("/admin/rate-limit/config", json=CONFIG, headers={**crossing, **more})
+            assert refused.status_code == 403
+            assert (await http.get("/admin/audit", headers={**crossing, **more})).status_code == 403
+        assert (await http.get("/admin/audit", headers={"Sec-Fetch-Site": "cross-site"})).status_code == 403
+        assert (await http.get("/admin/audit", headers={"Sec-Fetch-Site": "none"})).status_code == 200  # typed
         assert (await http.post("/admin/rate-limit/config", json=CONFIG)).status_code == 200
 
 
@@ -160,15 +165,23 @@ async def test_without_tokens_nobody_logs_in_and_other_sites_still_change_nothin
         ("http://127.0.0.1.evil.example:8080", 403),
         ("http://evil.example", 403),
         ("http://localhost.evil.example:8080", 403),
+        ("http://localhost.:8080", 200),
+        ("http://evil.example.", 403),
     ],
 )
-async def test_without_tokens_a_name_pointed_at_this_machine_changes_nothing(
+async def test_without_tokens_a_name_pointed_at_this_machine_reads_and_changes_nothing(
     settings: Settings, url: str, status: int
 ) -> None:
     async with client(settings, url) as http:
         own = {"Origin": url}
-        assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=own)).status_code == status
-        assert (await http.post("/admin/rate-limit/config", json=CONFIG)).status_code == 200  # no browser
+        for more in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Basic x"}, {"Cookie": "headgate-session=x"}):
+            for headers in ({**own, **more}, {"Sec-Fetch-Site": "same-origin", **more}, more):
+                changed = await http.post("/admin/rate-limit/config", json=CONFIG, headers=headers)
+                assert changed.status_code == status, headers
+                # Over plain HTTP, browsers tell nothing about where a read of their own origin comes from.
+                for path in ("/admin/audit", "/api/v1/forecast?events=1", "/metrics", "/console/session"):
+                    assert (await http.get(path, headers=headers)).status_code == status, (path, headers)
+        assert (await http.get("/health/live")).status_code == 200
         await made(settings, "operator", "admin")
     async with client(settings, url) as http:
         await log_in(http, "wrong")
@@ -230,6 +243,28 @@ async def test_a_cookie_that_was_tampered_with_is_worth_nothing(settings: Settin
         # A token that is wrong is wrong, whatever cookie comes with it.
         wrong = {"Cookie": f"headgate-session={good}", "Authorization": "Bearer wrong"}
         assert (await http.get("/admin/plans", headers=wrong)).status_code == 401
+
+
+async def test_another_schemes_login_does_not_shadow_the_session(settings: Settings) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        await log_in(http, secret)
+        assert (await http.get("/admin/plans", headers={"Authorization": "Basic eDp5"})).status_code == 200
+        crossing = {"Authorization": "Basic eDp5", "Origin": "http://evil.example"}
+        assert (await http.post("/admin/rate-limit/config", json=CONFIG, headers=crossing)).status_code == 403
+
+
+async def test_logging_in_again_ends_the_earlier_session_of_that_browser(settings: Settings) -> None:
+    secret = await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        await log_in(http, secret)
+        earlier = as_header(http)
+        assert (await log_in(http, "wrong")).status_code == 401
+        assert (await http.get("/admin/plans")).status_code == 200
+        await log_in(http, secret)
+        assert (await http.get("/admin/plans")).status_code == 200
+        http.cookies.clear()
+        assert (await http.get("/admin/plans", headers=earlier)).status_code == 401
 
 
 async def test_guessing_is_slowed_down_and_the_owner_is_not_locked_out_by_logging_in_often(settings: Settings) -> None:

@@ -110,6 +110,40 @@ async def test_every_change_is_recorded_with_the_tokens_name(settings: Settings)
             assert (await http.get(f"/admin/audit?{query}", headers=bearer(operator))).status_code == 400
 
 
+async def test_nobody_comes_in_when_the_last_token_is_revoked(settings: Settings) -> None:
+    local = settings.model_copy(update={"api_token": None, "admin_token": None})
+    everywhere = local.model_copy(update={"host": "0.0.0.0"})
+    secret = await made(local, "ops", "admin")
+    for each in (local, everywhere):
+        async with bootstrap.access_store(each) as store:
+            gate = bootstrap.gate(each, store)
+            assert await gate.caller(secret) is not None
+    async with client(create_app(everywhere)) as http:
+        async with bootstrap.access_store(local) as store:
+            await store.revoke("ops")
+        # A session's cookie makes the tokens be read anew, so that nothing has to wait here.
+        for headers in ({"Cookie": "headgate-session=x"}, {}, bearer(secret)):
+            assert (await http.get("/admin/audit", headers=headers)).status_code == 401
+            assert (await http.post("/admin/rate-limit/cache/flush", headers=headers)).status_code == 401
+        assert (await http.get("/console/session")).json()["loginRequired"] is True
+    async with client(create_app(local)) as http:
+        assert (await http.get("/admin/audit")).status_code == 401
+
+
+async def test_a_websocket_is_turned_away(settings: Settings) -> None:
+    app = create_app(settings)
+    async with app.router.lifespan_context(app):
+        for path in ("/admin/x", "/api/x", "/"):
+            said: list[object] = []
+
+            async def send(message: object, said: list[object] = said) -> None:
+                said.append(message)
+
+            scope = {"type": "websocket", "path": path, "headers": [], "query_string": b"", "client": ("127.0.0.1", 1)}
+            await app(scope, None, send)  # type: ignore[arg-type]
+            assert said == [{"type": "websocket.close"}]
+
+
 async def test_huge_headers_are_refused(settings: Settings) -> None:
     app = create_app(settings)
     async with client(app) as http:
@@ -138,7 +172,9 @@ def test_tokens_are_made_and_unmade_on_the_command_line(settings: Settings) -> N
     listed = run(settings, "tokens", "list", "--json")
     assert [(token["name"], token["scopes"]) for token in json.loads(listed.stdout)] == [("ci", ["assign", "read"])]
     assert secret not in listed.stdout
-    assert run(settings, "tokens", "revoke", "ci").returncode == 0
+    last = run(settings, "tokens", "revoke", "ci")
+    assert last.returncode == 0
+    assert "last token" in last.stderr
     assert run(settings, "tokens", "revoke", "ci").returncode == 1
     # A token in the database is token enough to listen beyond loopback; a revoked one is not.
     refused = run(settings, "serve", "--host", "0.0.0.0", "--port", "0")

@@ -20,22 +20,39 @@ _log = logging.getLogger(__name__)
 
 
 class Gate:
-    """Tells callers by their secrets. Open to anyone as long as there is no token at all."""
+    """Tells callers by their secrets.
 
-    def __init__(self, store: TokenStore | None, fixed: Iterable[Token] = (), clock: Clock | None = None) -> None:
+    Open to anyone if only this machine can reach it (`local`) and there never was a token. One that was closed stays
+    closed: who revokes the last token wants fewer callers, not all of them.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore | None,
+        fixed: Iterable[Token] = (),
+        clock: Clock | None = None,
+        *,
+        local: bool = True,
+    ) -> None:
         self._store = store
         self._fixed = tuple(fixed)
         self._clock = clock or SystemClock()
         self._keyring = Keyring(self._fixed)
+        self._closed = not local or self._keyring.had_any
         self._read_us: int | None = None
         self._reading = asyncio.Lock()
 
     async def caller(self, secret: str) -> Caller | None:
         """Who presents this secret; None if it is nobody's."""
         keyring = await self.keyring()
-        if not keyring:
+        if self.is_open:
             return ANYONE
         return keyring.caller(secret) or (await self.keyring(ASK_AGAIN_US)).caller(secret)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anyone may call, by the tokens as they were read last."""
+        return not self._closed
 
     async def keyring(self, remembered_us: int = REMEMBERED_US) -> Keyring:
         """The tokens that are good now, at most so old. If their store is away, the last known ones."""
@@ -51,6 +68,7 @@ class Gate:
     async def _read(self, store: TokenStore) -> None:
         try:
             self._keyring = Keyring([*self._fixed, *await store.tokens()])
+            self._closed = self._closed or self._keyring.had_any
         except StoreError:
             if self._read_us is None:
                 raise  # never seen: letting anyone in would be a guess

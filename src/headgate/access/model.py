@@ -16,6 +16,8 @@ from headgate.errors import InvalidInput
 
 PREFIX = "hg_"
 """Marks a secret as headgate's, so that scanners find one that leaked."""
+RESERVED_PREFIX = "headgate_"
+"""In upper case, how the names of the settings' tokens start."""
 
 
 class Scope(StrEnum):
@@ -60,7 +62,10 @@ class Keyring:
     """The tokens that are good now."""
 
     def __init__(self, tokens: Iterable[Token]) -> None:
-        self._tokens = [token for token in tokens if token.revoked_at is None]
+        known = list(tokens)
+        self.had_any = bool(known)
+        """Whether there ever was a token, revoked ones included."""
+        self._tokens = [token for token in known if token.revoked_at is None]
 
     def __bool__(self) -> bool:
         return bool(self._tokens)
@@ -109,6 +114,11 @@ def checked_token_name(name: str) -> str:
     """A token's name: it stands in audit rows and logs, so it is short and plain."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise InvalidInput("name", "must be 1 to 64 letters, digits, dots, dashes or underscores")
+    if name.lower() == ANYONE.name or name.lower().startswith(RESERVED_PREFIX):
+        raise InvalidInput(
+            "name",
+            f"must not be {ANYONE.name!r} nor start with {RESERVED_PREFIX.upper()}: those have a meaning in the audit",
+        )
     return name
 
 

@@ -53,7 +53,7 @@ class Sessions:
         Tokens are read anew each time: the session of a revoked one ends with its next request, not seconds later.
         """
         keyring = await self._gate.keyring(remembered_us=0)
-        if not keyring:
+        if self._gate.is_open:
             return Login(ANYONE, None)
         session = await self._store.find(digest(secret)) if secret else None
         token = keyring.named(session.token_name) if session is not None else None

@@ -12,7 +12,7 @@ from headgate.access.ports import TokenStore
 from headgate.access.sessions import Sessions
 from headgate.adapters.sql.access import SqlAccessStore
 from headgate.bootstrap.databases import database, embedded_url
-from headgate.settings import Settings
+from headgate.settings import Settings, is_loopback
 
 
 @asynccontextmanager
@@ -31,7 +31,8 @@ def sessions(settings: Settings, store: SqlAccessStore, gate: Gate) -> Sessions:
 
 
 def gate(settings: Settings, store: TokenStore) -> Gate:
-    """Who may call: the tokens of the settings, and those of the store."""
+    """Who may call: the tokens of the settings, and those of the store; anyone on the loopback, if there never was
+    one."""
     fixed = {
         "HEADGATE_API_TOKEN": (settings.api_token, frozenset({Scope.READ, Scope.ASSIGN, Scope.SEND})),
         "HEADGATE_ADMIN_TOKEN": (settings.admin_token, frozenset({Scope.ADMIN})),
@@ -39,4 +40,5 @@ def gate(settings: Settings, store: TokenStore) -> Gate:
     return Gate(
         store,
         [Token(name, scopes, digest(secret.get_secret_value())) for name, (secret, scopes) in fixed.items() if secret],
+        local=is_loopback(settings.host),
     )

@@ -94,6 +94,30 @@ async def test_without_tokens_anyone_may_and_the_first_one_closes_the_gate() -> 
     assert await gate.caller(secret) is not None
 
 
+async def test_a_gate_that_was_closed_does_not_open_when_the_last_token_is_revoked() -> None:
+    store, clock = Tokens(), FakeClock(NOW)
+    gate = Gate(store, clock=clock)
+    secret, _ = await create_token(store, "last", ["admin"])
+    assert await gate.caller(secret) is not None
+    await store.revoke("last")
+    clock.advance(us=REMEMBERED_US + 1)
+    for presented in (secret, ""):
+        assert await gate.caller(presented) is None
+    assert await Gate(store, clock=clock).caller("") is None  # nor after a restart
+    store.kept.clear()
+    clock.advance(us=REMEMBERED_US + 1)
+    assert await gate.caller("") is None
+    assert await Gate(store, clock=clock).caller("") is ANYONE
+
+
+async def test_a_gate_that_others_can_reach_is_never_open() -> None:
+    gate = Gate(Tokens(), clock=FakeClock(NOW), local=False)
+    assert await gate.caller("") is None
+    assert not gate.is_open
+    assert await Gate(None, local=False).caller("") is None
+    assert await Gate(None).caller("") is ANYONE
+
+
 async def test_a_revoked_token_is_good_for_five_seconds_at_most() -> None:
     store, clock = Tokens(), FakeClock(NOW)
     gate = Gate(store, [Token("fixed", frozenset({Scope.ADMIN}), digest("fixed"))], clock)
@@ -138,6 +162,11 @@ async def test_when_the_store_is_away_known_tokens_stay_good_and_nobody_new_come
         ("", ["read"], "name"),
         ("a b", ["read"], "name"),
         ("x" * 65, ["read"], "name"),
+        ("anyone", ["read"], "name"),
+        ("Anyone", ["read"], "name"),
+        ("HEADGATE_ADMIN_TOKEN", ["read"], "name"),
+        ("headgate_x", ["read"], "name"),
+        ("cli:root", ["read"], "name"),
         ("t", [], "scope"),
         ("t", ["root"], "scope"),
     ],

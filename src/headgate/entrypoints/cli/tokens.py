@@ -60,13 +60,17 @@ def list_(as_json: AsJson = False) -> None:
 def revoke(name: str, as_json: AsJson = False) -> None:
     """Make a token worthless; every service process knows within five seconds."""
 
-    async def work() -> Token:
+    async def work() -> tuple[Token, bool]:
         settings = Settings.load()
         async with recorded(settings, "tokens revoke", name), bootstrap.access_store(settings) as store:
-            return await store.revoke(name)
+            return await store.revoke(name), bool(await bootstrap.gate(settings, store).keyring())
 
-    token = run(work())
+    token, others = run(work())
     say_json(_shown(token)) if as_json else say(f"{token.name} is revoked")
+    if not others:
+        remark(
+            "that was the last token: nobody may call until there is another; make one with `headgate tokens create`"
+        )
 
 
 def _shown(token: Token) -> dict[str, Any]:

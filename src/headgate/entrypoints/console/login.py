@@ -68,6 +68,9 @@ async def log_in(request: Request) -> Response:
         log.warning("login refused", address=client_address(request.scope))
         raise Problem(401, "unauthorized", "Unauthorized", "no token that is good now has this secret")
     await told.ingress.logged_in(request.scope)
+    earlier = session_secret(request.scope)
+    if earlier is not None:
+        await told.sessions.close(earlier)
     answer = _json(login)
     if login.expires_at is not None:
         log.info("logged in", token=login.caller.name, address=client_address(request.scope))

@@ -9,13 +9,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.access.model import ANYONE, Caller, needed_scope
 from headgate.entrypoints.http import problem
-from headgate.entrypoints.http.browser import refuse_other_sites, session_secret
+from headgate.entrypoints.http.browser import refuse_other_names, refuse_other_sites, session_secret
 from headgate.entrypoints.http.problem import Problem
 from headgate.entrypoints.http.services import Services, services
 from headgate.errors import HeadgateError
 
 GUARDED = ("/api", "/admin")
 READING = ("GET", "HEAD", "OPTIONS")
+HARMLESS = ("/health/", "/q/health/")
 MOST_HEADER_BYTES = 32 * 1024
 
 
@@ -32,15 +33,16 @@ class AccessGuard:
         self._log = structlog.get_logger()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})  # there is none here
+            return
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         told = services(scope)
         guarded = scope["path"].startswith(GUARDED)
         try:
-            caller = await self._admitted(told, scope) if guarded else ANYONE
-            if not guarded:
-                await told.ingress.admit(scope, ANYONE)
+            caller = await (_identified(told, scope) if guarded else _anyone(told, scope))
         except Problem as refusal:
             await refusal.response()(scope, receive, send)
             return
@@ -51,28 +53,6 @@ class AccessGuard:
             await self._audited(told, caller, scope, receive, send)
         else:
             await self._app(scope, receive, send)
-
-    async def _admitted(self, told: Services, scope: Scope) -> Caller:
-        secret = _presented(scope)
-        session = session_secret(scope) if secret is None else None
-        if session is None:
-            caller = await told.gate.caller(secret or "")
-        else:
-            login = await told.sessions.find(session)
-            caller = None if login is None else login.caller
-        if caller is None:
-            detail = "send Authorization: Bearer and a valid token" if session is None else "the session has ended"
-            challenge = {"WWW-Authenticate": "Bearer"}
-            raise await told.ingress.failed(scope) or Problem(
-                401, "unauthorized", "Unauthorized", detail, headers=challenge
-            )
-        if secret is None and scope.get("method", "GET") not in READING:
-            refuse_other_sites(scope, with_cookie=session is not None, without_tokens=caller is ANYONE)
-        await told.ingress.admit(scope, caller)
-        needed = needed_scope(scope.get("method", "GET"), scope["path"])
-        if needed is not None and not caller.may(needed):
-            raise Problem(403, "forbidden", "Forbidden", f"this needs a token with the scope {needed.value}")
-        return caller
 
     async def _audited(self, told: Services, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         status = 500
@@ -98,6 +78,42 @@ class AccessGuard:
                 self._log.warning("an audit entry was left open", audit=number, status=status, request_id=request_id)
 
 
+async def _anyone(told: Services, scope: Scope) -> Caller:
+    """Admits a request to a path that asks for no token."""
+    if told.gate.is_open and not scope["path"].startswith(HARMLESS):
+        refuse_other_names(scope)
+    await told.ingress.admit(scope, ANYONE)
+    return ANYONE
+
+
+async def _identified(told: Services, scope: Scope) -> Caller:
+    """Admits a request to a path that asks for a token; who makes it."""
+    method: str = scope["method"]
+    secret = _presented(scope)
+    session = session_secret(scope) if secret is None else None
+    if session is None:
+        caller = await told.gate.caller(secret or "")
+    else:
+        login = await told.sessions.find(session)
+        caller = None if login is None else login.caller
+    if caller is None:
+        detail = "send Authorization: Bearer and a valid token" if session is None else "the session has ended"
+        challenge = {"WWW-Authenticate": "Bearer"}
+        raise await told.ingress.failed(scope) or Problem(
+            401, "unauthorized", "Unauthorized", detail, headers=challenge
+        )
+    if caller is ANYONE:
+        refuse_other_names(scope)
+        refuse_other_sites(scope, with_cookie=False, reading=method in READING)
+    elif session is not None and method not in READING:
+        refuse_other_sites(scope, with_cookie=True)
+    await told.ingress.admit(scope, caller)
+    needed = needed_scope(method, scope["path"])
+    if needed is not None and not caller.may(needed):
+        raise Problem(403, "forbidden", "Forbidden", f"this needs a token with the scope {needed.value}")
+    return caller
+
+
 async def _recorded(begin: Callable[[], Awaitable[int]], scope: Scope, receive: Receive, send: Send) -> int | None:
     try:
         return await begin()
@@ -107,10 +123,12 @@ async def _recorded(begin: Callable[[], Awaitable[int]], scope: Scope, receive: 
 
 
 def _presented(scope: Scope) -> str | None:
+    """The bearer token. Other schemes are none of ours: a proxy may have its own login beside the session's cookie."""
     for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = bytes(value).partition(b" ")
-            return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+            if scheme.lower() == b"bearer":
+                return token.strip().decode("latin-1")
     return None
 
 

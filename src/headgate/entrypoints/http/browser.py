@@ -25,8 +25,9 @@ class Origin(Enum):
     """No browser, or one from before 2020 asking to read."""
 
 
-def origin(scope: Scope) -> Origin:
-    """Whose page made this request, by the fields that no page can set itself."""
+def origin(scope: Scope, *, reading: bool = False) -> Origin:
+    """Whose page made this request, by the fields that no page can set itself. Nobody's, if a user typed the address:
+    that only reads."""
     site = source = host = b""
     for name, value in scope["headers"]:
         if name == b"sec-fetch-site":
@@ -35,6 +36,8 @@ def origin(scope: Scope) -> Origin:
             source = value
         elif name == b"host":
             host = value
+    if reading and site == b"none":
+        site = b""
     if site and site != b"same-origin":
         return Origin.OTHER
     if source:
@@ -43,19 +46,25 @@ def origin(scope: Scope) -> Origin:
     return Origin.OWN if site else Origin.UNTOLD
 
 
-def refuse_other_sites(scope: Scope, *, with_cookie: bool, without_tokens: bool = False) -> None:
-    """Raises 403 for a change that another site's page asks for in the user's name.
+def refuse_other_sites(scope: Scope, *, with_cookie: bool, reading: bool = False) -> None:
+    """Raises 403 for what another site's page asks for in the user's name.
 
-    A cookie comes along by itself, so with one the browser has to say that the page is our own. Without tokens the
-    service is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its page is
-    then of our origin, so browsers may use only names that nobody else can own.
+    A cookie comes along by itself, so with one the browser has to say that the page is our own.
     """
-    found = origin(scope)
+    found = origin(scope, reading=reading)
     if found is Origin.OTHER or (with_cookie and found is Origin.UNTOLD):
-        detail = "a browser's changes must come from the console itself; other programs send Authorization: Bearer"
+        detail = "a browser's requests must come from the console itself; other programs send Authorization: Bearer"
         raise Problem(403, "cross-site", "Cross-Site Request", detail)
-    if without_tokens and found is Origin.OWN and not _is_local_name(scope):
-        detail = "without tokens, browsers may change things only under an address or a plain name of this machine; "
+
+
+def refuse_other_names(scope: Scope) -> None:
+    """Raises 403 unless the service was asked for by a name that nobody else can own.
+
+    Without tokens it is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its
+    page is then of our origin, and may read the answers. Browsers tell nothing about such a read but the name.
+    """
+    if not _is_local_name(scope):
+        detail = "without tokens, the service answers only under an address or a plain name of this machine; "
         raise Problem(403, "cross-site", "Cross-Site Request", detail + "create a token with `headgate tokens create`")
 
 
@@ -84,7 +93,7 @@ def ended_cookie(scope: Scope) -> str:
 def _is_local_name(scope: Scope) -> bool:
     """Whether the service was asked for by an address, as `localhost`, or by a name without a domain."""
     host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-    name = re.sub(r":\d*$", "", host).strip("[]").lower()
+    name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".").lower()
     try:
         return bool(ipaddress.ip_address(name))
     except ValueError:
