@@ -33,9 +33,9 @@ class SqlAccessStore:
         return await self._database.read(_tokens)
 
     async def begin(self, caller: str, method: str, path: str, request_id: str) -> int:
-        # PostgreSQL's text holds no NUL, which a path may well do.
-        shown = path.replace("\x00", "\\x00")[:512]
-        return await self._database.write(_begin, caller, method, shown, request_id[:64])
+        # PostgreSQL's text holds no NUL, which a path may well do, and a command's words half a surrogate pair.
+        shown = path.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()[:512]
+        return await self._database.write(_begin, caller, method[:8], shown, request_id[:64])
 
     async def end(self, number: int, status: int) -> None:
         await self._database.write(_end, number, status)

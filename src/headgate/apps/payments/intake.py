@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from headgate.apps.payments.context import context_json
+from headgate.apps.payments.documents import checked_payment_id
 from headgate.apps.payments.domain import ITEM_TYPE, Payment, PaymentAudit, PaymentRecord, PaymentStatus, Terms
 from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
 from headgate.apps.payments.rules import RuleBook, fingerprint
@@ -128,6 +129,7 @@ class PaymentIntake:
 
     async def show(self, payment_id: str) -> tuple[PaymentRecord, list[PaymentAudit]]:
         """A payment and its history."""
+        checked_payment_id(payment_id)
         found = await self._store.find([payment_id])
         if payment_id not in found:
             raise NotFound("payment", payment_id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -64,10 +62,18 @@ class AccessGuard:
             await send(message)
 
         request_id = scope.get("state", {}).get("request_id", "")
-        number = await _recorded(
-            lambda: told.audit.begin(caller.name, scope["method"], scope["path"], request_id), scope, receive, send
-        )
-        if number is None:
+        try:
+            number = await told.audit.begin(caller.name, scope["method"], scope["path"], request_id)
+        except HeadgateError as error:
+            refusal = problem.of(error)
+            self._log.error(
+                "a change could not be recorded, and was not made",
+                path=scope["path"],
+                error=repr(error),
+                status=refusal.status,
+                request_id=request_id,
+            )
+            await refusal.response()(scope, receive, send)
             return
         try:
             await self._app(scope, receive, noted)
@@ -112,14 +118,6 @@ async def _identified(told: Services, scope: Scope) -> Caller:
     if needed is not None and not caller.may(needed):
         raise Problem(403, "forbidden", "Forbidden", f"this needs a token with the scope {needed.value}")
     return caller
-
-
-async def _recorded(begin: Callable[[], Awaitable[int]], scope: Scope, receive: Receive, send: Send) -> int | None:
-    try:
-        return await begin()
-    except HeadgateError as error:
-        await problem.of(error).response()(scope, receive, send)
-        return None
 
 
 def _presented(scope: Scope) -> str | None:
