@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
 import pytest
 import structlog
 
+from headgate import bootstrap
+from headgate.access.gate import create_token
 from headgate.entrypoints.http import health
 from headgate.entrypoints.http.app import create_app
 from headgate.entrypoints.http.stream import book_stream
@@ -24,7 +27,7 @@ SLOT = {"eventId": "x", "requestedTime": "2027-01-01T00:00:00Z"}
 
 @asynccontextmanager
 async def opened(**settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    app = create_app(Settings.load(database_url="memory://", **settings))
+    app = create_app(Settings.load(**({"database_url": "memory://"} | settings)))
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client,
@@ -77,6 +80,32 @@ async def test_the_document_tells_of_tokens_only_when_they_are_asked_for() -> No
         document = (await client.get("/openapi.json")).json()
         assert document["paths"]["/api/v1/slots"]["post"]["security"] == [{"apiToken": []}]
         assert "security" not in document["paths"]["/health/live"]["get"]
+
+
+async def test_the_document_tells_of_tokens_that_only_the_database_has(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'tokens.db'}"
+    async with opened(database_url=url) as client:
+        assert "securitySchemes" not in (await client.get("/openapi.json")).json()["components"]
+    async with bootstrap.access_store(Settings(database_url=url)) as store:
+        await create_token(store, "operator", ["admin"])
+    async with opened(database_url=url) as client:
+        document = (await client.get("/openapi.json")).json()
+        assert set(document["components"]["securitySchemes"]) == {"apiToken", "adminToken"}
+        assert document["paths"]["/admin/plans"]["get"]["security"] == [{"adminToken": []}]
+        assert (await client.get("/api/v1/slots/x")).status_code == 401
+
+
+async def test_the_document_tells_what_any_request_may_get() -> None:
+    async with opened() as client:
+        document = (await client.get("/openapi.json")).json()
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                assert "431" in operation["responses"], (method, path)
+                assert ("413" in operation["responses"]) == (method in ("post", "put", "patch")), (method, path)
+        large = b"x" * (16 * 1024 * 1024 + 1)
+        for path in ("/api/v1/payments/bulk", "/admin/rate-limit/cache/flush"):
+            answer = await client.post(path, content=large, headers={"Content-Type": "application/json"})
+            assert answer.status_code == 413, path
 
 
 async def test_every_documented_failure_is_a_problem_and_none_is_422() -> None:
