@@ -12,10 +12,10 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from headgate.admission.addresses import networks
@@ -33,6 +33,30 @@ SHORTEST_SECRET = 4
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _checked_url(value: str) -> str:
+    """What is wrong is told without the URL itself, which may be a secret."""
+    try:
+        parts = urlsplit(value)
+        host = parts.hostname
+    except ValueError:
+        raise ValueError("is no URL: its host is not valid") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise ValueError("must be a URL that begins with http:// or https:// and a host")
+    try:
+        port = parts.port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError("is no URL: its port must be from 1 to 65535")
+    if not value.isprintable() or " " in value:
+        raise ValueError("is no URL: it holds a space or a control character")
+    return value
+
+
+ProviderUrl = Annotated[str, AfterValidator(_checked_url)]
+"""Where payments or messages are posted."""
 
 
 class SlotSettings(_Section):
@@ -131,7 +155,7 @@ class PaymentSettings(_Section):
 
     config: str = "default"
     mode: Literal["queue", "direct"] = "queue"
-    downstream_url: str | None = Field(None, repr=False)
+    downstream_url: ProviderUrl | None = Field(None, repr=False)
     """Unset: a simulator inside the process."""
     tps: int = Field(50, ge=1, le=100_000)
     """The downstream's hard limit in any sliding second."""
@@ -148,7 +172,7 @@ class PaymentSettings(_Section):
 class SmsSettings(_Section):
     """The notification application, for `HEADGATE_SMS_…`."""
 
-    webhook_url: str | None = Field(None, repr=False)
+    webhook_url: ProviderUrl | None = Field(None, repr=False)
     """Unset: messages are written to the log."""
     sender: Literal["auto", "inline", "worker"] = "auto"
     """Who sends: the service itself (`inline`), or `headgate worker sender`. `auto`: the service, unless there is
@@ -341,6 +365,12 @@ def settings_file() -> Path | None:
     return default if default.is_file() else None
 
 
+def spelled(*path: str) -> str:
+    """A setting's name as the user gave it: the variable, if there is one, else as the settings file has it."""
+    variable = PREFIX + "_".join(path).upper()
+    return variable if variable in os.environ else ".".join(path)
+
+
 def _file_values() -> dict[str, Any]:
     path = settings_file()
     if path is None:
@@ -356,11 +386,9 @@ def _file_values() -> dict[str, Any]:
 def _explained(error: ValidationError) -> ConfigurationError:
     """The first thing that is wrong, under the name the user gave it; never with the value, which may be secret."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    path = [str(part) for part in first["loc"]]
-    variable = PREFIX + "_".join(path).upper()
-    name = variable if variable in os.environ else ".".join(path)
+    name = spelled(*(str(part) for part in first["loc"]))
     if first["type"] == "extra_forbidden":
-        where = "" if name == variable else f" in {settings_file() or 'the given settings'}"
+        where = "" if name in os.environ else f" in {settings_file() or 'the given settings'}"
         return ConfigurationError(name, f"is not a setting headgate knows{where}")
     message = first["msg"].removeprefix("Value error, ")
     return ConfigurationError(name, message[:1].lower() + message[1:])

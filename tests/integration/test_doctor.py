@@ -28,6 +28,7 @@ from headgate.testing.servers.redis import RedisServer
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
 from headgate.testing.servers.redis_sentinel import RedisSentinel
 from tests.acceptance.collector import collector
+from tests.acceptance.service import run
 
 NOWHERE = "127.0.0.1:1"
 SECRET = "pa55-w0rd"
@@ -282,3 +283,48 @@ async def test_the_collector_of_traces_is_asked_for(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
     missing = (await examined(tmp_path, traces="otlp"))["traces"]
     assert (missing.ok, missing.advice) == (False, "pip install 'headgate[traces]'")
+
+
+MISTAKES = {
+    "HEADGATE_PAYMENTS_RULES": ("no-such.toml", "can't be read: No such file or directory"),
+    "HEADGATE_DISPATCH_DOMAINS": ("no_such_module:domain", "'no_such_module:domain' can't be loaded"),
+}
+
+
+@pytest.mark.parametrize("variable", MISTAKES)
+def test_what_the_settings_name_is_loaded(tmp_path: Path, variable: str) -> None:
+    """The doctor says so, and the service does not start, in one line."""
+    value, told = MISTAKES[variable]
+    examined = run(tmp_path, "doctor", **{variable: value})
+    assert examined.returncode == 1, examined.stderr
+    (line,) = [line for line in examined.stdout.splitlines() if line.startswith("FAIL")]
+    assert variable in line
+    assert told in line
+    served = run(tmp_path, "serve", "--port", "0", **{variable: value})
+    assert served.returncode == 2
+    assert served.stdout == ""
+    (line,) = served.stderr.splitlines()
+    assert line.startswith(f"headgate: {variable}: ")
+    assert told in line
+
+
+async def test_rules_and_item_types_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await examined(tmp_path)
+    assert (found["payment rules"].told, found["item types"].told) == ("not configured: nothing is refused", "PAYMENT")
+    rules = tmp_path / "rules.toml"
+    rules.write_text('duplicates = "reject"\n')
+    found = await examined(tmp_path, payments={"rules": str(rules)})
+    assert found["payment rules"] == Finding("payment rules", True, str(rules))
+    rules.write_text('duplicates = "perhaps"\n')
+    found = await examined(tmp_path, payments={"rules": str(rules)})
+    assert (found["payment rules"].ok, found["payment rules"].told) == (
+        False,
+        "payments.rules: duplicates: must be allow or reject",
+    )
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["serve", "--port", "0"]], ids=["doctor", "serve"])
+def test_a_url_that_is_none_is_told_in_one_line(tmp_path: Path, command: list[str]) -> None:
+    ended = run(tmp_path, *command, HEADGATE_SMS_WEBHOOK_URL=f"http://[bad/{SECRET}")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "headgate: HEADGATE_SMS_WEBHOOK_URL: is no URL: its host is not valid\n"

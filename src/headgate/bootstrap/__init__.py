@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from headgate.bootstrap.front_door import ingress
     from headgate.bootstrap.limit_stores import async_limit_store, limit_store
     from headgate.bootstrap.limits import Admission, admission, async_plan_registry, plan_registry
-    from headgate.bootstrap.payment_app import Payments, payment_domain, payments, prune_payments
+    from headgate.bootstrap.payment_app import Payments, payment_domain, payments, prune_payments, rule_book
     from headgate.bootstrap.queues import dispatch_observer, dispatch_queue, queue_store
     from headgate.bootstrap.scheduling import slot_scheduler, slot_store
     from headgate.bootstrap.sms_gateway import Notifications, notifications, prune_notifications, run_sender
@@ -31,7 +31,7 @@ MODULES = {
     "front_door": ("ingress",),
     "limit_stores": ("async_limit_store", "limit_store"),
     "limits": ("Admission", "admission", "async_plan_registry", "plan_registry"),
-    "payment_app": ("Payments", "payment_domain", "payments", "prune_payments"),
+    "payment_app": ("Payments", "payment_domain", "payments", "prune_payments", "rule_book"),
     "queues": ("dispatch_observer", "dispatch_queue", "queue_store"),
     "scheduling": ("slot_scheduler", "slot_store"),
     "sms_gateway": ("Notifications", "notifications", "prune_notifications", "run_sender"),

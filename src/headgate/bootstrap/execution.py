@@ -19,7 +19,7 @@ from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import ConfigurationError
-from headgate.settings import DispatchSettings, Settings
+from headgate.settings import DispatchSettings, Settings, spelled
 from headgate.tracing import Tracer
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
     except ConfigurationError:
         raise
     except Exception as error:
-        raise ConfigurationError("dispatch.domains", f"{name!r} can't be loaded: {error}") from error
+        raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} can't be loaded: {error}") from error
     loaded = [found] if isinstance(found, Domain) else list(found) if isinstance(found, Iterable) else []
     if not loaded or not all(isinstance(each, Domain) for each in loaded):
-        raise ConfigurationError("dispatch.domains", f"{name!r} is no Domain, no Registry and makes none")
+        raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} is no Domain, no Registry and makes none")
     return loaded
 
 

@@ -20,7 +20,7 @@ from headgate.dispatch.registry import Domain
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.errors import ConfigurationError
 from headgate.iso8601 import EPOCH
-from headgate.settings import Settings
+from headgate.settings import Settings, spelled
 from headgate.slots.scheduler import SlotScheduler
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headgate.apps.payments.intake import PaymentIntake
     from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore, Permits
     from headgate.apps.payments.ports import Gate as DownstreamGate
+    from headgate.apps.payments.rules import RuleBook
     from headgate.apps.payments.steps import PaymentSteps
     from headgate.apps.payments.workflow_intake import WorkflowIntake
 
@@ -72,11 +73,10 @@ async def payments(
     from headgate.apps.payments.intake import PaymentIntake, Release, leave_to_dispatcher
     from headgate.apps.payments.notices import GatewayNotices, LoggedNotices
     from headgate.apps.payments.release import DirectRelease
-    from headgate.apps.payments.rules import RuleBook, load_rules
     from headgate.apps.payments.steps import PaymentSteps
 
     wanted, traced = settings.payments, tracer(settings)
-    rules = RuleBook() if wanted.rules is None else load_rules(wanted.rules)
+    rules = rule_book(settings)
     async with AsyncExitStack() as opened:
         store = await _payment_store(settings, queue, opened)
         bank, simulator = _downstream(settings, simulator, opened)
@@ -151,6 +151,19 @@ async def _tending(settings: Settings, application: Payments) -> AsyncIterator[N
         finally:
             stop.set()
             await asyncio.gather(*tasks)
+
+
+def rule_book(settings: Settings) -> RuleBook:
+    """The bank's rules, as the settings name them; `ConfigurationError` says which setting to look at."""
+    # Imported here: the check of accounts is an extra.
+    from headgate.apps.payments.rules import RuleBook, load_rules
+
+    if settings.payments.rules is None:
+        return RuleBook()
+    try:
+        return load_rules(settings.payments.rules)
+    except ConfigurationError as error:
+        raise ConfigurationError(spelled("payments", "rules"), str(error)) from None
 
 
 def payment_domain(steps: PaymentSteps) -> Domain:

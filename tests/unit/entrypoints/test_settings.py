@@ -191,3 +191,34 @@ def test_an_unreadable_redis_url_is_not_repeated(url: str) -> None:
         RedisUrl.parse(url)
     assert "s3cret" not in str(refused.value)
     assert "h4lf" not in str(refused.value)
+
+
+@pytest.mark.parametrize("variable", ["HEADGATE_SMS_WEBHOOK_URL", "HEADGATE_PAYMENTS_DOWNSTREAM_URL"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[bad/s3cret-word",
+        "s3cret-word",
+        "s3cret-word.example/hook",
+        "ftp://s3cret-word.example",
+        "http://",
+        "http:///s3cret-word",
+        "https://user:s3cret-word@bank.example:99999/",
+        "https://user:s3cret-word@bank.example:0/",
+        "https://user:s3cret-word@bank.example:port/",
+        "https://bank.example/s3cret-word\n",
+        "https://bank.example/s3cret word",
+    ],
+)
+def test_a_provider_s_url_is_checked_and_never_shown(monkeypatch: pytest.MonkeyPatch, variable: str, url: str) -> None:
+    monkeypatch.setenv(variable, url)
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.load()
+    assert refused.value.field == variable
+    assert "s3cret" not in str(refused.value)
+
+
+def test_good_urls_of_providers_are_taken_as_they_are() -> None:
+    for url in ("http://127.0.0.1:1", "https://user:pw@[::1]:8443/a?b=c", "https://bücher.example/ä", "HTTPS://BANK/"):
+        settings = Settings.load(sms={"webhook_url": url}, payments={"downstream_url": url})
+        assert (settings.sms.webhook_url, settings.payments.downstream_url) == (url, url)

@@ -52,6 +52,8 @@ def serve(
 
 async def _prepare(settings: Settings) -> None:
     """Migrates and makes the default config once, before any worker starts; what is wrong shows here, in one line."""
+    bootstrap.rule_book(settings)
+    bootstrap.domains(settings)
     async with bootstrap.access_store(settings) as access:
         settings.refuse_exposure(other_tokens=bool(await bootstrap.gate(settings, access).keyring()))
     async with bootstrap.slot_scheduler(settings):

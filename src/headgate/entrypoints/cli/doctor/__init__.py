@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from collections.abc import Callable
 from importlib import metadata
 
 import typer
 
-from headgate import __version__
+from headgate import __version__, bootstrap
 from headgate.entrypoints.cli.doctor import database, servers
 from headgate.entrypoints.cli.doctor.finding import Finding
 from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json
+from headgate.errors import HeadgateError
 from headgate.settings import Settings, settings_file, unknown_variables
 
 PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "redis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
@@ -51,7 +53,7 @@ async def _examined(settings: Settings) -> list[Finding]:
         ),
         servers.collector(settings),
     )
-    return [*_here(), *(finding for findings in found for finding in findings)]
+    return [*_here(), *_named(settings), *(finding for findings in found for finding in findings)]
 
 
 def _here() -> list[Finding]:
@@ -63,6 +65,27 @@ def _here() -> list[Finding]:
     if unknown := unknown_variables():
         found.append(Finding("environment", False, f"{', '.join(unknown)}: no such setting", "check the spelling"))
     return found
+
+
+def _named(settings: Settings) -> list[Finding]:
+    """What the settings name by file or by module, loaded as the service loads it."""
+
+    def rules() -> str:
+        bootstrap.rule_book(settings)
+        return settings.payments.rules or "not configured: nothing is refused"
+
+    def domains() -> str:
+        own = [domain.item_type for domain in bootstrap.domains(settings)]
+        return ", ".join(["PAYMENT", *own])
+
+    return [_loaded("payment rules", rules), _loaded("item types", domains)]
+
+
+def _loaded(name: str, load: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, True, load())
+    except HeadgateError as error:
+        return Finding(name, False, str(error), "correct it: the service does not start like this")
 
 
 def _redacted(settings: Settings, finding: Finding) -> Finding:
