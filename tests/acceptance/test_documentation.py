@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from html import unescape
@@ -14,6 +15,7 @@ import typer
 
 from headgate.entrypoints.cli import app
 from tests.acceptance.documents import Reader, assert_alike, assert_matches, blocks
+from tests.acceptance.service import run
 
 ROOT = Path(__file__).parents[2]
 FOREIGN = re.compile(r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
@@ -64,6 +66,36 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         known = {spelling for option in command.params for spelling in (*option.opts, *option.secondary_opts)}
         for option in re.findall(r"--[a-z][a-z-]*", typed):
             assert option in {*known, "--help"}, f"{option} in headgate {typed}"
+
+
+def test_guides_show_the_token_that_a_guarded_path_asks_for() -> None:
+    """Where tokens exist, a line without one gets 401."""
+    seen = 0
+    for page in (
+        ROOT / "docs/runbook.md",
+        *sorted((ROOT / "docs/howto").glob("*.md")),
+        ROOT / "docs/reference/http.md",
+    ):
+        for typed in re.findall(r"^ *curl .*$", page.read_text("utf-8").replace("\\\n", " "), re.MULTILINE):
+            for area, token in (("/admin", "HEADGATE_ADMIN_TOKEN"), ("/api", "HEADGATE_API_TOKEN")):
+                if re.search(rf":\d+{area}/", typed):
+                    seen += 1
+                    assert f'-H "Authorization: Bearer ${token}"' in typed, f"{page.name}: {typed}"
+    assert seen >= 7
+
+
+def test_plans_in_guides_can_be_made_as_written(tmp_path: Path) -> None:
+    """Each `headgate plans set` of the how-tos, on a fresh database."""
+    typed = [
+        line
+        for page in sorted((ROOT / "docs/howto").glob("*.md"))
+        for line in re.findall(r"^headgate (plans set .*)$", page.read_text("utf-8"), re.MULTILINE)
+    ]
+    assert typed
+    for number, words in enumerate(typed):
+        url = f"sqlite:///{tmp_path / f'{number}.db'}"
+        ended = run(tmp_path, *shlex.split(words, comments=True), HEADGATE_DATABASE_URL=url)
+        assert ended.returncode == 0, f"{words}: {ended.stderr}"
 
 
 def test_every_command_is_listed() -> None:

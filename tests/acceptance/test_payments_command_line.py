@@ -29,7 +29,10 @@ def test_a_feed_is_submitted_shown_and_submitted_again(tmp_path: Path) -> None:
     assert again.stdout.splitlines()[0] == "0 accepted, 2 were there already, 2 rejected"
     shown = json.loads(run(tmp_path, "payments", "show", "p1", "--json").stdout)
     assert (shown["status"], shown["amount"], len(shown["audit"])) == ("SCHEDULED", "12.34", 1)
+    slot = json.loads(run(tmp_path, "slots", "show", shown["slotId"], "--json").stdout)
+    assert (slot["eventId"], slot["scheduledTime"]) == ("payment:p1", shown["scheduledTime"])
     plain = run(tmp_path, "payments", "show", "p1")
+    assert "slotId\tpayment:p1\n" in plain.stdout
     assert "SCHEDULED" in plain.stdout
     cancelled = run(tmp_path, "payments", "cancel", "p1")
     assert "CANCELLED" in cancelled.stdout

@@ -72,6 +72,11 @@ Release = Callable[[Sequence[NewPayment]], Awaitable[None]]
 """What happens once payments are kept and queued: nothing (the dispatcher comes for them), or a start at once."""
 
 
+def slot_id(payment_id: str) -> str:
+    """The id under which a payment's slot is booked."""
+    return SLOT_PREFIX + payment_id
+
+
 async def leave_to_dispatcher(_payments: Sequence[NewPayment]) -> None:
     """Release mode `queue`."""
 
@@ -141,7 +146,7 @@ class PaymentIntake:
         if record.status is not PaymentStatus.CANCELLED and not await self._store.cancel(payment_id, reason):
             raise Conflict(f"payment {payment_id!r} is {record.status} and on its way; it can't be cancelled")
         with suppress(NotFound):
-            await self._slots.cancel(SLOT_PREFIX + payment_id)
+            await self._slots.cancel(slot_id(payment_id))
         return (await self.show(payment_id))[0]
 
     async def reclaim_slots(self, older_than: timedelta = ORPHANED_AFTER) -> int:
@@ -266,7 +271,7 @@ class PaymentIntake:
     ) -> dict[int, AssignedSlot]:
         by_config: dict[str, dict[int, SlotRequest]] = defaultdict(dict)
         for index, payment in wanted.items():
-            request = SlotRequest(SLOT_PREFIX + payment.payment_id, to_ms(payment.execute_at))
+            request = SlotRequest(slot_id(payment.payment_id), to_ms(payment.execute_at))
             if index in origins:
                 request = TracedRequest.within(origins[index], request)
             by_config[payment.config_name or self._slot_config][index] = request

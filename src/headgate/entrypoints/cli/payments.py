@@ -66,11 +66,12 @@ def submit(
 @app.command("show")
 def show(payment_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
     """Show a payment, where it stands, and how it got there."""
+    from headgate.apps.payments.intake import slot_id
 
     async def work() -> dict[str, Any]:
         async with _payments(Settings.load()) as payments:
             record, history = await payments.desk.show(payment_id)
-            return {**record.to_json(), "audit": [entry.to_json() for entry in history]}
+            return {**record.to_json(), "slotId": slot_id(payment_id), "audit": [entry.to_json() for entry in history]}
 
     _show(run(work()), as_json)
 
