@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from headgate.admission.addresses import networks
@@ -245,10 +254,22 @@ class Settings(BaseSettings):
 
     @field_validator("api_token", "admin_token")
     @classmethod
-    def _is_no_placeholder(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and value.get_secret_value() == PLACEHOLDER:
+    def _can_be_presented(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is None:
+            return None
+        # A secret from a file ends with the file's last line.
+        secret = value.get_secret_value().rstrip("\r\n")
+        if secret == PLACEHOLDER:
             raise ValueError("is still the placeholder; make a token with: openssl rand -hex 32")
-        return value
+        if not (secret and secret.isascii() and secret.isprintable() and secret == secret.strip()):
+            raise ValueError(
+                "could never be presented: it is empty, starts or ends with a space, or holds characters other than "
+                "printable ASCII; make a token with: openssl rand -hex 32"
+            )
+        other = info.data.get("api_token")
+        if info.field_name == "admin_token" and other is not None and other.get_secret_value() == secret:
+            raise ValueError("is the same as api_token, and would let every caller administer; make it another one")
+        return SecretStr(secret)
 
     @classmethod
     def load(cls, **overrides: Any) -> Settings:

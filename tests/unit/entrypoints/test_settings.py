@@ -99,6 +99,32 @@ def test_listening_to_the_world_needs_a_token() -> None:
     Settings.load(host="127.0.0.1").refuse_exposure()
 
 
+@pytest.mark.parametrize("token", ["pässwörd", " token", "token ", "to\tken", "\n", "to\nken"])
+@pytest.mark.parametrize("name", ["HEADGATE_API_TOKEN", "HEADGATE_ADMIN_TOKEN"])
+def test_a_token_that_could_never_be_presented_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, token: str
+) -> None:
+    monkeypatch.setenv(name, token)
+    with pytest.raises(ConfigurationError, match=f"^{name}: could never be presented") as refusal:
+        Settings.load()
+    assert "wörd" not in str(refusal.value)
+
+
+def test_a_token_from_a_file_may_end_with_its_line() -> None:
+    settings = Settings.load(api_token="word\r\n", admin_token="two words\n")
+    assert settings.api_token is not None
+    assert settings.admin_token is not None
+    assert settings.api_token.get_secret_value() == "word"
+    assert settings.admin_token.get_secret_value() == "two words"
+
+
+def test_one_secret_for_callers_and_administrators_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_API_TOKEN", "the-same-word")
+    monkeypatch.setenv("HEADGATE_ADMIN_TOKEN", "the-same-word\n")
+    with pytest.raises(ConfigurationError, match=r"^HEADGATE_ADMIN_TOKEN: is the same as api_token"):
+        Settings.load()
+
+
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [
