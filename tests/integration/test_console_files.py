@@ -55,6 +55,24 @@ async def test_every_file_is_fenced_in(http: httpx.AsyncClient, path: str) -> No
     assert answer.headers["cache-control"] == "no-cache"
 
 
+async def test_the_apis_page_takes_nothing_from_elsewhere(http: httpx.AsyncClient) -> None:
+    page = await http.get("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    named = re.findall(r"""(?:src|href)="([^"]*)\"""", page.text)
+    assert len(named) == 4
+    for path in named:
+        assert path.startswith("/console/")
+        assert (await http.get(path)).status_code == 200, path
+    for path in ("/docs", *named[1:]):
+        policy = (await http.get(path)).headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src ")
+        assert "connect-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+    assert not re.search(r"<script(?! src=)|\son[a-z]+=|https?:", page.text)
+    for path in ("/redoc", "/docs/oauth2-redirect", "/console/docs/redoc.standalone.js", "/console/docs/..%2fcore.py"):
+        assert (await http.get(path)).status_code == 404, path
+
+
 async def test_what_is_for_one_caller_is_kept_nowhere(http: httpx.AsyncClient) -> None:
     for path in ("/api/v1/forecast", "/admin/plans", "/admin/audit", "/console/session", "/api/v1/slots/none"):
         assert (await http.get(path)).headers["cache-control"] == "no-store", path

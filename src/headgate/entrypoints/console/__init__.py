@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from headgate.entrypoints.console import files, login
+from headgate.entrypoints.console import files, login, reference
 
 router = APIRouter()
 router.include_router(login.router)
 router.include_router(files.router)
+router.include_router(reference.router)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -42,14 +43,16 @@ class File(NamedTuple):
     media_type: str
     tag: str
 
+    @classmethod
+    def of(cls, body: bytes, media_type: str) -> File:
+        return cls(body, gzip.compress(body, mtime=0), media_type, hashlib.sha256(body).hexdigest()[:32])
+
 
 def _load() -> dict[str, File]:
     found = {}
     for entry in files(__package__).joinpath("static").iterdir():
         _, dot, suffix = entry.name.rpartition(".")
-        body = entry.read_bytes()
-        tag = hashlib.sha256(body).hexdigest()[:32]
-        found[entry.name] = File(body, gzip.compress(body, mtime=0), TYPES[dot + suffix], tag)
+        found[entry.name] = File.of(entry.read_bytes(), TYPES[dot + suffix])
     return found
 
 
@@ -61,7 +64,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/")
 async def page(request: Request) -> Response:
     """The console."""
-    return _answer(request, FILES["console.html"])
+    return answer(request, FILES["console.html"])
 
 
 @router.get("/console/{name}")
@@ -69,12 +72,13 @@ async def file(request: Request, name: str) -> Response:
     """One of the files the page is made of."""
     if name not in FILES:
         raise HTTPException(404)
-    return _answer(request, FILES[name])
+    return answer(request, FILES[name])
 
 
-def _answer(request: Request, found: File) -> Response:
+def answer(request: Request, found: File, fence: Mapping[str, str] = HEADERS) -> Response:
+    """The file, packed if the browser takes that, or 304 if it has it."""
     packed = "gzip" in request.headers.get("accept-encoding", "")
-    headers = {**HEADERS, "ETag": f'"{found.tag}{"-gzip" if packed else ""}"', "Vary": "Accept-Encoding"}
+    headers = {**fence, "ETag": f'"{found.tag}{"-gzip" if packed else ""}"', "Vary": "Accept-Encoding"}
     if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     if packed:

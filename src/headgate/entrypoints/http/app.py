@@ -31,6 +31,7 @@ from headgate.entrypoints.http import (
 )
 from headgate.entrypoints.http.auth import AccessGuard, HeaderLimit
 from headgate.entrypoints.http.body import BodyLimit
+from headgate.entrypoints.http.head import HeadAsGet
 from headgate.entrypoints.http.ingress import Ingress
 from headgate.entrypoints.http.services import Services
 from headgate.entrypoints.http.traces import RequestTraces
@@ -46,6 +47,7 @@ def create_app(settings: Settings) -> FastAPI:
         summary="Decides whether, when and how fast work may flow, and then makes it flow.",
         lifespan=_lifespan,
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
     )
     app.state.services = services
@@ -67,6 +69,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(console.router)
     openapi.install(app, settings)
     # The one added last is outermost.
+    app.add_middleware(HeadAsGet)
     app.add_middleware(BodyLimit, limit=settings.http.max_body_bytes)
     app.add_middleware(AccessGuard)
     app.add_middleware(HeaderLimit)
