@@ -1,4 +1,4 @@
-"""A head that never ends, or takes for ever, is neither kept nor waited for."""
+"""A head that never ends, or takes for ever, is neither kept nor waited for; nor is a body that stops coming."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import uvicorn
@@ -61,12 +62,25 @@ def test_a_head_in_pieces_with_a_large_body_behind_it_is_served(service: Service
     assert heard.startswith(b"HTTP/1.1 200 ")
 
 
-@asynccontextmanager
-async def served() -> AsyncIterator[int]:
-    async def app(scope: object, receive: object, send: object) -> None:
-        raise AssertionError("no request is ever whole here")
+def test_an_upgrade_to_a_websocket_is_ignored(service: Service) -> None:
+    for path in (b"/admin/x", b"/health/live"):
+        request = b"GET " + path + b" HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        request += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        host, _, port = service.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as sent:
+            sent.sendall(request)
+            assert sent.recv(12) == (b"HTTP/1.1 404" if path == b"/admin/x" else b"HTTP/1.1 200")
+    assert "Traceback" not in service.log
+    assert "WebSocket" not in service.log
 
-    config = uvicorn.Config(app, http=connection.BoundedConnection, lifespan="off", log_config=None)  # type: ignore[arg-type]
+
+async def nothing(scope: object, receive: object, send: object) -> None:
+    raise AssertionError("no request is ever whole here")
+
+
+@asynccontextmanager
+async def served(app: Any = nothing) -> AsyncIterator[int]:
+    config = uvicorn.Config(app, http=connection.BoundedConnection, lifespan="off", log_config=None)
     server = uvicorn.Server(config)
     listening = socket.create_server(("127.0.0.1", 0))
     running = asyncio.create_task(server.serve([listening]))
@@ -88,5 +102,79 @@ async def test_a_head_that_takes_for_ever_is_not_waited_for(
         try:
             writer.write(sent)
             assert (await reader.read()).startswith(heard)
+        finally:
+            writer.close()
+
+
+BODY = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n"
+
+
+async def told(receive: Any) -> list[str]:
+    """The kinds of message up to the last of a body."""
+    kinds = []
+    while True:
+        message = await receive()
+        kinds.append(message["type"])
+        if message["type"] == "http.disconnect" or not message["more_body"]:
+            return kinds
+
+
+async def answered(send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+
+
+@pytest.mark.parametrize("sent", [BODY, BODY + b"12345"])
+@pytest.mark.parametrize("early", [False, True], ids=["before the answer", "after its start"])
+async def test_a_body_that_stops_coming_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, early: bool
+) -> None:
+    monkeypatch.setattr(connection, "BODY_SECONDS", 0.05)
+    ended: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if early:
+            await answered(send)
+        ended.extend(await told(receive))
+
+    async with served(app) as port, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(sent)
+            heard = await reader.read()
+            assert heard.startswith(b"HTTP/1.1 200 " if early else b"HTTP/1.1 408 ")
+            assert b"408" not in heard or not early
+        finally:
+            writer.close()
+        await eventually(lambda: ended[-1:] == ["http.disconnect"])
+
+
+async def test_silence_that_is_ours_or_is_broken_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application is slow to ask for more than is kept, and then the client sends on in pieces."""
+    monkeypatch.setattr(connection, "BODY_SECONDS", 0.2)
+    checks = 0
+    check = connection.BoundedConnection._is_silent
+
+    def counted(self: connection.BoundedConnection) -> None:
+        nonlocal checks
+        checks += 1
+        check(self)
+
+    monkeypatch.setattr(connection.BoundedConnection, "_is_silent", counted)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await eventually(lambda: checks >= 3)
+        assert "http.disconnect" not in await told(receive)
+        await answered(send)
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async with served(app) as port, asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(BODY.replace(b"10", b"%d" % (4 * 65536 + 5)) + b"x" * (4 * 65536))
+            await eventually(lambda: checks >= 3)
+            for _ in range(5):
+                writer.write(b"x")
+                await asyncio.sleep(0.01)
+            assert (await reader.read(12)) == b"HTTP/1.1 200"
         finally:
             writer.close()

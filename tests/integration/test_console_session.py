@@ -297,6 +297,49 @@ async def test_a_login_that_makes_no_sense_is_refused(settings: Settings, body: 
         assert (await http.post("/console/session", data={"token": "x"})).status_code == 415
 
 
+async def test_an_attempt_counts_before_its_body_is_read(settings: Settings) -> None:
+    await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        for content in (b"x" * 5000, b'{"token": "' + b"x" * 4096 + b'"}'):
+            refused = await http.post("/console/session", content=content, headers={"Content-Type": "application/json"})
+            assert (refused.status_code, refused.headers["connection"]) == (413, "close")
+        for _ in range(8):
+            assert (await http.post("/console/session", json={})).status_code == 400
+
+        async def untouched() -> AsyncIterator[bytes]:
+            raise AssertionError("the body was read")
+            yield b""
+
+        refused = await http.post("/console/session", content=untouched(), headers={"Content-Type": "application/json"})
+        assert refused.status_code == 429
+
+
+async def test_the_longest_token_fits_however_it_is_escaped(settings: Settings) -> None:
+    await made(settings, "operator", "admin")
+    async with client(settings) as http:
+        content = b'{"token": "' + rb"\u00e9" * 512 + b'"}'
+        refused = await http.post("/console/session", content=content, headers={"Content-Type": "application/json"})
+        assert refused.status_code == 401
+
+
+async def test_made_up_names_are_cut_short_in_the_answer(settings: Settings) -> None:
+    async with client(settings) as http:
+        refused = await http.post("/admin/rate-limit/config", json={"k" * 1_000_000: 1})
+        assert refused.status_code == 400
+        assert len(refused.content) < 4096
+        assert refused.json()["field"] == "k" * 128 + "…"
+
+
+@pytest.mark.parametrize("path", ["/", "/console/app.js", "/health/live", "/health/ready", "/metrics", "/admin/plans"])
+async def test_head_is_get_without_a_body(settings: Settings, path: str) -> None:
+    async with client(settings) as http:
+        head, got = await http.head(path), await http.get(path)
+        assert (head.status_code, head.content, got.status_code) == (200, b"", 200)
+        assert head.headers["content-type"] == got.headers["content-type"]
+        assert int(head.headers["content-length"]) > 0
+        assert (await http.head("/api/v1/slots")).status_code == 405
+
+
 async def test_no_secret_is_logged(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     secret = await made(settings, "operator", "admin")
     async with client(settings) as http:

@@ -117,6 +117,7 @@ def _configuration(app: object, settings: Settings, workers: int = 1) -> uvicorn
         factory=isinstance(app, str),
         workers=workers,
         http=_protocol(),
+        ws="none",
         lifespan="on",
         access_log=False,
         log_config=None,

@@ -21,6 +21,8 @@ from headgate.entrypoints.http.services import services
 from headgate.iso8601 import format_instant
 
 LONGEST_TOKEN = 512
+MOST_BYTES = 4096
+"""Of a login's body: enough for the longest token, however it is escaped."""
 LOGIN: dict[str, Any] = {
     "title": "LoginRequest",
     "type": "object",
@@ -61,8 +63,8 @@ async def log_in(request: Request) -> Response:
     or when it is logged out. Too many wrong tokens from one address get 429."""
     told, log = services(request), structlog.get_logger()
     refuse_other_sites(request.scope, with_cookie=False)
-    token = await _token(request)
     await told.ingress.logging_in(request.scope)
+    token = await _token(request)
     login = await told.sessions.open(token)
     if login is None:
         log.warning("login refused", address=client_address(request.scope))
@@ -89,7 +91,7 @@ async def log_out(request: Request) -> Response:
 
 
 async def _token(request: Request) -> str:
-    value = await read_object(request.scope, request.receive)
+    value = await read_object(request.scope, request.receive, MOST_BYTES)
     only(value, LOGIN["properties"])
     token = required(value, "token")
     if not isinstance(token, str) or not 1 <= len(token) <= LONGEST_TOKEN:

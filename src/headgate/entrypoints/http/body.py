@@ -60,24 +60,29 @@ def media_type(scope: Scope) -> bytes:
     return b""
 
 
-async def read_object(scope: Scope, receive: Receive) -> dict[str, Any]:
-    """The JSON object in the body. A number without a fraction is whole however it is written: 5.0 is 5."""
+async def read_object(scope: Scope, receive: Receive, most: int | None = None) -> dict[str, Any]:
+    """The JSON object in the body, of so many bytes at most. A number without a fraction is whole however it is
+    written: 5.0 is 5."""
     if media_type(scope) != b"application/json":
         raise unsupported("application/json")
-    found: dict[str, Any] = _whole(parsed_object(await read(receive)))
+    found: dict[str, Any] = _whole(parsed_object(await read(receive, most)))
     return found
 
 
-async def read(receive: Receive) -> bytes:
-    """The whole body."""
+async def read(receive: Receive, most: int | None = None) -> bytes:
+    """The whole body; 413 as soon as it is larger than `most`."""
     message = await receive()
-    if not message.get("more_body", False) and message["type"] == "http.request":
+    if most is None and not message.get("more_body", False) and message["type"] == "http.request":
         return bytes(message["body"])
     parts = []
+    taken = 0
     while True:
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         parts.append(message.get("body", b""))
+        taken += len(parts[-1])
+        if most is not None and taken > most:
+            raise too_large(most)
         if not message.get("more_body", False):
             return b"".join(parts)
         message = await receive()

@@ -31,6 +31,8 @@ from headgate.iso8601 import format_instant
 
 MEDIA_TYPE = "application/problem+json"
 INVALID = "Missing/Invalid Arguments"
+LONGEST_NAME = 128
+LONGEST_DETAIL = 1024
 
 SCHEMA: dict[str, Any] = {
     "title": "Problem",
@@ -80,8 +82,13 @@ class Problem(Exception):
 
 
 def invalid(field: str, problem: str) -> Problem:
-    """400 for a member, parameter or header, named as it stands on the wire."""
+    """400 for a member, parameter or header, named as it stands on the wire; what a caller made up is cut short."""
+    field, problem = _cut(field, LONGEST_NAME), _cut(problem, LONGEST_DETAIL)
     return Problem(400, "invalid-input", INVALID, f"{field}: {problem}", field=field)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def unsupported(wanted: str) -> Problem:
