@@ -13,7 +13,7 @@ import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -38,6 +38,8 @@ PLACEHOLDER = "CHANGE-ME"
 """What `deploy/kubernetes` has in the place of tokens."""
 SHORTEST_SECRET = 4
 """A shorter option of a provider's URL (`v=1`) is no secret."""
+COLLECTOR_PATH = ("otlp", "traces")
+"""Parts of a collector's address that are everybody's."""
 
 
 class _Section(BaseModel):
@@ -302,6 +304,7 @@ class Settings(BaseSettings):
             plain |= _passwords(url or "")
         for url in (self.payments.downstream_url, self.sms.webhook_url):
             plain |= _private_parts(url or "")
+        plain |= _collector_secrets()
         return frozenset(written for secret in plain if secret for written in (secret, quote(secret, safe="")))
 
     def redacted(self, text: str) -> str:
@@ -332,11 +335,16 @@ def is_loopback(host: str) -> bool:
 
 def masked(url: str) -> str:
     """A URL fit for eyes and logs: its passwords are stars."""
-    if "://" not in url:
+    scheme, there, rest = url.partition("://")
+    if not there:
         return "***"
-    url = re.sub(r"(://[^:@/?#]*):\S*@", r"\1:***@", url)
-    url = re.sub(r"((?:https?|rediss?[+a-z]*)://)[^:@/?#]+@", r"\1***@", url)
-    return re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token|key|sig|auth)[^=&]*)=[^&#]*", r"\1=***", url)
+    # Up to the last @, whatever is before it: a password may hold every sign that was forgotten to be escaped.
+    caller, at, place = rest.rpartition("@") if not scheme.startswith("sqlite") else ("", "", rest)
+    user, colon, _ = caller.partition(":")
+    if re.search(r"[\s/?#@]", user) or (user and not colon and re.match("https?|rediss?", scheme)):
+        user = "***"
+    shown = f"{scheme}://{user}{colon and ':***'}{at}{place}"
+    return re.sub(r"(?i)([?&][^=&]*(?:password|passwd|secret|token|key|sig|auth)[^=&]*)=[^&]*", r"\1=***", shown)
 
 
 def origin(url: str) -> str:
@@ -347,18 +355,42 @@ def origin(url: str) -> str:
 
 def _passwords(url: str) -> set[str]:
     """The passwords of a URL: before its host, and among its options."""
-    written = re.findall(r"://[^:@/?#]*:(\S*)@", url)
-    hidden = re.compile("password|passwd|secret|token", re.IGNORECASE)
-    options = [value for name, value in parse_qsl(url.partition("?")[2]) if hidden.search(name)]
-    return {*written, *map(unquote, written), *options}
+    scheme, there, rest = url.partition("://")
+    if not there:
+        scheme, rest = "", url
+    user, colon, password = rest.rpartition("@")[0].partition(":")
+    written = [password] if colon else [user] if scheme.startswith("redis") or not scheme else []
+    written += re.findall(r"(?i)[^=&?\s]*(?:password|passwd|secret|token)[^=&?\s]*=([^&]*)", url)
+    return {form for each in written for form in (each, unquote(each), unquote_plus(each))}
 
 
 def _private_parts(url: str) -> set[str]:
     """What of a provider's URL may be a secret: who calls, and every option."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return {url}
     caller = parts.netloc.rpartition("@")[0]
     words = [caller, *caller.split(":"), *(value for _, value in parse_qsl(parts.query))]
     return {written for word in words for written in (word, unquote(word)) if len(written) >= SHORTEST_SECRET}
+
+
+def _collector_secrets() -> set[str]:
+    """What the OTEL_EXPORTER_OTLP_… variables tell that nobody else may know: headers, and all of the endpoint but
+    where it is."""
+    found: set[str] = set()
+    for kind in ("", "TRACES_"):
+        endpoint = os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT", "")
+        found |= _private_parts(endpoint)
+        path, _, query = re.sub(r"^[^/]*//[^/?#]*", "", endpoint).partition("?")
+        found |= {query, *re.split(r"[=&#]", query), *(word for word in path.split("/") if word not in COLLECTOR_PATH)}
+        headers = os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}HEADERS", "")
+        for header in headers.split(","):
+            name, there, value = header.partition("=")
+            # Without its "=" it is no header, and the library tells so, with all of it.
+            told = value if there else name
+            found |= {told, *unquote(told).split()[-1:]}
+    return {form for each in found for form in (each.strip(), unquote(each.strip())) if len(form) >= SHORTEST_SECRET}
 
 
 def unknown_variables() -> list[str]:

@@ -46,6 +46,13 @@ SECRETS = {
     "provider path": "pr0viderPathT0ken",
     "bank password": "b4nk/P4ss+word",
     "temporal key": "t3mporal/k3y+of-the-run",
+    "password with spaces": "sp4ced out\tP4ss word",
+    "collector user": "c0llector/us3r",
+    "collector password": "c0llector/P4ss+word",
+    "collector path": "c0llectorPathT0ken",
+    "collector option": "c0llector/t0ken+option",
+    "collector header": "c0llector~H3ader+t0ken",
+    "collector header, spoilt": "c0llector~Sp0ilt+t0ken",
 }
 
 
@@ -246,6 +253,7 @@ def test_no_secret_is_ever_shown(
             "HEADGATE_SMS_SENDER": "worker",
             "HEADGATE_LOG_LEVEL": "debug",
             "HEADGATE_LOG_FORMAT": form,
+            **collector_away(),
         }
         service = Service(tmp_path, **settings)
         with service, service.client() as http:
@@ -266,6 +274,8 @@ def test_no_secret_is_ever_shown(
         if form == "text":  # commands keep no log
             commands(tmp_path, settings, shown, own_postgres.address, own_redis.address)
     assert len(service.log.splitlines()) > 300
+    assert "Header format invalid" in service.log, "the log is there before the tracer is"
+    assert "while exporting" in service.log, "a collector that is away is told of"
     assert shown.leaks(SECRETS | {"made token": token, "session": session}) == []
 
 
@@ -304,9 +314,33 @@ def commands(tmp_path: Path, settings: dict[str, str], shown: Shown, postgres: s
         ),
         (("queue", "stats"), {"HEADGATE_DATABASE_URL": nowhere}),
         (("serve", "--port", "0"), {"HEADGATE_DATABASE_URL": database_without_a_scheme()}),
+        (("doctor",), {"HEADGATE_DATABASE_URL": spaced_out()}),
+        (("doctor", "--json"), {"HEADGATE_DATABASE_URL": spaced_out()}),
+        (("migrate", "status"), {"HEADGATE_DATABASE_URL": spaced_out()}),
+        (("serve", "--port", "0"), {"HEADGATE_DATABASE_URL": spaced_out()}),
         (("worker", "exec"), {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}),
     ):
         shown.command(run(tmp_path, *words, **settings | changes))
+
+
+def spaced_out() -> str:
+    """A URL whose password somebody forgot to escape."""
+    return f"postgresql://guarded:{SECRETS['password with spaces']}@127.0.0.1:1/postgres"
+
+
+def collector_away() -> dict[str, str]:
+    """Traces go to a collector that does not answer, whose address is a secret, with a header that can't be read."""
+    caller = f"{quoted('collector user')}:{quoted('collector password')}"
+    return {
+        "HEADGATE_TRACES": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": (
+            f"http://{caller}@127.0.0.1:1/{SECRETS['collector path']}?k={quoted('collector option')}"
+        ),
+        "OTEL_EXPORTER_OTLP_HEADERS": (
+            f"authorization=Bearer {SECRETS['collector header']},Bearer {SECRETS['collector header, spoilt']}"
+        ),
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
+    }
 
 
 def database_without_a_scheme() -> str:

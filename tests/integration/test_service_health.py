@@ -12,6 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from headgate.entrypoints.http.app import create_app
+from headgate.errors import StoreUnavailable
 from headgate.settings import Settings
 from headgate.testing import eventually
 from headgate.testing.servers.kafka import KafkaServer
@@ -78,17 +79,34 @@ async def test_redis_is_missed_but_not_needed(own_redis: RedisServer, tmp_path: 
         await goes_and_comes(http, own_redis, "redis", "DEGRADED")
 
 
-async def test_kafka(own_kafka: KafkaServer, tmp_path: Path) -> None:
+async def test_kafka_is_missed_but_not_needed(own_kafka: KafkaServer, tmp_path: Path) -> None:
     async with service(database_url=f"sqlite:///{tmp_path / 'x.db'}", kafka_bootstrap=own_kafka.address) as (_, http):
-        await goes_and_comes(http, own_kafka, "kafka", "DOWN")
+        await goes_and_comes(http, own_kafka, "kafka", "DEGRADED")
 
 
-async def test_temporal(own_temporal: TemporalServer, tmp_path: Path) -> None:
+async def test_temporal_is_missed_but_not_needed(own_temporal: TemporalServer, tmp_path: Path) -> None:
     where = {"database_url": f"sqlite:///{tmp_path / 'x.db'}", "temporal_address": own_temporal.address}
     async with service(**where) as (_, http):
-        await goes_and_comes(http, own_temporal, "temporal", "DOWN")
+        await goes_and_comes(http, own_temporal, "temporal", "DEGRADED")
     async with service(**where, temporal_namespace="nowhere") as (_, http):
         assert (await states(http))["temporal"] == "DOWN"
+
+
+async def test_slots_and_limits_go_on_without_kafka_and_temporal(tmp_path: Path) -> None:
+    nowhere = {"kafka_bootstrap": "127.0.0.1:1", "temporal_address": "127.0.0.1:1"}
+    async with service(database_url=f"sqlite:///{tmp_path / 'x.db'}", **nowhere) as (app, http):
+        plan = {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}
+        slot = {"eventId": "e", "requestedTime": "2030-01-01T00:00:00Z"}
+        assert (await http.post("/api/v1/slots", json=slot)).status_code == 200
+        assert (await http.put("/admin/plans/g", json=plan)).status_code == 200
+        assert (await http.post("/api/v1/limits/acquire", json={"key": "k", "plans": ["g"]})).status_code == 200
+        assert await states(http) == {"": "DEGRADED", "database": "UP", "kafka": "DOWN", "temporal": "DOWN"}
+
+        async def away() -> None:
+            raise StoreUnavailable("away")
+
+        app.state.services.probes["database"] = away
+        assert (await states(http))[""] == "DOWN"
 
 
 async def test_a_server_is_asked_once_however_many_ask(tmp_path: Path) -> None:

@@ -88,6 +88,9 @@ async def local_dispatch(
         registry, outcomes, guard=guard, tracer=tracer, concurrency=limits.concurrency, backlog=limits.backlog
     )
     item_types = [domain.item_type for domain in registry]
+    if observer is not None:
+        for item_type in item_types:
+            observer.known(item_type)
     worker = DispatchWorker(queue.store, engine, item_types, observer=observer, tracer=tracer)
     running = asyncio.create_task(worker.run())
     try:

@@ -48,6 +48,8 @@ async def admission(settings: Settings, *, registry: CollectorRegistry | None = 
         await opened.enter_async_context(limiter)
         plans = LivePlans(limiter, documents)
         await plans.refresh()
+        if observer is not None:
+            observer.known(await plans.all())
         freshness = asyncio.create_task(plans.stay_fresh(wanted.plans_ttl_seconds))
         try:
             yield Admission(limiter, plans)

@@ -53,8 +53,12 @@ async def temporal_crew(
 
     async def measure(item_type: str) -> None:
         if observer is not None:
-            observer.measured(item_type, (await store.stats(item_type)).depth)
+            observer.measured(await store.stats(item_type))
 
+    domains = list(domains)
+    if observer is not None:
+        for domain in domains:
+            observer.known(domain.item_type)
     client = await connect(address, settings.temporal_namespace, security=temporal_security(settings))
     outcomes = OutcomeReporter(store, observer=observer)
     traced = tracer(settings)

@@ -33,7 +33,9 @@ def tracer(settings: Settings) -> Tracer | None:
         except ModuleNotFoundError as error:
             raise ConfigurationError("traces", f"needs {error.name}: pip install 'headgate[traces]'") from error
         except ValueError as error:
-            raise ConfigurationError("traces", f"an OTEL_… variable does not fit: {error}") from error
+            raise ConfigurationError(
+                "traces", f"an OTEL_… variable does not fit: {settings.redacted(str(error))}"
+            ) from error
         _tracers[settings.traces] = known
     return known
 

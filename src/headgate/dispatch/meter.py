@@ -24,8 +24,7 @@ class QueueMeter:
     async def measure(self) -> None:
         """Measures once."""
         for config in await self._ledger.configs():
-            stats = await self._ledger.stats(config.item_type)
-            self._observer.measured(config.item_type, stats.depth)
+            self._observer.measured(await self._ledger.stats(config.item_type))
 
     async def run(self) -> None:
         """Measures until it is cancelled; a store that is down is measured later."""

@@ -1,13 +1,15 @@
 """The log of a process: one line an event on standard error, as text or as JSON.
 
 A line says which request it belongs to (`request_id`), which trace (`trace_id`, if there is one), and which event or
-item it is about. No value can begin a line of its own, whatever it holds.
+item it is about. No value can begin a line of its own or give orders to a terminal, whatever it holds, and what
+libraries say is told without the secrets of the settings.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -21,8 +23,21 @@ REQUEST_ID: ContextVar[str] = ContextVar("headgate_request_id", default="")
 """Of the request that is being answered; empty outside of all."""
 FIELDS = ("event_id", "item_type", "item_id", "batch_id", "config", "config_version", "user_id", "message_id", "plan")
 """What a line may be about: given as `extra` to Python's own logging."""
-_CONTROLS = {number: f"\\u{number:04x}" for number in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
-"""What JSON allows as it is, and some readers take for the end of a line."""
+_CONTROLS = {
+    number: f"\\u{number:04x}"
+    for number in (*range(0x7F, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+}
+"""What JSON allows as it is, and some readers take for the end of a line, or for an order."""
+_CALLED = re.compile(r"(with url: )\S+")
+"""How an HTTP client tells which path of a collector it called."""
+
+
+def configure_traced(settings: Settings, opened: Callable[[], Tracer | None]) -> None:
+    """`configure`, with a tracer that `opened` makes when there is a log already for what it complains about."""
+    configure(settings)
+    tracer = opened()
+    if tracer is not None:
+        configure(settings, tracer)
 
 
 def configure(settings: Settings, tracer: Tracer | None = None) -> None:
@@ -38,7 +53,7 @@ def configure(settings: Settings, tracer: Tracer | None = None) -> None:
         if settings.log_format == "json":
             problem = f"json needs {error.name}: pip install 'headgate[server]'"
             raise ConfigurationError("log_format", problem) from error
-        logging.basicConfig(level=others, handlers=[_plain_handler()], force=True)
+        logging.basicConfig(level=others, handlers=[_plain_handler(settings)], force=True)
         return
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -46,16 +61,16 @@ def configure(settings: Settings, tracer: Tracer | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _belonging(tracer),
     ]
-    renderer: list[Any]
+    renderer: list[Any] = [structlog.processors.format_exc_info, _without_secrets(settings)]
     if settings.log_format == "json":
-        renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
+        renderer.append(structlog.processors.JSONRenderer(_json))
     elif sys.stderr.isatty():
         # Plain tracebacks: the default ones show local variables, and with them secrets.
         plain = structlog.dev.plain_traceback
         pretty = structlog.dev.ConsoleRenderer(pad_event_to=0, sort_keys=False, exception_formatter=plain)
-        renderer = [_on_one_line, pretty]
+        renderer += [_harmless, pretty]
     else:
-        renderer = [structlog.processors.format_exc_info, _text]
+        renderer.append(_text)
     structlog.configure(
         processors=[*shared, *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -66,10 +81,16 @@ def configure(settings: Settings, tracer: Tracer | None = None) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
-            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(allow=FIELDS)],
+            foreign_pre_chain=[*shared, _of_a_library, structlog.stdlib.ExtraAdder(allow=FIELDS)],
         )
     )
     logging.basicConfig(level=others, handlers=[handler], force=True)
+
+
+def _of_a_library(_logger: Any, _method: str, event: Any) -> Any:
+    """Marks what came by Python's own logging."""
+    event["_foreign"] = True
+    return event
 
 
 def _belonging(tracer: Tracer | None) -> Callable[[Any, str, Any], Any]:
@@ -94,9 +115,33 @@ def _text(_logger: Any, _method: str, event: Any) -> str:
     return f"{time} {level:<7} {escaped(str(what))} {rest}".rstrip(" ") + (_indented(trace) if trace else "")
 
 
-def _on_one_line(_logger: Any, _method: str, event: Any) -> Any:
-    event["event"] = escaped(str(event["event"]))
+def _harmless(_logger: Any, _method: str, event: Any) -> Any:
+    """For a terminal: every value without what a terminal obeys."""
+    trace = event.pop("exception", None)
+    for key, value in event.items():
+        if not isinstance(value, int | float | None):
+            event[key] = escaped(str(value))
+    if trace:
+        event["exception"] = _indented(trace).lstrip("\n")
     return event
+
+
+def _without_secrets(settings: Settings) -> Callable[[Any, str, Any], Any]:
+    """A processor that hides secrets in what others wrote: tracebacks, and the lines of libraries."""
+
+    def without_secrets(_logger: Any, _method: str, event: Any) -> Any:
+        if "exception" in event:
+            event["exception"] = hidden(settings, event["exception"])
+        if event.pop("_foreign", False):
+            event["event"] = hidden(settings, str(event["event"]))
+        return event
+
+    return without_secrets
+
+
+def hidden(settings: Settings, text: str) -> str:
+    """What a library says, without secrets."""
+    return settings.redacted(_CALLED.sub(r"\1***", text))
 
 
 def escaped(text: str) -> str:
@@ -127,17 +172,17 @@ def _json(value: Any, **options: Any) -> str:
     except TypeError:
         # Half a surrogate pair, in what some library says.
         return json.dumps(value, default=str)
-    return line if line.isascii() else line.translate(_CONTROLS)
+    return line if line.isascii() and "\x7f" not in line else line.translate(_CONTROLS)
 
 
-def _plain_handler() -> logging.Handler:
+def _plain_handler(settings: Settings) -> logging.Handler:
     class OneLine(logging.Formatter):
         def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
-            record.message = escaped(record.message)
+            record.message = escaped(hidden(settings, record.message))
             return super().formatMessage(record)
 
         def formatException(self, ei: Any) -> str:  # noqa: N802
-            return _indented(super().formatException(ei)).lstrip("\n")
+            return _indented(hidden(settings, super().formatException(ei))).lstrip("\n")
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -22,11 +22,14 @@ async def test_decisions_outages_and_leases_are_counted(world: World) -> None:
     limiter = world.limiter(plans=PLANS, observer=metrics, breaker=BreakerPolicy(failures=1))
     for _ in range(3):
         await limiter.acquire("u", ["gold", "dark"])
-    world.store.down = True
-    await limiter.acquire("u", "gold")
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, labels)
+
+    assert value("rate_limiter_degraded_decisions_total", plan="gold") == 0, "there before it counts"
+    assert value("rate_limiter_store_failures_total", operation="decide") == 0
+    world.store.down = True
+    await limiter.acquire("u", "gold")
 
     assert value("rate_limiter_decisions_total", plan="gold", outcome="OK") == 2
     assert value("rate_limiter_decisions_total", plan="gold", outcome="DENIED") == 1
@@ -44,6 +47,12 @@ async def test_decisions_outages_and_leases_are_counted(world: World) -> None:
         await leasing.acquire("u", "big")
     assert (value("rate_limiter_lease_size_count", plan="big") or 0) > 0
     await leasing.close()
+
+
+def test_a_known_plan_stands_at_zero() -> None:
+    registry = CollectorRegistry()
+    AdmissionMetrics(registry).known(["gold"])
+    assert registry.get_sample_value("rate_limiter_degraded_decisions_total", {"plan": "gold"}) == 0
 
 
 def test_plan_names_can_not_fill_the_registry() -> None:

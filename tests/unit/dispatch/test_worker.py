@@ -11,6 +11,7 @@ from headgate.adapters.local.engine import LocalEngine
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.meter import QueueMeter
+from headgate.dispatch.model import QueueStats
 from headgate.dispatch.ports import Start, StartOutcome, Unobserved
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
@@ -26,8 +27,8 @@ class Measured(Unobserved):
         self.depths: list[Mapping[Status, int]] = []
         self.cycles = 0
 
-    def measured(self, item_type: str, depth: Mapping[Status, int]) -> None:
-        self.depths.append(depth)
+    def measured(self, stats: QueueStats) -> None:
+        self.depths.append(stats.depth)
 
     def cycled(self, item_type: str, seconds: float) -> None:
         self.cycles += 1

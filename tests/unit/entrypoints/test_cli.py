@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from headgate.entrypoints.cli import main
 
@@ -11,9 +14,17 @@ AT = "2027-09-01T00:00:00Z"
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADGATE_DATABASE_URL", "memory://")
+    root, own = logging.getLogger(), logging.getLogger("headgate")
+    before = root.handlers[:], root.level, own.level
+    yield
+    # A service that was about to start has set up the log of a process.
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    own.setLevel(before[2])
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(

@@ -123,9 +123,22 @@ async def test_a_sane_request_id_is_kept_and_any_other_replaced() -> None:
     async with opened() as client:
         answer = await client.get("/health/live", headers={"X-Request-ID": "caller-7"})
         assert answer.headers["X-Request-ID"] == "caller-7"
-        for bad in ("x" * 200, "a\tb"):
+        longest = "x" * 64  # what the audit keeps of it
+        assert (await client.get("/health/live", headers={"X-Request-ID": longest})).headers["X-Request-ID"] == longest
+        for bad in ("x" * 65, "x" * 200, "a\tb"):
             answer = await client.get("/health/live", headers={"X-Request-ID": bad})
             assert answer.headers["X-Request-ID"] not in ("", bad)
+
+
+async def test_a_message_is_named_in_the_line_of_its_request() -> None:
+    async with opened() as client:
+        with structlog.testing.capture_logs() as logged:
+            await client.post("/api/config", json={"userId": 7, "rateLimit": 1, "timeWindow": 1})
+            sent = await client.post("/api/send", json={"userId": 7, "message": "hello"})
+            assert (await client.post("/api/send", json={"userId": 7, "message": "hello"})).status_code == 429
+            await client.post("/api/send", json={"userId": "x" * 1000, "message": "hello"})
+    told = [(line.get("user_id"), line.get("message_id")) for line in logged if line["event"] == "request"]
+    assert told == [(7, None), (7, sent.json()["messageId"]), (7, None), (None, None)]
 
 
 async def test_a_listener_on_the_world_without_tokens_does_not_start() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from headgate.settings import Settings
 from headgate.tracing import Origin
 
 FORGED = "2030-01-01T00:00:00Z error   forged"
+ORDERS = ["\x1b[2J", "\x1b]0;pwned\x07", "\x9b2J", "\x85", "\u2028", "\x7f", "\u202e", "\r", "\x08"]
 BREAKS = ["\n", "\r\n", "\x85", "\u2028", "\x0b", "\x1b[2J\n"]
 
 
@@ -28,9 +30,20 @@ class Traced:
         return Origin(f"00-{'4b' * 16}-{'0f' * 8}-01", 0)
 
 
+class Stderr(io.StringIO):
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
 @contextmanager
-def written(log_format: str, monkeypatch: pytest.MonkeyPatch, tracer: Traced | None = None) -> Iterator[io.StringIO]:
-    out = io.StringIO()
+def written(
+    log_format: str, monkeypatch: pytest.MonkeyPatch, tracer: Traced | None = None, *, terminal: bool = False
+) -> Iterator[io.StringIO]:
+    out = Stderr(terminal)
     monkeypatch.setattr(sys, "stderr", out)
     root = logging.getLogger()
     own = logging.getLogger("headgate")
@@ -83,6 +96,45 @@ def test_a_line_says_what_it_belongs_to(log_format: str, monkeypatch: pytest.Mon
         assert first.endswith(f" warning told request_id=call-1 trace_id={'4b' * 16} item_id=pay-1")
         assert "request_id='its own'" in second
     assert "secret" not in first, "only what is known to be harmless is written"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize(
+    "order", ["\x1b[2J", "\x1b]0;pwned\x07", "\x9b2J", "\x85", "\u2028", "\x7f", "\u202e", "\r", "\x08"]
+)
+def test_a_terminal_is_given_no_orders(
+    log_format: str, terminal: bool, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with written(log_format, monkeypatch, terminal=terminal) as out:
+        log = logging.getLogger("headgate.test")
+        log.warning("about %s", f"a{order}b", extra={"event_id": f"a{order}b"})
+        structlog.get_logger().info(f"a{order}b", path=f"a{order}b", values=[f"a{order}b"])
+        try:
+            raise ValueError(f"a{order}b")
+        except ValueError:
+            log.exception("failed")
+    # What colours the lines of a terminal is our own.
+    shown = re.sub(r"\x1b\[\d+m", "", out.getvalue())
+    assert order not in shown
+    assert all(character.isprintable() for character in shown.replace("\n", "")), shown
+    assert "ValueError: a" in shown
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_libraries_are_quoted_without_passwords(log_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_DATABASE_URL", "postgresql://u:S3 cret1@h/x")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://h/S3cret2?k=v")
+    with written(log_format, monkeypatch) as out:
+        log = logging.getLogger("opentelemetry.exporter")
+        log.warning("Max retries exceeded with url: %s (refused)", "/%53%33cret2/v1/traces?k=v")
+        try:
+            raise ValueError("can't connect with S3 cret1")
+        except ValueError:
+            log.exception("calling http://h/S3cret2 failed")
+    assert not re.search("S3|cret\\d", out.getvalue())
+    assert "with url: *** (refused)" in out.getvalue()
+    assert "can't connect with ***" in out.getvalue()
 
 
 def test_half_a_surrogate_pair_does_not_silence_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,11 @@ def test_loopback(host: str, loopback: bool) -> None:
         ("p", "***"),
         ("postgresql://h/x?password=p&a=b", "postgresql://h/x?password=***&a=b"),
         ("sqlite:///headgate.db", "sqlite:///headgate.db"),
+        ("sqlite:////data/a@b.db", "sqlite:////data/a@b.db"),
+        ("postgresql://u:p w\tx\ny@h/x", "postgresql://u:***@h/x"),
+        ("postgresql://u/v:p@h/x", "postgresql://***:***@h/x"),
+        ("postgresql://u@h/x", "postgresql://u@h/x"),
+        ("postgresql://h/x?sslpassword=p#q r&a=b", "postgresql://h/x?sslpassword=***&a=b"),
     ],
 )
 def test_masked(url: str, shown: str) -> None:
@@ -248,3 +253,31 @@ def test_good_urls_of_providers_are_taken_as_they_are() -> None:
     for url in ("http://127.0.0.1:1", "https://user:pw@[::1]:8443/a?b=c", "https://bücher.example/ä", "HTTPS://BANK/"):
         settings = Settings.load(sms={"webhook_url": url}, payments={"downstream_url": url})
         assert (settings.sms.webhook_url, settings.payments.downstream_url) == (url, url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:S3 cret\tPw@h/x",
+        "postgresql://u:S3%20cret%09Pw@h/x",
+        "postgresql://h/x?password=S3 cret\tPw",
+        "postgresql://h/x?password=S3+cret%09Pw",
+        "u:S3 cret\tPw@h",
+    ],
+)
+def test_a_password_with_spaces_is_a_secret_as_a_whole(url: str) -> None:
+    settings = Settings.load(database_url=url)
+    assert "S3 cret\tPw" in settings.secrets()
+    assert "cret" not in settings.redacted(f"can't connect to {url} as 'S3 cret\tPw'")
+
+
+@pytest.mark.parametrize("kind", ["", "TRACES_"])
+def test_what_the_collector_is_told_is_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{kind}ENDPOINT", "http://u:S3cret1@h:4318/S3cret2/v1/traces?k=S3cret3")
+    monkeypatch.setenv(
+        f"OTEL_EXPORTER_OTLP_{kind}HEADERS", "x-key=S3cret4,authorization=Bearer%20S3cret5,Bearer S3cret6"
+    )
+    told = "http://u:S3cret1@h:4318/S3cret2/v1/traces?k=S3cret3 S3cret4 Bearer S3cret5 'Bearer S3cret6' S3cret6"
+    shown = Settings.load().redacted(told)
+    assert "S3cret" not in shown
+    assert "/v1/traces" in shown

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from headgate.apps.notifications.delivery import Delivery
 from headgate.apps.notifications.ports import DeliveryOutcome, Record
 from headgate.errors import BrokerUnavailable
@@ -90,6 +92,14 @@ async def test_what_can_not_be_read_is_dead_lettered_as_it_is() -> None:
     await bench.run()
     assert bench.sent == ["fine"]
     assert [json.loads(each.value)["value"] for each in bench.log.records] == ["rubbish"]
+
+
+async def test_a_dead_letter_says_whose_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(Record("t", "7", "rubbish"), record(1, "never"))
+    bench.sender.script["never"] = [refused("wrong number", permanent=True)]
+    await bench.run()
+    buried = [each.__dict__ for each in caplog.records if "dead-lettered" in each.getMessage()]
+    assert sorted((str(each["user_id"]), each.get("message_id")) for each in buried) == [("1", "never"), ("7", None)]
 
 
 async def test_a_store_that_is_away_for_a_while_loses_and_doubles_nothing() -> None:

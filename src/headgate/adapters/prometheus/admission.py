@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headgate.admission.model import Decision
@@ -63,7 +65,13 @@ class AdmissionMetrics:
         # Looking a child up by its labels costs more than counting; plans and outcomes are few.
         self._counters: dict[tuple[str, str], Counter] = {}
         self._plans: set[str] = set()
+        self._operations: set[str] = set()
         self.breaker_moved("closed")
+
+    def known(self, plans: Iterable[str]) -> None:
+        """There are these plans, though nothing may have been decided by them yet."""
+        for plan in plans:
+            self._label(plan)
 
     def decided(self, decision: Decision) -> None:
         name = (decision.plan, decision.reason.value)
@@ -81,8 +89,9 @@ class AdmissionMetrics:
 
     def store_called(self, operation: str, seconds: float, failed: bool) -> None:
         self._seconds.labels(operation).observe(seconds)
-        if failed:
-            self._failures.labels(operation).inc()
+        if failed or operation not in self._operations:
+            self._operations.add(operation)
+            self._failures.labels(operation).inc(failed)
 
     def breaker_moved(self, state: str) -> None:
         for name in _BREAKER:
@@ -96,4 +105,7 @@ class AdmissionMetrics:
             if len(self._plans) >= MOST_PLANS:
                 return OTHER
             self._plans.add(plan)
+            # A rate sees no rise in a counter that is born above zero: the first outage would wake nobody.
+            self._degraded.labels(plan)
+            self._shadow.labels(plan)
         return plan

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from headgate.dispatch.model import QueueStats
 from headgate.dispatch.status import Status
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -16,7 +15,11 @@ class DispatchMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, meaning: str) -> Counter:
-            return Counter(name, meaning, ["item_type"], registry=registry)
+            made = Counter(name, meaning, ["item_type"], registry=registry)
+            self._counters.append(made)
+            return made
+
+        self._counters: list[Counter] = []
 
         self._claimed = counter("dispatch_batch_claimed", "Items claimed, in all batches.")
         self._started = counter("dispatch_workflow_started", "Executions started.")
@@ -40,6 +43,18 @@ class DispatchMetrics:
             # Every process measures the same queue: the newest word is the true one.
             multiprocess_mode="mostrecent",
         )
+        self._overdue = Gauge(
+            "dispatch_oldest_due_seconds",
+            "How long the oldest due item has waited past its time; 0 if none is due.",
+            ["item_type"],
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
+
+    def known(self, item_type: str) -> None:
+        # A rate sees no rise in a counter that is born above zero: the first dead letter would wake nobody.
+        for counter in self._counters:
+            counter.labels(item_type)
 
     def claimed(self, item_type: str, items: int) -> None:
         self._claimed.labels(item_type).inc(items)
@@ -63,6 +78,9 @@ class DispatchMetrics:
     def cycled(self, item_type: str, seconds: float) -> None:
         self._cycles.labels(item_type).observe(seconds)
 
-    def measured(self, item_type: str, depth: Mapping[Status, int]) -> None:
+    def measured(self, stats: QueueStats) -> None:
+        self.known(stats.item_type)
         for status in Status:
-            self._depth.labels(item_type, status.value).set(depth.get(status, 0))
+            self._depth.labels(stats.item_type, status.value).set(stats.depth.get(status, 0))
+        age = stats.oldest_ready_age
+        self._overdue.labels(stats.item_type).set(0 if age is None else age.total_seconds())

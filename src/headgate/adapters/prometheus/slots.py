@@ -16,6 +16,7 @@ from headgate.slots.packing import Booking
 MOST_NAMES = 1000
 """Label values are user input: beyond this many config names, the rest share one label."""
 OTHER = "(other)"
+EXHAUSTED = "exhausted"
 DEPTH_SAMPLE = 100
 """Bookings of one transaction whose depth is observed, so that bulk work is not slowed by being watched."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -83,6 +84,7 @@ class SlotMetrics:
     def remember(self, versions: Sequence[PolicyVersion]) -> None:
         """Keeps the window sizes of these versions."""
         for version in versions:
+            self._label(version.name)
             self._sizes[version.name, version.version] = version.policy.size_ms
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
@@ -125,6 +127,8 @@ class SlotMetrics:
         if len(self._names) >= MOST_NAMES:
             return OTHER
         self._names.add(name)
+        # A rate sees no rise in a counter that is born above zero: the first refusal would wake nobody.
+        self._failures.labels(name, EXHAUSTED)
         return name
 
     def _learn(self, name: str) -> None:
@@ -146,4 +150,4 @@ class SlotMetrics:
 def _outcome(booking: Booking) -> str:
     if isinstance(booking, AssignedSlot):
         return "existing" if booking.existing else "assigned"
-    return "exhausted" if isinstance(booking, SlotsExhausted) else type(booking).__name__
+    return EXHAUSTED if isinstance(booking, SlotsExhausted) else type(booking).__name__

@@ -15,7 +15,7 @@ import json
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import (
@@ -112,7 +112,7 @@ class Delivery:
             message = Message.decoded(record.value)
         except InvalidInput as error:
             problem = str(error)
-            return await self._persist(lambda: self._bury(record, problem, 0))
+            return await self._persist(lambda: self._bury(record, problem, 0, {"user_id": record.key}))
         if self._stop.is_set():
             return False
         known: set[str] = set()
@@ -125,10 +125,11 @@ class Delivery:
         if known:
             self._observer.delivered("duplicate")
             return True
+        ids: dict[str, str | int] = {"message_id": message.message_id, "user_id": message.user_id}
         tried, failure = await self._tried(record.traceparent, message)
         if failure is None:
             self._observer.delivered("sent")
-        elif not tried or not await self._persist(lambda: self._bury(record, str(failure), tried)):
+        elif not tried or not await self._persist(lambda: self._bury(record, str(failure), tried, ids)):
             return False
         outcome = DeliveryOutcome(message.message_id, message.user_id, failure is None, tried)
         return await self._persist(lambda: self._memory.submit(outcome))
@@ -166,17 +167,17 @@ class Delivery:
             return failure
         except Exception as error:
             # A sender's own mistake must not keep every later message waiting.
-            _log.exception("the sender failed")
+            _log.exception("the sender failed", extra={"message_id": message.message_id, "user_id": message.user_id})
             return SendFailed(f"the sender failed: {type(error).__name__}")
         return None
 
-    async def _bury(self, record: Record, reason: str, tried: int) -> None:
+    async def _bury(self, record: Record, reason: str, tried: int, ids: Mapping[str, str | int]) -> None:
         value = json.dumps({"value": record.value, "reason": reason, "attempts": tried})
         buried = Record(dead_letter_topic(record.topic), record.key, value, record.traceparent)
         (failure,) = await self._log.publish([buried])
         if failure is not None:
             raise failure
-        _log.error("a message of %s is dead-lettered: %s", record.topic, reason)
+        _log.error("a message of %s is dead-lettered: %s", record.topic, reason, extra=ids)
         self._observer.delivered("dead_lettered")
 
     async def _remember(self, outcomes: Sequence[DeliveryOutcome]) -> list[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import typer
@@ -28,6 +29,8 @@ def headgate(
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line: exit status 0, 1 if it failed, 2 if it was asked for wrongly; errors in one line."""
+    # A command keeps no log, and OpenTelemetry tells headers it can't read; what does keep one hears it all the same.
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     command = typer.main.get_command(app)
     try:
         sys.exit(command.main(arguments, prog_name="headgate", standalone_mode=False) or 0)

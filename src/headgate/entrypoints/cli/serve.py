@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from headgate import bootstrap
+from headgate.entrypoints import logs
 from headgate.entrypoints.cli.terminal import run, say
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.settings import Settings
@@ -39,6 +40,7 @@ def serve(
     for signum in (signal.SIGTERM, signal.SIGINT):
         # The server finishes its work when signalled and then signals again, to us: that is a clean end.
         signal.signal(signum, _end)
+    logs.configure_traced(settings, lambda: bootstrap.tracer(settings))
     run(_prepare(settings))
     listening = _listen(settings)
     try:
@@ -77,7 +79,6 @@ def _listen(settings: Settings) -> socket.socket:
 def _serve_here(settings: Settings, listening: socket.socket) -> None:
     import uvicorn
 
-    from headgate.entrypoints import logs
     from headgate.entrypoints.http.app import create_app
 
     class AnnouncingServer(uvicorn.Server):
@@ -85,16 +86,12 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
             await super().startup(sockets)
             _announce(listening)
 
-    logs.configure(settings, bootstrap.tracer(settings))
     AnnouncingServer(_configuration(create_app(settings), settings)).run([listening])
 
 
 def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int) -> None:
     import uvicorn.supervisors
 
-    from headgate.entrypoints import logs
-
-    logs.configure(settings, bootstrap.tracer(settings))
     # Workers are fresh processes: they read the environment, so what was typed here must stand there.
     os.environ["HEADGATE_HOST"], os.environ["HEADGATE_PORT"] = settings.host, str(settings.port)
     counted = tempfile.mkdtemp(prefix="headgate-metrics-")

@@ -54,7 +54,7 @@ def worker(
         raise ConfigurationError(
             "ROLE", f"{role} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
         )
-    logs.configure(settings, bootstrap.tracer(settings))
+    logs.configure_traced(settings, lambda: bootstrap.tracer(settings))
     run(_work(settings, role, None if metrics_port is None else _metrics(settings.host, metrics_port)))
     for each in SIGNALS:
         # All is done; being told once more must not make it look otherwise.

@@ -83,7 +83,7 @@ def create_app(settings: Settings) -> FastAPI:
 def from_environment() -> FastAPI:
     """The service with the settings of this process: what each worker of `headgate serve` runs."""
     settings = Settings.load()
-    log_lines.configure(settings, bootstrap.tracer(settings))
+    log_lines.configure_traced(settings, lambda: bootstrap.tracer(settings))
     return create_app(settings)
 
 

@@ -15,8 +15,9 @@ from headgate.errors import HeadgateError
 PATIENCE_SECONDS = 2.0
 """A dependency that takes longer counts as down."""
 
-SPARED = {"redis"}
-"""What the service does without for a while. Taking every process out of service would make its outage ours."""
+SPARED = {"redis", "kafka", "temporal"}
+"""What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
+service would make its outage ours."""
 
 router = APIRouter(tags=["health"])
 _DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": schemas.Health}}
@@ -32,8 +33,9 @@ async def live() -> Response:
 @router.get("/health/ready", summary="Can it serve?", response_model=schemas.Health, responses=_DOWN)
 @router.get("/q/health/ready", include_in_schema=False)
 async def ready(request: Request) -> Response:
-    """UP if every dependency answers; otherwise 503, telling which one does not. DEGRADED, and ready, if only Redis is
-    missing: limits are decided by their failure policy then, and quotas by the database."""
+    """UP if every dependency answers; otherwise 503, telling which one does not. DEGRADED, and ready, if the
+    database does: without Redis limits are decided by their failure policy and quotas by the database; without Kafka no
+    message is taken, and without Temporal nothing is started; slots and limits go on."""
     told = services(request)
     return _answer(await asyncio.gather(*(_check(told, name) for name in told.probes)))
 

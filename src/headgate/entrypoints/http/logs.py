@@ -12,6 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headgate.entrypoints.http.problem import unexpected
 from headgate.entrypoints.logs import REQUEST_ID
 
+LONGEST_ID = 64
+"""A caller's id for its request may be this long, as in the audit; a longer one is replaced."""
+
 ABOUT = "headgate_about"
 """Where in the scope's state a route leaves what its request was about."""
 
@@ -85,6 +88,6 @@ def about(scope: Scope, **ids: str | int) -> None:
 
 def _given_id(scope: Scope) -> bytes | None:
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and len(value) <= 128 and value.isascii() and value.decode().isprintable():
+        if name == b"x-request-id" and len(value) <= LONGEST_ID and value.isascii() and value.decode().isprintable():
             return bytes(value) or None
     return None

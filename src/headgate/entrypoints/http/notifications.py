@@ -18,6 +18,7 @@ from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.http import schemas
 from headgate.entrypoints.http.body import only, read_object, required
 from headgate.entrypoints.http.direct import add_direct, send_json
+from headgate.entrypoints.http.logs import about
 from headgate.entrypoints.http.problem import Problem, documented, invalid
 from headgate.entrypoints.http.services import services
 from headgate.errors import BrokerUnavailable, StoreError
@@ -119,6 +120,8 @@ async def configure(scope: Scope, receive: Receive, send: Send) -> None:
     value = await read_object(scope, receive)
     only(value, tuple(CONFIG_REQUEST["properties"]))
     members = [required(value, member) for member in ("userId", "rateLimit", "timeWindow")]
+    if isinstance(members[0], int):
+        about(scope, user_id=members[0])
     with typed_as(user_id="userId", rate_limit="rateLimit", time_window="timeWindow"), outages_told():
         quota = await services(scope).notifications.intake.configure(*members)
     await send_json(send, orjson.dumps(shown(quota)))
@@ -132,10 +135,13 @@ async def send_message(scope: Scope, receive: Receive, send: Send) -> None:
     value = await read_object(scope, receive)
     only(value, tuple(SEND_REQUEST["properties"]))
     user_id, message = required(value, "userId"), required(value, "message")
+    if isinstance(user_id, int):
+        about(scope, user_id=user_id)
     with typed_as(user_id="userId"), outages_told():
         verdict = await services(scope).notifications.intake.send(user_id, message, key=idempotency_key(scope))
     if not verdict.allowed:
         raise limited(verdict)
+    about(scope, user_id=user_id, message_id=verdict.message_id)
     await send_json(send, orjson.dumps({"status": SENT, "messageId": verdict.message_id}))
 
 
