@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from headgate import bootstrap
+from headgate import DispatchQueue, bootstrap
 from headgate.access.ports import AuditEntry
+from headgate.dispatch.config import DispatchConfig
 from headgate.entrypoints.cli import app
 from headgate.settings import Settings
 
@@ -62,6 +66,34 @@ def test_every_changing_command_is_recorded_with_its_user(url: str) -> None:
     assert [(entry.path, entry.status) for entry in found] == [(path, status) for _, path, status in CHANGES]
     assert {(entry.caller, entry.method) for entry in found} == {(ME, "CLI")}
     assert all(entry.request_id for entry in found)
+
+
+def test_operating_a_real_queue_is_recorded_with_its_ids(url: str) -> None:
+    async def dead_letters() -> None:
+        async with DispatchQueue.open(url) as queue:
+            await queue.define(DispatchConfig(item_type="INVOICE"))
+            for each in ("dead-1", "dead-2"):
+                await queue.enqueue("INVOICE", each, context={}, execute_at=datetime.now(UTC) + timedelta(days=1))
+
+    asyncio.run(dead_letters())
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER'")
+    done = {
+        "queue pause INVOICE": "INVOICE is paused",
+        "queue requeue INVOICE dead-1": "requeued 1 items",
+        "queue discard INVOICE dead-1 dead-2": "discarded 2 items",
+        "queue resume INVOICE": "INVOICE is enabled",
+    }
+    for words, told in done.items():
+        ended = CliRunner().invoke(app, words.split())
+        assert (ended.exit_code, ended.output.strip()) == (0, told), words
+    assert [(entry.path, entry.status, entry.caller) for entry in entries(url)] == [(each, 200, ME) for each in done]
+
+
+def test_words_that_are_no_text_are_recorded_all_the_same(url: str) -> None:
+    """What the shell passes on need not be UTF-8."""
+    CliRunner().invoke(app, ["queue", "discard", "PAYMENT", "half-\udc80"])
+    assert [(entry.path, entry.status) for entry in entries(url)] == [("queue discard PAYMENT half-\\udc80", 404)]
 
 
 def test_looking_is_not_recorded(url: str) -> None:

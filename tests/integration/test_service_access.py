@@ -8,13 +8,16 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from fastapi import FastAPI
 
-from headgate import bootstrap
+from headgate import DispatchQueue, bootstrap
 from headgate.access.gate import create_token
 from headgate.entrypoints.http.app import create_app
 from headgate.settings import Settings
@@ -142,6 +145,58 @@ async def test_a_websocket_is_turned_away(settings: Settings) -> None:
             scope = {"type": "websocket", "path": path, "headers": [], "query_string": b"", "client": ("127.0.0.1", 1)}
             await app(scope, None, send)  # type: ignore[arg-type]
             assert said == [{"type": "websocket.close"}]
+
+
+CHANGES: list[tuple[str, str, dict[str, Any] | None, int]] = [
+    ("POST", "/admin/rate-limit/config", {"configName": "audited", "maxPerWindow": 5, "windowSize": "PT1S"}, 200),
+    ("POST", "/admin/rate-limit/cache/flush", None, 200),
+    ("PUT", "/admin/plans/{name}", {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}, 200),
+    ("DELETE", "/admin/plans/{name}", None, 200),
+    ("PATCH", "/admin/dispatch/{itemType}", {"enabled": False}, 200),
+    ("POST", "/admin/dispatch/{itemType}/requeue", {"ids": ["dead-1"]}, 200),
+    ("POST", "/admin/dispatch/{itemType}/requeue", {"ids": ["dead-2", "no\x00body"]}, 400),
+    ("POST", "/admin/dispatch/{itemType}/discard", {"ids": ["dead-1", "dead-2"]}, 200),
+    ("POST", "/admin/dispatch/{itemType}/discard", {"ids": [f"{'ä' * 50}-{number}" for number in range(50)]}, 404),
+]
+
+
+async def queue_dead_letters(database_url: str, *ids: str) -> None:
+    """Items of the type PAYMENT that failed too often."""
+    async with DispatchQueue.open(database_url) as queue:
+        for each in ids:
+            await queue.enqueue("PAYMENT", each, context={}, execute_at=datetime.now(UTC) + timedelta(days=1))
+    engine = sa.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE headgate_dispatch_queue SET queue_status = 'DEAD_LETTER'"))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_every_change_there_is_says_what_was_asked_for(
+    settings: Settings, kind: str, request: pytest.FixtureRequest
+) -> None:
+    if kind == "postgres":
+        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
+    app = create_app(settings)
+    changing = {
+        (method.upper(), path)
+        for path, operations in app.openapi()["paths"].items()
+        for method in operations
+        if path.startswith("/admin") and method != "get"
+    }
+    assert {(method, path) for method, path, _, _ in CHANGES} == changing
+    async with client(app) as http:
+        await http.patch("/admin/dispatch/PAYMENT", json={"enabled": False}, headers=bearer(ADMIN))
+        await queue_dead_letters(settings.database_url, "dead-1", "dead-2")
+        for method, path, body, status in CHANGES:
+            address = path.replace("{name}", "gold").replace("{itemType}", "PAYMENT")
+            answer = await http.request(method, address, json=body, headers=bearer(ADMIN))
+            assert answer.status_code == status, (method, address, answer.text)
+            entry = (await http.get("/admin/audit?limit=1", headers=bearer(ADMIN))).json()[0]
+            assert (entry["caller"], entry["method"]) == ("HEADGATE_ADMIN_TOKEN", method)
+            assert (entry["path"], entry["status"]) == (address, status)
+            said = None if body is None else answer.request.content.decode()[:1000]
+            assert entry["detail"] == said
 
 
 async def test_huge_headers_are_refused(settings: Settings) -> None:

@@ -17,6 +17,8 @@ class AuditEntry(NamedTuple):
     path: str
     request_id: str
     status: int | None
+    detail: str | None = None
+    """What exactly was asked for: the beginning of the request's body. None while it is under way."""
 
 
 class TokenStore(Protocol):
@@ -67,8 +69,8 @@ class AdminAudit(Protocol):
         """Records that a change is asked for; returns the entry's number."""
         ...
 
-    async def end(self, number: int, status: int) -> None:
-        """Records what came of it."""
+    async def end(self, number: int, status: int, detail: str | None = None) -> None:
+        """Records what came of it, and what exactly was asked for."""
         ...
 
     async def recent(self, limit: int, before: int | None = None) -> list[tuple[int, AuditEntry]]:

@@ -15,6 +15,8 @@ from headgate.adapters.sql.sessions import SqlSessionStore
 from headgate.adapters.sql.tables import now
 from headgate.errors import Conflict, NotFound
 
+LONGEST_DETAIL = 1000
+
 
 class SqlAccessStore:
     """A `TokenStore` and an `AdminAudit` over a database that somebody else closes."""
@@ -33,15 +35,19 @@ class SqlAccessStore:
         return await self._database.read(_tokens)
 
     async def begin(self, caller: str, method: str, path: str, request_id: str) -> int:
-        # PostgreSQL's text holds no NUL, which a path may well do, and a command's words half a surrogate pair.
-        shown = path.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()[:512]
-        return await self._database.write(_begin, caller, method[:8], shown, request_id[:64])
+        return await self._database.write(_begin, caller, method[:8], _plain(path)[:512], request_id[:64])
 
-    async def end(self, number: int, status: int) -> None:
-        await self._database.write(_end, number, status)
+    async def end(self, number: int, status: int, detail: str | None = None) -> None:
+        shown = None if detail is None else _plain(detail)[:LONGEST_DETAIL]
+        await self._database.write(_end, number, status, shown)
 
     async def recent(self, limit: int, before: int | None = None) -> list[tuple[int, AuditEntry]]:
         return await self._database.read(_recent, limit, before)
+
+
+def _plain(text: str) -> str:
+    # PostgreSQL's text holds no NUL, which a path may well do, and a command's words half a surrogate pair.
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 def _add(connection: Connection, added: Token) -> Token:
@@ -80,8 +86,8 @@ def _begin(connection: Connection, caller: str, method: str, path: str, request_
     return int(key[0])
 
 
-def _end(connection: Connection, number: int, status: int) -> None:
-    connection.execute(admin_audit.update().where(admin_audit.c.id == number).values(status=status))
+def _end(connection: Connection, number: int, status: int, detail: str | None) -> None:
+    connection.execute(admin_audit.update().where(admin_audit.c.id == number).values(status=status, detail=detail))
 
 
 def _recent(connection: Connection, limit: int, before: int | None) -> list[tuple[int, AuditEntry]]:
@@ -89,6 +95,6 @@ def _recent(connection: Connection, limit: int, before: int | None) -> list[tupl
     if before is not None:
         query = query.where(admin_audit.c.id < before)
     return [
-        (row.id, AuditEntry(row.at, row.caller, row.method, row.path, row.request_id, row.status))
+        (row.id, AuditEntry(row.at, row.caller, row.method, row.path, row.request_id, row.status, row.detail))
         for row in connection.execute(query)
     ]

@@ -38,5 +38,6 @@ admin_audit = sa.Table(
     sa.Column("path", sa.String(512), nullable=False),
     sa.Column("request_id", sa.String(64), nullable=False),
     sa.Column("status", sa.Integer),
-    info={"about": "Every change asked for under /admin, by whom, and the status it was answered with."},
+    sa.Column("detail", sa.String(1000)),
+    info={"about": "Every change asked for under /admin, by whom, what exactly, and the status it was answered with."},
 )

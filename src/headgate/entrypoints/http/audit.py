@@ -20,7 +20,7 @@ ENTRIES: dict[str, Any] = {
     "type": "array",
     "items": {
         "type": "object",
-        "required": ["id", "at", "caller", "method", "path", "requestId", "status"],
+        "required": ["id", "at", "caller", "method", "path", "requestId", "status", "detail"],
         "properties": {
             "id": {"type": "integer"},
             "at": schemas.INSTANT,
@@ -32,6 +32,10 @@ ENTRIES: dict[str, Any] = {
             "path": {"type": "string", "description": "Or the command."},
             "requestId": {"type": "string"},
             "status": {"type": ["integer", "null"], "description": "null: under way, or its process died."},
+            "detail": {
+                "type": ["string", "null"],
+                "description": "What exactly was asked for: the first thousand characters of the body, if it has one.",
+            },
         },
     },
 }
@@ -64,6 +68,7 @@ async def audit(request: Request) -> Response:
             "path": entry.path,
             "requestId": entry.request_id,
             "status": entry.status,
+            "detail": entry.detail,
         }
         for number, entry in entries
     ]

@@ -16,14 +16,16 @@ GUARDED = ("/api", "/admin")
 READING = ("GET", "HEAD", "OPTIONS")
 HARMLESS = ("/health/", "/q/health/")
 MOST_HEADER_BYTES = 32 * 1024
+MOST_NOTED_BYTES = 4000
+"""Of a body, for the audit: enough for a thousand characters."""
 
 
 class AccessGuard:
     """Lets a request pass if its bearer token, or the token its session stands for, has the scope it needs, or if there
     are no tokens at all; and if its caller is within the service's own limits. No body is read before that.
 
-    A change under `/admin` is recorded with the token's name before it is made, and with its status after: one that
-    can't be recorded is not made.
+    A change under `/admin` is recorded with the token's name before it is made, and with its status and the beginning
+    of its body after: one that can't be recorded is not made.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -54,6 +56,13 @@ class AccessGuard:
 
     async def _audited(self, told: Services, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         status = 500
+        asked = b""
+
+        async def heard() -> Message:
+            nonlocal asked
+            message = await receive()
+            asked += message.get("body", b"")[: MOST_NOTED_BYTES - len(asked)]
+            return message
 
         async def noted(message: Message) -> None:
             nonlocal status
@@ -76,10 +85,10 @@ class AccessGuard:
             await refusal.response()(scope, receive, send)
             return
         try:
-            await self._app(scope, receive, noted)
+            await self._app(scope, heard, noted)
         finally:
             try:
-                await told.audit.end(number, status)
+                await told.audit.end(number, status, asked.decode("utf-8", "replace") or None)
             except HeadgateError:
                 self._log.warning("an audit entry was left open", audit=number, status=status, request_id=request_id)
 
