@@ -52,6 +52,12 @@ def test_the_service_does_what_its_document_says(service: Service) -> None:
     explored(service, "examples,coverage,fuzzing,stateful", 10)
 
 
+def test_on_postgresql_it_does_too(tmp_path: Path, postgres_url: str) -> None:
+    """It keeps less than SQLite does: no NUL, and no text longer than its column."""
+    with Service(tmp_path, HEADGATE_DATABASE_URL=postgres_url) as service:
+        explored(service, "fuzzing", 3)
+
+
 def test_with_the_right_token_it_does_too_and_never_without(guarded: Service) -> None:
     """`ignored_auth` sends each request again without the token, and with a wrong one."""
     explored(guarded, "examples,fuzzing,stateful", 5, "--header", f"Authorization: Bearer {ADMIN}")
