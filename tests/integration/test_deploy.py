@@ -139,7 +139,7 @@ def test_the_secret_and_the_composition_can_be_loaded(monkeypatch: pytest.Monkey
                 with pytest.raises(ConfigurationError, match="HEADGATE_API_TOKEN: is still the placeholder"):
                     Settings.load()
             for name in ("HEADGATE_API_TOKEN", "HEADGATE_ADMIN_TOKEN"):
-                inside.setenv(name, "a-token-of-its-own")
+                inside.setenv(name, f"a-token-for-{name}")
             assert Settings.load().redis_url is not None
 
 
