@@ -16,14 +16,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from headgate.adapters.sql.faults import translated
-from headgate.errors import ConfigurationError
+from headgate.errors import ConfigurationError, StoreUnavailable
 
 BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
 
+BORN = "headgate_born"
 ASIDE = 2
 """How many long reads go on at once."""
 _CONNECT_ARGS = {"connect_timeout": 10}
@@ -71,11 +72,14 @@ class Database:
         self.async_engine: AsyncEngine | None = None
         self._autocommit: AsyncEngine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
+        self._cut_at = float("-inf")
         if self.dialect == "postgresql":
             self.async_engine = create_async_engine(
                 self.url, pool_size=pool_size, max_overflow=0, connect_args=_CONNECT_ARGS
             )
             self._autocommit = self.async_engine.execution_options(isolation_level="AUTOCOMMIT")
+            sa.event.listen(self.async_engine.sync_engine, "connect", _note_birth)
+            sa.event.listen(self.async_engine.sync_engine, "checkout", self._refuse_older)
         else:
             # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
             width = 1 if self.dialect == "sqlite" else pool_size
@@ -123,7 +127,7 @@ class Database:
             return await self.write(work, *args, **kwargs)
         with translated():
             async with asyncio.timeout(self._deadline), self._autocommit.connect() as connection:
-                return await connection.run_sync(work, *args, **kwargs)
+                return await self._run_sync(connection, work, args, kwargs)
 
     @property
     def closed(self) -> bool:
@@ -154,13 +158,30 @@ class Database:
             async with asyncio.timeout(deadline):
                 if self.async_engine is not None:
                     async with self.async_engine.begin() as connection:
-                        return await connection.run_sync(work, *args, **kwargs)
+                        return await self._run_sync(connection, work, args, kwargs)
                 # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
                 return await asyncio.shield(
                     asyncio.get_running_loop().run_in_executor(
                         self._threads, _in_transaction, cast(Engine, self._engine), read_only, work, args, kwargs
                     )
                 )
+
+    async def _run_sync(self, connection: AsyncConnection, work: Callable[..., R], args: Any, kwargs: Any) -> R:
+        try:
+            return await connection.run_sync(work, *args, **kwargs)
+        except StoreUnavailable:
+            if connection.invalidated:
+                # A flight found it cut. SQLAlchemy would presume the rest of the pool dead; so must we.
+                self._cut_at = time.monotonic()
+            raise
+
+    def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info[BORN] < self._cut_at:
+            raise sa.exc.DisconnectionError("others of its age were cut")
+
+
+def _note_birth(_connection: Any, record: Any) -> None:
+    record.info[BORN] = time.monotonic()
 
 
 def _in_transaction(engine: Engine, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:

@@ -50,17 +50,14 @@ BY_KEY = Statement(
 def awaited(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
     """Awaits psycopg work on a connection's own driver connection, from plain code inside `run_sync`.
 
-    A connection that the work had to close is not given back to the pool; if the server closed it, the others in the
-    pool are presumed dead, too, as SQLAlchemy does.
+    A connection that the work had to close is not given back to the pool.
     """
     adapted = cast(Any, connection.connection.dbapi_connection)
     try:
         return adapted.run_async(work)
-    except BaseException as error:
+    except BaseException:
         if adapted.driver_connection.closed:
             connection.invalidate()
-            if isinstance(error, StoreUnavailable):
-                connection.engine.dispose()
         raise
 
 
