@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,15 @@ from typing import Any
 import httpx
 
 START_SECONDS = 60.0
+
+
+def until(probe: Callable[[], Any], within: float = 60.0) -> Any:
+    """The first truthy value of `probe`; the test fails if there is none in time."""
+    deadline = time.monotonic() + within
+    while not (found := probe()):
+        assert time.monotonic() < deadline, f"still {found!r} after {within:g} s"
+        time.sleep(0.02)
+    return found
 
 
 class Service:

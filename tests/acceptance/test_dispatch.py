@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +17,7 @@ from examples.invoices.invoices import Invoice, prepare
 
 from headgate import DispatchQueue
 from headgate.dispatch.lifecycle import ScheduleLifecycle
-from tests.acceptance.service import Service, command, environment, run
+from tests.acceptance.service import Service, command, environment, run, until
 
 ROOT = Path(__file__).parents[2]
 DOMAIN = "examples.invoices.domain:domain"
@@ -50,14 +49,6 @@ def worker(tmp_path: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]
         log.close()
 
 
-def eventually(probe: Callable[[], Any], within: float = 60) -> Any:
-    deadline = time.monotonic() + within
-    while not (value := probe()):
-        assert time.monotonic() < deadline, f"still {value!r}"
-        time.sleep(0.05)
-    return value
-
-
 def headgate(tmp_path: Path, variables: dict[str, str], *arguments: str) -> Any:
     ended = run(tmp_path, *arguments, "--json", **variables)
     assert ended.returncode == 0, ended.stderr
@@ -75,8 +66,8 @@ async def test_invoices_are_sent_at_their_time_by_a_worker_process(tmp_path: Pat
         await prepare(lifecycle, "inv-later", INVOICE, now + timedelta(days=1))
         sent = tmp_path / "sent"
         with worker(tmp_path, **variables):
-            eventually(lambda: sent.exists() and len(list(sent.iterdir())) == 20)
-            eventually(lambda: headgate(tmp_path, variables, "queue", "stats", "INVOICE")["depth"]["COMPLETED"] == 20)
+            until(lambda: sent.exists() and len(list(sent.iterdir())) == 20)
+            until(lambda: headgate(tmp_path, variables, "queue", "stats", "INVOICE")["depth"]["COMPLETED"] == 20)
         assert (sent / "inv-07.txt").read_text() == "ACME: 12.34 EUR\n"
         shown = headgate(tmp_path, variables, "queue", "show", "INVOICE", "inv-07")
         assert shown["audit"][0]["action"] == "CLAIMED"
@@ -102,7 +93,7 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
             return bool(depth["DEAD_LETTER"] == 2)
 
         # "good/1" can't be a file's name: it fails too, and both become dead letters.
-        eventually(settled)
+        until(settled)
         items = http.get("/admin/dispatch/INVOICE/items", params={"status": "DEAD_LETTER"}).json()["items"]
         assert [(item["itemId"], item["retryCount"]) for item in items] == [("bad", 1), ("good/1", 1)]
         detail = http.get("/admin/dispatch/INVOICE/items/good/1").json()
@@ -115,7 +106,7 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         assert http.post("/admin/dispatch/INVOICE/discard", json={"status": "DEAD_LETTER"}).json() == {"count": 1}
         audit = http.get("/admin/dispatch/INVOICE/audit", params={"itemId": "good/1", "limit": 1}).json()["entries"]
         assert [entry["action"] for entry in audit] == ["DISCARDED"]
-        metrics = eventually(lambda: next(iter([http.get("/metrics").text])))
+        metrics = http.get("/metrics").text
         for name in (
             'dispatch_batch_claimed_total{item_type="INVOICE"}',
             'dispatch_workflow_started_total{item_type="INVOICE"}',
@@ -218,4 +209,4 @@ async def test_operating_a_queue_on_the_command_line(tmp_path: Path) -> None:
 
 def test_a_worker_without_anything_to_do_ends_when_asked(tmp_path: Path) -> None:
     with worker(tmp_path, HEADGATE_DATABASE_URL=f"sqlite:///{tmp_path / 'headgate.db'}"):
-        eventually(lambda: "is working" in (tmp_path / "worker.log").read_text())
+        until(lambda: "is working" in (tmp_path / "worker.log").read_text())

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
-from tests.acceptance.service import command, environment, run
+from tests.acceptance.service import command, environment, run, until
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
 REST = "12.34,EUR,Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z"
@@ -95,12 +94,8 @@ def test_an_interrupted_feed_goes_on_where_it_was_left(tmp_path: Path) -> None:
     first = subprocess.Popen(
         command("payments", "submit", "feed.csv"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
-    while first.poll() is None and time.monotonic() < deadline:
-        if checkpoint.exists() and json.loads(checkpoint.read_text())["lines"]:
-            first.send_signal(signal.SIGINT)
-            break
-        time.sleep(0.01)
+    until(lambda: first.poll() is not None or (checkpoint.exists() and json.loads(checkpoint.read_text())["lines"]))
+    first.send_signal(signal.SIGINT)
     _, errors = first.communicate(timeout=60)
     assert first.returncode == 130, errors
     assert "the same command goes on from there" in errors

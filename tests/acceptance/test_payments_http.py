@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.acceptance.service import Service
+from tests.acceptance.service import Service, until
 
 FAR = "2030-03-01T16:00:00Z"
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt"
@@ -39,14 +38,6 @@ def document(payment_id: str, **changes: Any) -> dict[str, Any]:
 
 def line(payment_id: str, amount: str = "12.34", at: str = FAR) -> str:
     return f"{payment_id},{amount},EUR,Alice,{ALICE},Bob,{BOB},{at}"
-
-
-def soon(probe: Callable[[], Any], within: float = 30.0) -> Any:
-    deadline = time.monotonic() + within
-    while not (found := probe()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
-    return found
 
 
 def test_a_payment_is_accepted_and_repeated_and_contradicted(paying: httpx.Client) -> None:
@@ -141,7 +132,7 @@ def test_a_payment_for_now_is_made(paying: httpx.Client) -> None:
         shown = paying.get("/api/v1/payments/now").json()
         return shown if shown["status"] == "PROCESSING" else None
 
-    shown = soon(processed)
+    shown = until(processed)
     assert shown["reference"].startswith("BANK-")
     assert [entry["statusAfter"] for entry in shown["audit"]] == ["SCHEDULED", "ACCEPTED", "PROCESSING"]
 

@@ -21,6 +21,7 @@ from headgate.adapters.opentelemetry.tracer import OpenTelemetryTracer
 from headgate.adapters.temporal.client import connect
 from headgate.adapters.temporal.traces import MEMO, TraceInterceptor
 from headgate.adapters.temporal.workers import PASSED_THROUGH
+from headgate.testing import eventually
 from headgate.tracing import derived
 
 with workflow.unsafe.imports_passed_through():
@@ -148,9 +149,11 @@ async def test_a_worker_that_stops_ends_no_workflow(rig: Rig) -> None:
 
 
 async def _until_waiting(rig: Rig) -> None:
-    while not rig.exporter.get_finished_spans():
+    def told() -> bool:
         rig.tracer._provider.force_flush()
-        await asyncio.sleep(0.02)
+        return bool(rig.exporter.get_finished_spans())
+
+    await eventually(told)
 
 
 async def test_a_workflow_that_continues_as_new_stays_in_the_trace(rig: Rig) -> None:
