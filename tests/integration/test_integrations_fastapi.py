@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
+from functools import wraps
 from typing import Annotated, Any
 
 import httpx
@@ -20,6 +22,7 @@ from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, Slid
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.errors import ConfigurationError
 from headgate.integrations.fastapi import (
+    _Exchange,
     client_address,
     composite,
     everyone,
@@ -224,6 +227,66 @@ async def test_without_install_the_mistake_is_named() -> None:
     async with talk_to(app) as client:
         with pytest.raises(ConfigurationError, match="install"):
             await client.get("/")
+
+
+async def test_the_connection_is_handed_over_unseen(app: FastAPI, client: httpx.AsyncClient) -> None:
+    def shouting(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(endpoint)
+        async def shouted(*args: Any, **kwargs: Any) -> str:
+            return str(await endpoint(*args, **kwargs)).upper()
+
+        return shouted
+
+    @app.get("/plain/{name}")
+    @shouting
+    @rate_limit("wide", key=path())
+    async def plain(name: str) -> str:
+        return name
+
+    @app.get("/own")
+    @rate_limit("wide", key=lambda request: request.url.path)
+    async def own(request: Annotated[Request, "theirs"], connection: HTTPConnection) -> list[str]:
+        return [type(request).__name__, connection.url.path]
+
+    assert (await client.get("/plain/ada")).json() == "ADA"
+    assert (await client.get("/own")).json() == ["Request", "/own"]
+    shown = app.openapi()["paths"]
+    assert [parameter["name"] for parameter in shown["/plain/{name}"]["get"]["parameters"]] == ["name"]
+    assert "parameters" not in shown["/own"]["get"]
+
+
+async def test_a_decorator_that_keeps_the_connection_to_itself_is_named(
+    app: FastAPI, client: httpx.AsyncClient
+) -> None:
+    @rate_limit("wide", key=path())
+    async def inner(name: str) -> str:
+        return name
+
+    @app.get("/{name}")
+    async def outer(name: str) -> str:
+        return str(await inner(name))
+
+    with pytest.raises(ConfigurationError, match="keyword arguments"):
+        await client.get("/ada")
+
+
+async def test_nothing_of_a_request_is_left_to_the_garbage_collector(app: FastAPI, client: httpx.AsyncClient) -> None:
+    @app.get("/")
+    @rate_limit("wide", key=client_address())
+    async def endpoint() -> str:
+        return "hello"
+
+    def left() -> int:
+        return sum(type(thing) is _Exchange for thing in gc.get_objects())
+
+    assert await statuses(client, 1) == [200]
+    gc.collect()
+    gc.disable()
+    try:
+        assert await statuses(client, 20) == [200] * 20
+        assert left() <= 1  # the client may still hold its last response
+    finally:
+        gc.enable()
 
 
 def test_install_wants_a_limiter() -> None:

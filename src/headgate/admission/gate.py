@@ -1,13 +1,20 @@
-"""A lock for very short work under the GIL."""
+"""Locks for short work under the GIL."""
 
 from __future__ import annotations
 
+import os
+import threading
 from queue import SimpleQueue
+from time import sleep
 from types import TracebackType
+from weakref import WeakSet
+
+PAUSE = 0.000_01
+"""How long one who found a `Turnstile` taken lets go of the GIL, in seconds: the one inside needs less to get out."""
 
 
 class Gate:
-    """Lets one thread in at a time. `enter()` waits; `leave(None)` must follow.
+    """Lets one thread in at a time, however long it stays. `enter()` waits; `leave(None)` must follow.
 
     A `threading.Lock` is handed to a waiter before that waiter has the GIL, so under contention every call waits for a
     switch of threads. This one goes to whoever runs first, and costs less besides.
@@ -28,3 +35,63 @@ class Gate:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.leave(None)
+
+
+class Turnstile:
+    """Lets one thread in at a time, for work that never waits for anything. `leave(None)` must follow.
+
+    `try_enter()` raises `IndexError` while another is inside, and costs half of what a `Gate` does: a token is taken
+    out of a list and put back. Nobody is told when it is back, so `enter()` looks again: only the first in line does,
+    and seldom has to, because who is inside lost the GIL there and needs nothing but the GIL to get out.
+
+    A forked child finds it open: who was inside is not there any more.
+    """
+
+    __slots__ = ("__weakref__", "_line", "_token", "leave", "try_enter")
+
+    def __init__(self) -> None:
+        self._token = [None]
+        self._line = threading.Lock()
+        self.try_enter = self._token.pop
+        self.leave = self._token.append
+        _turnstiles.add(self)
+
+    def enter(self) -> None:
+        """Waits until nobody is inside."""
+        try:
+            self.try_enter()
+        except IndexError:
+            with self._line:
+                self._enter_next()
+
+    def _enter_next(self) -> None:
+        while True:
+            try:
+                return self.try_enter()
+            except IndexError:
+                sleep(PAUSE)
+
+    def open_again(self) -> None:
+        """Forgets who is inside and who waits."""
+        self._token[:] = [None]
+        self._line = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave(None)
+
+
+_turnstiles: WeakSet[Turnstile] = WeakSet()
+
+
+def _open_all() -> None:
+    for turnstile in list(_turnstiles):
+        turnstile.open_again()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_open_all)

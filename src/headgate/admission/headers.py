@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from headgate.admission.model import Decision, PlanState, Reason, Rule, Spec, TokenBucket
@@ -27,6 +27,9 @@ PROBLEM_JSON = "application/problem+json"
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 TITLE = "Rate Limit Exceeded"
+
+RawFields: TypeAlias = Sequence[tuple[bytes, bytes]]
+"""Response fields as ASGI wants them."""
 
 LARGEST = 10**15 - 1
 """The largest integer a structured field can carry."""
@@ -135,27 +138,31 @@ def seconds_up(us: int) -> int:
 class Prepared:
     """What stays the same for a rule: its policy, the start of its item, and the refill of a bucket."""
 
-    __slots__ = ("_gain", "_raw_policy", "_start", "_unit", "policy")
+    __slots__ = ("_gain", "_raw", "_start", "_unit", "policy")
 
     def __init__(self, rule: Rule) -> None:
         item = policy_item(rule.plan, rule.spec)
         self.policy = (POLICY, item)
-        self._raw_policy = (POLICY.lower().encode(), item.encode())
         self._start = f"{string(rule.plan)};r="
         self._unit, self._gain = (rule.spec.unit, rule.spec.gain) if isinstance(rule.spec, TokenBucket) else (0, 0)
+        raw_policy = (POLICY.lower().encode(), item.encode())
+        self._raw = lru_cache(1024)(lambda left, more: (raw_policy, (RAW_LIMIT, self._item(left, more).encode())))
 
-    def raw_fields(self, decision: Decision) -> list[tuple[bytes, bytes]]:
+    def raw_fields(self, decision: Decision) -> RawFields:
         """`fields` of a decision that admitted, in bytes and lower case, as ASGI wants them."""
-        return [self._raw_policy, (RAW_LIMIT, self.item(decision).encode())]
+        remaining, more_us = decision.remaining, decision.reset_after_us
+        if self._gain:
+            spent = decision.limit - remaining
+            if spent > 1:
+                more_us -= (spent - 1) * self._unit // self._gain
+        return self._raw(remaining, -(-more_us // 1_000_000) if more_us > 0 else 0)
 
     def item(self, decision: Decision) -> str:
         """`limit_item` of a decision that admitted."""
-        remaining, more_us = decision.remaining, decision.reset_after_us
-        spent = decision.limit - remaining
-        if self._gain and spent > 0:
-            more_us = max(more_us - (spent - 1) * self._unit // self._gain, 0)
-        shown = remaining if remaining <= LARGEST else LARGEST
-        return f"{self._start}{shown};t={-(-more_us // 1_000_000)}"
+        return self.raw_fields(decision)[1][1].decode()
+
+    def _item(self, remaining: int, more: int) -> str:
+        return f"{self._start}{remaining if remaining <= LARGEST else LARGEST};t={more}"
 
 
 prepared = lru_cache(1024)(Prepared)

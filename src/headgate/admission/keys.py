@@ -62,7 +62,7 @@ class Key:
     asks is asynchronous. It raises `InvalidInput` if the request has no key and nobody said what to do then.
     """
 
-    __slots__ = ("default", "find", "is_async", "prefix", "skip", "source", "what")
+    __slots__ = ("default", "find", "is_async", "of_peer", "prefix", "skip", "source", "what")
 
     def __init__(
         self,
@@ -74,6 +74,7 @@ class Key:
         default: str | None = None,
         skip: bool = False,
         is_async: bool = False,
+        of_peer: Callable[[str], str | None] | None = None,
     ) -> None:
         if default is not None and (skip or not isinstance(default, str) or not default):
             raise ConfigurationError("default", "give a key that is not empty, or skip=True, not both")
@@ -85,6 +86,8 @@ class Key:
         self.skip = skip
         self.is_async = is_async
         """Whether it is known to need an event loop."""
+        self.of_peer = of_peer
+        """The key by the peer's address alone; gives `None` where the request must be asked."""
 
     def __call__(self, request: RequestSource) -> str | Awaitable[str | None] | None:
         found = self.find(request)
@@ -169,7 +172,9 @@ def client_address(
     def of_stranger(named: str) -> str | None:
         """The key of a peer whose word about others does not count; `None` if it is trusted, or no address."""
         peer = addresses.parse(named)
-        return None if peer is None or addresses.trusted(peer, proxies) else addresses.block(peer, ipv6_prefix)
+        if peer is None or addresses.trusted(peer, proxies):
+            return None
+        return prefix + addresses.block(peer, ipv6_prefix)
 
     def find(request: RequestSource) -> str | None:
         named = request.peer
@@ -180,10 +185,10 @@ def client_address(
             return None
         value = request.header(field)
         client = addresses.nearest_untrusted(peer, addresses.hops(field, value) if value else [], proxies)
-        return addresses.block(client, ipv6_prefix) if client is not None else None
+        return prefix + addresses.block(client, ipv6_prefix) if client is not None else None
 
     what = "the client's address is unknown; requests are limited by it"
-    return Key("client address", what, find, prefix=prefix, default=default, skip=skip)
+    return Key("client address", what, find, default=default, skip=skip, of_peer=of_stranger)
 
 
 def path(*, prefix: str = "") -> Key:

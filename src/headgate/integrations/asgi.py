@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.headers import Prepared, prepared
+from headgate.admission.headers import RawFields, prepared
 from headgate.admission.keys import Found, client_address, composite, everyone, header, path, principal
 from headgate.admission.limiter import Limiter
+from headgate.admission.model import Decision
 from headgate.admission.short_ways import ShortWay
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 from headgate.integrations.gate import Fields, Gate, Limit, PathRule, Refusal, refused
@@ -39,7 +41,6 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Principal: TypeAlias = Callable[[Any], Found | Awaitable[Found]]
-RawFields: TypeAlias = list[tuple[bytes, bytes]]
 """Response fields as ASGI carries them."""
 Answer: TypeAlias = RawFields | Refusal
 
@@ -80,7 +81,9 @@ class RateLimitMiddleware:
         if not limits:
             await self._app(scope, receive, send)
             return
-        answer = self._gate.admit_soon(limits, request)
+        answer: Answer | Coroutine[Any, Any, Answer] | None = self._gate.admit_at_once(limits, scope)
+        if answer is None:
+            answer = self._gate.admit_soon(limits, request)
         if isinstance(answer, Coroutine):
             answer = await answer
         if isinstance(answer, Refusal):
@@ -96,43 +99,65 @@ class AsgiGate(Gate):
         super().__init__(limiter, partition_keys=partition_keys)
         self._lanes: dict[Limit, _Lane] = {}
 
-    def admit_soon(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
-        """Decides a request in an event loop; what it can't decide at once must be awaited."""
-        if len(limits) > 1:
-            return _raw(self.admit_async(limits, request))
+    def admit_at_once(self, limits: Sequence[Limit], scope: Scope) -> Answer | None:
+        """Decides a request by no more than its peer's address; `None`, and nothing charged, if that is not enough."""
         limit = limits[0]
         lane = self._lanes.get(limit)
         if lane is None or lane.ways is not self._limiter.at_once:
-            lane = self._lanes[limit] = self._lane(limit)
-        way = lane.way
-        if way is None:
+            lane = self._new_lane(limit)
+        client = scope.get("client")
+        key = lane.of_peer(client[0]) if client and client[0] and len(limits) == 1 else None
+        decision = lane.way(key) if key is not None else None
+        if decision is None or not decision.allowed:
+            return None if decision is None or key is None else self._told(limit, lane, key, decision)
+        return lane.told(decision)
+
+    def admit_soon(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
+        """Decides a request in an event loop; what it can't decide at once must be awaited."""
+        limit = limits[0]
+        lane = self._lanes.get(limit)
+        if lane is None or lane.ways is not self._limiter.at_once:
+            lane = self._new_lane(limit)
+        if lane.way is _unknown or len(limits) > 1:
             return _raw(self.admit_async(limits, request))
         try:
             key = limit.key(request)
         except (InvalidInput, StoreUnavailable) as error:
             return refused(error)
-        decision = way(key) if isinstance(key, str) else None
+        decision = lane.way(key) if isinstance(key, str) else None
         if decision is None:
             return _raw(self._admit_plain(limit, key))
-        if decision.allowed and lane.told is not None:
-            return lane.told.raw_fields(decision)
-        answer = self._answer(decision, [(key, limit.plans[0])])  # type: ignore[list-item]
+        return self._told(limit, lane, key, decision)  # type: ignore[arg-type]  # it is a string
+
+    def _told(self, limit: Limit, lane: _Lane, key: str, decision: Decision) -> Answer:
+        if decision.allowed:
+            return lane.told(decision)
+        answer = self._answer(decision, [(key, limit.plans[0])])
         return answer if isinstance(answer, Refusal) else encoded(answer)
 
-    def _lane(self, limit: Limit) -> _Lane:
+    def _new_lane(self, limit: Limit) -> _Lane:
         ways, plan = self._limiter.at_once, limit.plans[0]
+        lane = _Lane(ways)
         if limit.is_single and self._never_waits and not self._partition_keys and plan in ways:
             with suppress(NotFound):  # the plan may be deleted by another thread
-                return _Lane(ways, ways[plan], prepared(self._limiter.rule(plan, "")))
-        return _Lane(ways, None, None)
+                told = prepared(self._limiter.rule(plan, "")).raw_fields
+                lane = _Lane(ways, ways[plan], told, limit.key.of_peer or _unknown)
+        self._lanes[limit] = lane
+        return lane
 
 
-class _Lane(NamedTuple):
+def _unknown(word: str) -> None:
+    """The way, or the peer's key, where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
     """How requests under one limit are decided at once, for as long as the plans stay the same."""
 
     ways: Mapping[str, ShortWay]
-    way: ShortWay | None
-    told: Prepared | None
+    way: ShortWay = _unknown
+    told: Callable[[Decision], RawFields] = lambda decision: ()
+    of_peer: Callable[[str], str | None] = _unknown
 
 
 async def _raw(answer: Awaitable[Fields | Refusal]) -> Answer:

@@ -17,17 +17,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextvars import ContextVar
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from fastapi import FastAPI, HTTPException, Request, routing
+from fastapi import FastAPI, HTTPException, routing
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from headgate.admission.async_limiter import AsyncLimiter
+from headgate.admission.headers import RawFields
 from headgate.admission.keys import (
     Found,
     Key,
@@ -49,7 +49,6 @@ from headgate.integrations.asgi import (
     AsgiGate,
     AsgiRequest,
     Message,
-    RawFields,
     Receive,
     Scope,
     Send,
@@ -71,6 +70,12 @@ __all__ = [
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 Finder = Callable[[Any], Found | Awaitable[Found]]
+
+CONNECTION = "headgate_connection"
+"""The parameter by which FastAPI hands the connection to a limited endpoint that does not ask for it itself."""
+
+EXCHANGE = "headgate.exchange"
+"""Where a scope carries its `_Exchange`."""
 
 LIMITS = "__headgate_limits__"
 """Where an endpoint or a dependency keeps its limits: for decorators stacked on it, and to be looked at when the
@@ -114,32 +119,35 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
                 "endpoint", "a generator has begun to answer before it runs; use dependencies=[Depends(limited(...))]"
             )
         is_async = inspect.iscoroutinefunction(endpoint)
+        signature, name = _with_connection(endpoint)
 
         @wraps(endpoint)
         async def admitted(*args: Any, **kwargs: Any) -> Any:
-            # Not by `_exchange()`: this is on the way of every request.
-            exchange = _current.get(None) or _exchange()
-            undecided = exchange.admit(limits)
+            connection: Any = kwargs.pop(CONNECTION, None) if name is CONNECTION else kwargs.get(name)
+            undecided = _admit(connection, limits)
             if undecided is not None and (refusal := await undecided) is not None:
-                if exchange.is_http:
+                if connection.scope["type"] == "http":
                     return _response(refusal)
                 raise _Refused(refusal)  # what the endpoint of a WebSocket returns is sent to nobody
             if is_async:
                 return await endpoint(*args, **kwargs)
             return await run_in_threadpool(endpoint, *args, **kwargs)
 
+        admitted.__signature__ = signature  # type: ignore[attr-defined]  # looked at by inspect.signature
         setattr(admitted, LIMITS, limits)
         return admitted  # type: ignore[return-value]  # the same to whoever calls it through FastAPI
 
     return decorate
 
 
-def limited(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[], Awaitable[None]]:
+def limited(
+    plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1
+) -> Callable[[HTTPConnection], Awaitable[None]]:
     """The same as a dependency, for `Depends`; also limits generators and WebSockets."""
     limits = (Limit(plans, key=key, cost=cost),)
 
-    async def admitted() -> None:
-        undecided = _exchange().admit(limits)
+    async def admitted(connection: HTTPConnection) -> None:
+        undecided = _admit(connection, limits)
         if undecided is not None and (refusal := await undecided) is not None:
             raise _Refused(refusal)
 
@@ -155,86 +163,112 @@ class _Refused(HTTPException):
         self.refusal = refusal
 
 
-class _Exchange(AsgiRequest):
-    """One request on its way through the app, and the fields its response will carry."""
+class _Request(AsgiRequest):
+    """A connection as key resolvers see it; functions are given what FastAPI made of it."""
 
-    __slots__ = ("_fields", "_gate", "_receive", "_send")
+    __slots__ = ("_connection",)
 
-    def __init__(self, gate: AsgiGate, principal: Finder, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope = scope
-        self._principal = principal
-        self._gate = gate
-        self._receive = receive
-        self._send = send
-        self._fields: RawFields | None = None
-
-    @property
-    def is_http(self) -> bool:
-        return bool(self._scope["type"] == "http")
+    def __init__(self, connection: HTTPConnection, principal: Finder) -> None:
+        super().__init__(connection.scope, principal)
+        self._connection = connection
 
     @property
     def native(self) -> HTTPConnection:
-        return Request(self._scope, self._receive) if self.is_http else HTTPConnection(self._scope)
-
-    def admit(self, limits: tuple[Limit, ...]) -> Coroutine[Any, Any, Refusal | None] | None:
-        """`None` if the request was admitted at once; else what must be awaited to know."""
-        answer = self._gate.admit_soon(limits, self)
-        if isinstance(answer, list):
-            self._tell(answer)
-            return None
-        return self._admitted(answer)
-
-    async def _admitted(self, answer: Refusal | Coroutine[Any, Any, Answer]) -> Refusal | None:
-        told = answer if isinstance(answer, Refusal) else await answer
-        if isinstance(told, Refusal):
-            return told
-        self._tell(told)
-        return None
-
-    def _tell(self, fields: RawFields) -> None:
-        self._fields = fields if self._fields is None else self._fields + fields
-
-    def send(self, message: Message) -> Awaitable[None]:
-        """The application's `send`: adds the fields that are there when the response starts."""
-        if self._fields is not None and message["type"] in STARTS:
-            message["headers"] = [*message.get("headers", ()), *self._fields]
-        return self._send(message)
+        return self._connection
 
 
-_current: ContextVar[_Exchange] = ContextVar("headgate_exchange")
+class _Exchange:
+    """Who limits a request on its way through the app, and the fields its response will carry.
+
+    It knows neither the scope nor `send`: the scope leads to it, so that would be a cycle, for the garbage collector.
+    """
+
+    __slots__ = ("fields", "gate", "principal")
+
+    def __init__(self, gate: AsgiGate, principal: Finder) -> None:
+        self.gate = gate
+        self.principal = principal
+        self.fields: RawFields = ()
+
+    def tell(self, fields: RawFields) -> None:
+        self.fields = (*self.fields, *fields) if self.fields else fields
 
 
-def _exchange() -> _Exchange:
-    try:
-        return _current.get()
-    except LookupError:
+def _admit(connection: HTTPConnection | None, limits: tuple[Limit, ...]) -> Coroutine[Any, Any, Refusal | None] | None:
+    """`None` if the request was admitted at once; else what must be awaited to know."""
+    if connection is None:
         raise ConfigurationError(
-            "app", "limits need install(app, limiter) from headgate.integrations.fastapi"
-        ) from None
+            "endpoint", "FastAPI must call it: pass keyword arguments on in decorators above rate_limit, and use wraps"
+        )
+    exchange: _Exchange | None = connection.scope.get(EXCHANGE)
+    if exchange is None:
+        raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.fastapi")
+    answer = exchange.gate.admit_at_once(limits, connection.scope)
+    if answer is None or isinstance(answer, Refusal):
+        return _admitted(connection, limits, exchange, answer)
+    exchange.tell(answer)
+    return None
+
+
+async def _admitted(
+    connection: HTTPConnection, limits: tuple[Limit, ...], exchange: _Exchange, answer: Refusal | None
+) -> Refusal | None:
+    told: Answer | Coroutine[Any, Any, Answer] | None = answer
+    if told is None:
+        told = exchange.gate.admit_soon(limits, _Request(connection, exchange.principal))
+    if isinstance(told, Coroutine):
+        told = await told
+    if isinstance(told, Refusal):
+        return told
+    exchange.tell(told)
+    return None
+
+
+def _with_connection(endpoint: Callable[..., Any]) -> tuple[inspect.Signature, str]:
+    """An endpoint's signature with a parameter for the connection, and that parameter's name."""
+    signature = inspect.signature(endpoint)
+    try:
+        known = inspect.signature(endpoint, eval_str=True)
+    except Exception:  # names that exist later, or only for type checkers; FastAPI has its own ways to find them
+        known = signature
+    for parameter in known.parameters.values():
+        kind = parameter.annotation
+        kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+        if isinstance(kind, type) and issubclass(kind, HTTPConnection):
+            return signature, parameter.name
+    parameters = list(signature.parameters.values())
+    takes_any = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
+    added = inspect.Parameter(CONNECTION, inspect.Parameter.KEYWORD_ONLY, annotation=HTTPConnection)
+    parameters.insert(len(parameters) - takes_any, added)
+    return signature.replace(parameters=parameters), CONNECTION
 
 
 class _Limits:
-    """The middleware behind `install`: remembers the request for those who limit it and adds their fields."""
+    """The middleware behind `install`: has the request carry who limits it, and adds the fields of those who do."""
 
     def __init__(self, app: App, gate: AsgiGate, principal: Finder) -> None:
         self._app = app
         self._gate = gate
         self._principal = principal
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] not in ("http", "websocket"):
-            if scope["type"] == "lifespan":
-                await self._start(scope["app"], receive, send)
-            await self._app(scope, receive, send)
-            return
+            return self._pass(scope, receive, send)
         # Shared with whatever copies the scope further in, so that a principal found there is seen here.
         scope.setdefault("state", {})
-        exchange = _Exchange(self._gate, self._principal, scope, receive, send)
-        token = _current.set(exchange)
-        try:
-            await self._app(scope, receive, exchange.send)
-        finally:
-            _current.reset(token)
+        exchange = scope[EXCHANGE] = _Exchange(self._gate, self._principal)
+
+        def send_with_fields(message: Message) -> Awaitable[None]:
+            if exchange.fields and message["type"] in STARTS:
+                message["headers"] = [*message.get("headers", ()), *exchange.fields]
+            return send(message)
+
+        return self._app(scope, receive, send_with_fields)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._start(scope["app"], receive, send)
+        await self._app(scope, receive, send)
 
     async def _start(self, app: FastAPI, receive: Receive, send: Send) -> None:
         """Fails the application's start if a limit names a plan that the limiter does not have."""

@@ -13,7 +13,7 @@ from weakref import ref
 from headgate.adapters.memory.shelves import OneSpender, Shelf, Ticks, shelf_for
 from headgate.admission.algorithms import State
 from headgate.admission.chain import refunded, rule_on
-from headgate.admission.gate import Gate
+from headgate.admission.gate import Turnstile
 from headgate.admission.holds import Held, HoldName, held, hold_name, settled
 from headgate.admission.model import Charge, Decision, Reason, Rule
 from headgate.admission.ports import Hold, Settlement
@@ -29,7 +29,7 @@ class MemoryLimitStore:
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
         self._max_keys = max_keys
         self._monotonic_ns: Ticks = time.monotonic_ns if clock is None else lambda: clock.monotonic_us() * 1000
-        self._gate = Gate()
+        self._gate = Turnstile()
         self._shelves: dict[int, Shelf] = {}
         """By the identity of a rule, for as long as the rule lives."""
         self._rules: dict[int, ref[Rule]] = {}

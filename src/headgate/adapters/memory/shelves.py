@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
 from headgate.admission.algorithms import State
-from headgate.admission.gate import Gate
+from headgate.admission.gate import Turnstile
 from headgate.admission.model import Decision, FixedWindow, Reason, Spec, TokenBucket
 
 SHORTEST_GENERATION_US = 60_000_000
@@ -30,7 +30,8 @@ Ticks: TypeAlias = Callable[[], int]
 """Tells nanoseconds."""
 
 OneSpender: TypeAlias = Callable[[str], Decision | None]
-"""Spends one unit on a key that is known and young; `None` if a longer way must be taken."""
+"""Spends one unit on a key that is known and young; `None` if a longer way must be taken, or another thread is just
+spending: the longer way waits for it."""
 
 
 class Spender(Protocol):
@@ -134,7 +135,7 @@ class BucketShelf(Shelf):
 
     __slots__ = ("spend", "spend_one")
 
-    def __init__(self, plan: str, spec: TokenBucket, max_keys: int, gate: Gate, clock: Ticks) -> None:
+    def __init__(self, plan: str, spec: TokenBucket, max_keys: int, gate: Turnstile, clock: Ticks) -> None:
         super().__init__(spec, max_keys)
         self.spend = _bucket_spender(self, plan, spec, gate, clock)
         self.spend_one = _bucket_one_spender(self, plan, spec, gate, clock)
@@ -148,7 +149,7 @@ class BucketShelf(Shelf):
         return (spec.tag, spec.unit, *packed)
 
 
-def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, clock: Ticks) -> Spender:
+def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Turnstile, clock: Ticks) -> Spender:
     unit, gain, full, capacity = spec.unit, spec.gain, spec.full, spec.capacity
     enter, leave = gate.enter, gate.leave
 
@@ -181,21 +182,25 @@ def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, cloc
     return spend
 
 
-def _bucket_one_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Gate, clock: Ticks) -> OneSpender:
+def _bucket_one_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Turnstile, clock: Ticks) -> OneSpender:
     unit, gain, full, capacity = spec.unit, spec.gain, spec.full, spec.capacity
-    enter, leave, new, kind, ok = gate.enter, gate.leave, _new, Decision, _OK
+    try_enter, leave, new, kind, ok = gate.try_enter, gate.leave, _new, Decision, _OK
     short = gain - 1
 
     def spend_one(key: str) -> Decision | None:
-        enter()
+        try:
+            try_enter()
+        except IndexError:
+            return None
         try:
             now_us = clock() // 1000
-            if now_us >= shelf.due:
-                return None
             young = shelf.young
             debt, last = young[key]
             debt -= (now_us - last) * gain
             if debt < 0:
+                # Looked at here only: a bucket that never fills runs empty, and then the long way looks.
+                if now_us >= shelf.due:
+                    return None
                 debt = 0
             spent = debt + unit
             if spent > full:
@@ -216,7 +221,7 @@ class FixedShelf(Shelf):
 
     __slots__ = ("spend", "spend_one")
 
-    def __init__(self, plan: str, spec: FixedWindow, max_keys: int, gate: Gate, clock: Ticks) -> None:
+    def __init__(self, plan: str, spec: FixedWindow, max_keys: int, gate: Turnstile, clock: Ticks) -> None:
         super().__init__(spec, max_keys)
         self.spend = _fixed_spender(self, plan, spec, gate, clock)
         self.spend_one = _fixed_one_spender(self, plan, spec, gate, clock)
@@ -228,7 +233,7 @@ class FixedShelf(Shelf):
         return (FixedWindow.tag, packed[1], packed[0])
 
 
-def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Gate, clock: Ticks) -> Spender:
+def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Turnstile, clock: Ticks) -> Spender:
     limit, window_us = spec.limit, spec.window_us
     enter, leave = gate.enter, gate.leave
 
@@ -257,20 +262,21 @@ def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Gate, clock
     return spend
 
 
-def _fixed_one_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Gate, clock: Ticks) -> OneSpender:
+def _fixed_one_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Turnstile, clock: Ticks) -> OneSpender:
     limit, window_us = spec.limit, spec.window_us
-    enter, leave, new, kind, ok = gate.enter, gate.leave, _new, Decision, _OK
+    try_enter, leave, new, kind, ok = gate.try_enter, gate.leave, _new, Decision, _OK
 
     def spend_one(key: str) -> Decision | None:
-        enter()
+        try:
+            try_enter()
+        except IndexError:
+            return None
         try:
             now_us = clock() // 1000
-            if now_us >= shelf.due:
-                return None
             young = shelf.young
             used, start = young[key]
             ends = start + window_us - now_us
-            if ends <= 0 or not 0 < used < limit:
+            if ends <= 0 or not 0 < used < limit:  # the long way, once a window at least, also keeps house
                 return None
             used += 1
             young[key] = (used, start)
@@ -283,7 +289,7 @@ def _fixed_one_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Gate, c
     return spend_one
 
 
-def shelf_for(plan: str, spec: Spec, max_keys: int, gate: Gate, clock: Ticks) -> Shelf:
+def shelf_for(plan: str, spec: Spec, max_keys: int, gate: Turnstile, clock: Ticks) -> Shelf:
     match spec:
         case TokenBucket():
             return BucketShelf(plan, spec, max_keys, gate, clock)

@@ -1,0 +1,110 @@
+"""The turnstile in front of limits in memory: one inside at a time, waited for, and open in a forked child."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from headgate import FixedWindow, Limiter, Plan, TokenBucket
+from headgate.adapters.memory.limits import MemoryLimitStore
+from headgate.admission.gate import Turnstile
+
+
+@pytest.fixture
+def many_switches() -> Iterator[None]:
+    """Threads that take turns as often as Python lets them, so that many of them are interrupted inside."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_one_is_inside_at_a_time(many_switches: None) -> None:
+    turnstile, inside, most = Turnstile(), [0], [0]
+
+    def work() -> None:
+        for _ in range(2_000):
+            with turnstile:
+                inside[0] += 1
+                for _ in range(50):  # where Python looks whether another thread should run
+                    most[0] = max(most[0], inside[0])
+                inside[0] -= 1
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert most == [1]
+    turnstile.try_enter()  # and it is open in the end
+
+
+def test_who_only_tries_is_told_that_somebody_is_inside() -> None:
+    turnstile = Turnstile()
+    with turnstile, pytest.raises(IndexError):
+        turnstile.try_enter()
+
+
+@pytest.mark.parametrize("spec", [TokenBucket(10, 1), FixedWindow(10, "PT1H")], ids=["bucket", "window"])
+def test_a_decision_waits_for_the_one_before(spec: TokenBucket | FixedWindow) -> None:
+    store = MemoryLimitStore()
+    limiter = Limiter(store, plans=[Plan("gold", spec)])
+    limiter.acquire("ada", "gold")
+    remaining: list[int] = []
+    with store._gate:
+        assert limiter.at_once["gold"]("ada") is None  # the short way does not wait
+        caller = threading.Thread(target=lambda: remaining.append(limiter.acquire("ada", "gold").remaining))
+        caller.start()
+        caller.join(0.05)
+        assert caller.is_alive()
+    caller.join(60)
+    assert remaining == [8]
+
+
+@pytest.mark.parametrize("spec", [TokenBucket(5_000, 0.001), FixedWindow(5_000, "P1D")], ids=["bucket", "window"])
+def test_threads_that_interrupt_each_other_admit_exactly_the_limit(
+    spec: TokenBucket | FixedWindow, many_switches: None
+) -> None:
+    limiter = Limiter(plans=[Plan("gold", spec)])
+    admitted = [0] * 4
+
+    def work(number: int) -> None:
+        admitted[number] = sum(limiter.acquire("ada", "gold").allowed for _ in range(2_000))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert sum(admitted) == 5_000
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    store = MemoryLimitStore()
+    limiter = Limiter(store, plans=[Plan("gold", TokenBucket(10, 1))])
+    limiter.acquire("ada", "gold")
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with store._gate:
+            inside.set()
+            leave.wait(60)
+
+    guest = threading.Thread(target=stay)
+    guest.start()
+    assert inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        # Nothing may be raised here: pytest would go on in the child as well.
+        os._exit(0 if limiter.acquire("ada", "gold").remaining == 8 else 1)
+    try:
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        leave.set()
+        guest.join(60)
