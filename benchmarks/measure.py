@@ -60,6 +60,11 @@ class Race:
 
     figures: Mapping[str, Sequence[float]]
 
+    @classmethod
+    def joined(cls, races: Sequence[Race]) -> Race:
+        """The rounds of several races between the same contestants."""
+        return cls({name: [figure for race in races for figure in race.figures[name]] for name in races[0].figures})
+
     def spread(self, name: str) -> Spread:
         return Spread.of(self.figures[name])
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Annotated, Any
+from weakref import ref
 
 import httpx
 import pytest
@@ -22,7 +23,6 @@ from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, Slid
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.errors import ConfigurationError
 from headgate.integrations.fastapi import (
-    _Exchange,
     client_address,
     composite,
     everyone,
@@ -270,23 +270,55 @@ async def test_a_decorator_that_keeps_the_connection_to_itself_is_named(
         await client.get("/ada")
 
 
-async def test_nothing_of_a_request_is_left_to_the_garbage_collector(app: FastAPI, client: httpx.AsyncClient) -> None:
+async def test_a_decorator_may_come_between_two_limits(app: FastAPI, client: httpx.AsyncClient) -> None:
+    def shouting(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(endpoint)
+        async def shouted(*args: Any, **kwargs: Any) -> str:
+            return str(await endpoint(*args, **kwargs)).upper()
+
+        return shouted
+
+    @app.get("/")
+    @rate_limit("daily", key=path())
+    @shouting
+    @rate_limit("wide", key=path())
+    async def endpoint() -> str:
+        return "hello"
+
+    answer = await client.get("/")
+    assert answer.json() == "HELLO"
+    assert answer.headers.get_list("RateLimit") == ['"daily";r=2;t=86400', '"wide";r=99;t=120']
+    assert await statuses(client, 3) == [200, 200, 429]
+
+
+async def test_nothing_of_a_request_is_left_to_the_garbage_collector(app: FastAPI) -> None:
+    class Scope(dict[str, Any]):
+        """One that can be watched."""
+
     @app.get("/")
     @rate_limit("wide", key=client_address())
     async def endpoint() -> str:
         return "hello"
 
-    def left() -> int:
-        return sum(type(thing) is _Exchange for thing in gc.get_objects())
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
 
-    assert await statuses(client, 1) == [200]
-    gc.collect()
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            told.append(message["headers"][-1])
+
+    told: list[tuple[bytes, bytes]] = []
     gc.disable()
     try:
-        assert await statuses(client, 20) == [200] * 20
-        assert left() <= 1  # the client may still hold its last response
+        for _ in range(2):
+            scope = Scope(type="http", method="GET", path="/", query_string=b"", headers=[], client=("192.0.2.1", 4711))
+            watched = ref(scope)
+            await app(scope, receive, send)
+            del scope
+            assert watched() is None
     finally:
         gc.enable()
+    assert told == [(b"ratelimit", b'"wide";r=99;t=120'), (b"ratelimit", b'"wide";r=98;t=120')]
 
 
 def test_install_wants_a_limiter() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import wraps
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
 from fastapi import FastAPI, HTTPException, routing
 from starlette.concurrency import run_in_threadpool
@@ -27,7 +27,6 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket
 
 from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.headers import RawFields
 from headgate.admission.keys import (
     Found,
     Key,
@@ -75,11 +74,17 @@ CONNECTION = "headgate_connection"
 """The parameter by which FastAPI hands the connection to a limited endpoint that does not ask for it itself."""
 
 EXCHANGE = "headgate.exchange"
-"""Where a scope carries its `_Exchange`."""
+"""Where a scope carries its `Exchange`."""
+
+Exchange: TypeAlias = tuple[AsgiGate, Finder, list[tuple[bytes, bytes]]]
+"""Who limits a request, who finds its principal, and the fields its response will carry. Nothing here leads back to the
+scope or to `send`: such a cycle would be left to the garbage collector, with every request."""
 
 LIMITS = "__headgate_limits__"
-"""Where an endpoint or a dependency keeps its limits: for decorators stacked on it, and to be looked at when the
-application starts."""
+"""Where an endpoint or a dependency keeps its limits, to be looked at when the application starts."""
+
+BARE = "__headgate_bare__"
+"""Where a limited endpoint keeps itself and what it limits, for decorators stacked on it."""
 
 
 def install(
@@ -95,7 +100,7 @@ def install(
     Starlette's authentication middleware found. `partition_keys` adds `pk` to the RateLimit fields.
     """
     app.add_middleware(
-        _Limits, gate=AsgiGate(limiter, partition_keys=partition_keys), principal=principal or _principal
+        _carrying, gate=AsgiGate(limiter, partition_keys=partition_keys), principal=principal or _principal
     )
     for error in (_Refused, RateLimitExceeded):
         app.add_exception_handler(error, _answer)  # type: ignore[arg-type]  # a WebSocket may be left without response
@@ -111,19 +116,21 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
     def decorate(endpoint: Endpoint) -> Endpoint:
         limits: tuple[Limit, ...] = (limit,)
-        if hasattr(endpoint, LIMITS):
+        known, bare = getattr(endpoint, BARE, (None, endpoint))
+        if known is endpoint:  # not so if another decorator, which copies attributes, came between
             limits = (limit, *getattr(endpoint, LIMITS))
-            endpoint = endpoint.__wrapped__  # type: ignore[attr-defined]
+            endpoint = bare
         if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
             raise ConfigurationError(
                 "endpoint", "a generator has begun to answer before it runs; use dependencies=[Depends(limited(...))]"
             )
         is_async = inspect.iscoroutinefunction(endpoint)
-        signature, name = _with_connection(endpoint)
+        name, signature = _with_connection(endpoint)
+        take = dict.get if name in inspect.signature(endpoint).parameters else dict.pop
 
         @wraps(endpoint)
         async def admitted(*args: Any, **kwargs: Any) -> Any:
-            connection: Any = kwargs.pop(CONNECTION, None) if name is CONNECTION else kwargs.get(name)
+            connection: Any = take(kwargs, name, None)
             undecided = _admit(connection, limits)
             if undecided is not None and (refusal := await undecided) is not None:
                 if connection.scope["type"] == "http":
@@ -135,6 +142,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
         admitted.__signature__ = signature  # type: ignore[attr-defined]  # looked at by inspect.signature
         setattr(admitted, LIMITS, limits)
+        setattr(admitted, BARE, (admitted, endpoint))
         return admitted  # type: ignore[return-value]  # the same to whoever calls it through FastAPI
 
     return decorate
@@ -177,55 +185,35 @@ class _Request(AsgiRequest):
         return self._connection
 
 
-class _Exchange:
-    """Who limits a request on its way through the app, and the fields its response will carry.
-
-    It knows neither the scope nor `send`: the scope leads to it, so that would be a cycle, for the garbage collector.
-    """
-
-    __slots__ = ("fields", "gate", "principal")
-
-    def __init__(self, gate: AsgiGate, principal: Finder) -> None:
-        self.gate = gate
-        self.principal = principal
-        self.fields: RawFields = ()
-
-    def tell(self, fields: RawFields) -> None:
-        self.fields = (*self.fields, *fields) if self.fields else fields
-
-
 def _admit(connection: HTTPConnection | None, limits: tuple[Limit, ...]) -> Coroutine[Any, Any, Refusal | None] | None:
     """`None` if the request was admitted at once; else what must be awaited to know."""
     if connection is None:
         raise ConfigurationError(
             "endpoint", "FastAPI must call it: pass keyword arguments on in decorators above rate_limit, and use wraps"
         )
-    exchange: _Exchange | None = connection.scope.get(EXCHANGE)
-    if exchange is None:
+    scope = connection.scope
+    if EXCHANGE not in scope:
         raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.fastapi")
-    answer = exchange.gate.admit_at_once(limits, connection.scope)
+    gate, principal, told = scope[EXCHANGE]
+    answer = gate.admit_at_once(limits, scope)
     if answer is None or isinstance(answer, Refusal):
-        return _admitted(connection, limits, exchange, answer)
-    exchange.tell(answer)
+        answer = gate.admit_soon(limits, _Request(connection, principal)) if answer is None else answer
+        return _admitted(answer, told)
+    told += answer
     return None
 
 
-async def _admitted(
-    connection: HTTPConnection, limits: tuple[Limit, ...], exchange: _Exchange, answer: Refusal | None
-) -> Refusal | None:
-    told: Answer | Coroutine[Any, Any, Answer] | None = answer
-    if told is None:
-        told = exchange.gate.admit_soon(limits, _Request(connection, exchange.principal))
-    if isinstance(told, Coroutine):
-        told = await told
-    if isinstance(told, Refusal):
-        return told
-    exchange.tell(told)
+async def _admitted(answer: Answer | Coroutine[Any, Any, Answer], told: list[tuple[bytes, bytes]]) -> Refusal | None:
+    if isinstance(answer, Coroutine):
+        answer = await answer
+    if isinstance(answer, Refusal):
+        return answer
+    told += answer
     return None
 
 
-def _with_connection(endpoint: Callable[..., Any]) -> tuple[inspect.Signature, str]:
-    """An endpoint's signature with a parameter for the connection, and that parameter's name."""
+def _with_connection(endpoint: Callable[..., Any]) -> tuple[str, inspect.Signature]:
+    """The name of the parameter for the connection, and the endpoint's signature with it."""
     signature = inspect.signature(endpoint)
     try:
         known = inspect.signature(endpoint, eval_str=True)
@@ -235,49 +223,49 @@ def _with_connection(endpoint: Callable[..., Any]) -> tuple[inspect.Signature, s
         kind = parameter.annotation
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
         if isinstance(kind, type) and issubclass(kind, HTTPConnection):
-            return signature, parameter.name
+            return parameter.name, signature
     parameters = list(signature.parameters.values())
     takes_any = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
     added = inspect.Parameter(CONNECTION, inspect.Parameter.KEYWORD_ONLY, annotation=HTTPConnection)
     parameters.insert(len(parameters) - takes_any, added)
-    return signature.replace(parameters=parameters), CONNECTION
+    return CONNECTION, signature.replace(parameters=parameters)
 
 
-class _Limits:
-    """The middleware behind `install`: has the request carry who limits it, and adds the fields of those who do."""
+def _carrying(app: App, gate: AsgiGate, principal: Finder) -> App:
+    """The middleware behind `install`: requests carry who limits them, responses the fields of those who did."""
 
-    def __init__(self, app: App, gate: AsgiGate, principal: Finder) -> None:
-        self._app = app
-        self._gate = gate
-        self._principal = principal
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    # No coroutine of its own: this is on the way of every request.
+    def carrying(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] not in ("http", "websocket"):
-            return self._pass(scope, receive, send)
+            return beside(scope, receive, send)
         # Shared with whatever copies the scope further in, so that a principal found there is seen here.
         scope.setdefault("state", {})
-        exchange = scope[EXCHANGE] = _Exchange(self._gate, self._principal)
+        told: list[tuple[bytes, bytes]] = []
+        scope[EXCHANGE] = (gate, principal, told)
 
         def send_with_fields(message: Message) -> Awaitable[None]:
-            if exchange.fields and message["type"] in STARTS:
-                message["headers"] = [*message.get("headers", ()), *exchange.fields]
+            if told and message["type"] in STARTS:
+                message["headers"] = [*message.get("headers", ()), *told]
             return send(message)
 
-        return self._app(scope, receive, send_with_fields)
+        return app(scope, receive, send_with_fields)
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def beside(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._start(scope["app"], receive, send)
-        await self._app(scope, receive, send)
+            await _check_plans(gate, scope["app"], receive, send)
+        await app(scope, receive, send)
 
-    async def _start(self, app: FastAPI, receive: Receive, send: Send) -> None:
-        """Fails the application's start if a limit names a plan that the limiter does not have."""
-        try:
-            self._gate.require(limit for route in _routes(app.routes) for limit in _limits_of(route))
-        except ConfigurationError as error:
-            await receive()
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
-            raise
+    return carrying
+
+
+async def _check_plans(gate: AsgiGate, app: FastAPI, receive: Receive, send: Send) -> None:
+    """Fails the application's start if a limit names a plan that the limiter does not have."""
+    try:
+        gate.require(limit for route in _routes(app.routes) for limit in _limits_of(route))
+    except ConfigurationError as error:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": str(error)})
+        raise
 
 
 # Until 0.137 FastAPI copied the routes of an included router; since then it has them asked for like this.
@@ -285,7 +273,10 @@ _routes: Callable[[Iterable[Any]], Iterable[Any]] = getattr(routing, "iter_route
 
 
 def _limits_of(route: Any) -> Iterator[Limit]:
-    yield from getattr(getattr(route, "endpoint", None), LIMITS, ())
+    endpoint = getattr(route, "endpoint", None)
+    while endpoint is not None:
+        yield from getattr(endpoint, LIMITS, ())
+        endpoint = getattr(endpoint, "__wrapped__", None)
     waiting = [route.dependant] if hasattr(route, "dependant") else []
     while waiting:
         dependant = waiting.pop()
