@@ -32,7 +32,7 @@ class Packer:
     """Places requests one after another into an `Occupancy`, at one moment in time.
 
     No window exceeds the limit, no place lies before the effective time, and no earlier open window with room is
-    passed over.
+    passed over. Nothing may be released meanwhile: who wants the same time as the one before goes on from its window.
     """
 
     def __init__(self, policy: WindowPolicy, occupancy: Occupancy, now_ms: int, uniform: Callable[[], float]) -> None:
@@ -43,6 +43,8 @@ class Packer:
         self._size = policy.size_ms
         self._spread = policy.spread
         self._max_delay = policy.max_delay_ms
+        self._effective_ms = self._start_ms = -1
+        """The last effective time, and the window that was found for it."""
 
     def place(self, requested_ms: int) -> Place | Full:
         """Takes a place for an event that wants `requested_ms`, or nothing at all."""
@@ -53,7 +55,11 @@ class Packer:
             return Full(None)
         if self._max_delay is not None:
             horizon = min(effective + self._max_delay, horizon)
-        start = self.first_window(effective)
+        start = self._start_ms
+        # A window that began before the effective time holds less than the limit.
+        if effective != self._effective_ms or start < effective or self._occupancy.taken(start) >= self._limit:
+            start = self.first_window(effective)
+            self._effective_ms, self._start_ms = effective, start
         if start > horizon:
             return Full(start if start < LATEST_MS else None)
         low = effective if start < effective else start

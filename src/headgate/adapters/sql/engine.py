@@ -1,8 +1,9 @@
 """One database, any of three dialects, from async code.
 
 Stores are plain functions over a SQLAlchemy `Connection`. `Database.write` runs one of them in a transaction of its
-own, `Database.read` in a read-only snapshot. On PostgreSQL they run on psycopg's async connection (`run_sync`); on
-SQLite and Oracle they run on a worker thread: one hop a transaction, where an async driver would take one a statement.
+own, `Database.read` in a read-only snapshot. On PostgreSQL they run on psycopg's async connection, each whole
+transaction in one greenlet (`greenlet_spawn`, which is what `AsyncConnection` does for every single step); on SQLite
+and Oracle they run on a worker thread: one hop a transaction, where an async driver would take one a statement.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util import greenlet_spawn
 
 from headgate.adapters.sql.faults import translated
 from headgate.errors import ConfigurationError, StoreUnavailable
@@ -75,10 +77,11 @@ class Database:
         self._cut_at = float("-inf")
         if self.dialect == "postgresql":
             self.async_engine = create_async_engine(
-                self.url, pool_size=pool_size, max_overflow=0, connect_args=_CONNECT_ARGS
+                self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None, connect_args=_CONNECT_ARGS
             )
             self._autocommit = self.async_engine.execution_options(isolation_level="AUTOCOMMIT")
             sa.event.listen(self.async_engine.sync_engine, "connect", _note_birth)
+            sa.event.listen(self.async_engine.sync_engine, "reset", _end_transaction)
             sa.event.listen(self.async_engine.sync_engine, "checkout", self._refuse_older)
         else:
             # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
@@ -126,8 +129,8 @@ class Database:
         if self._autocommit is None:
             return await self.write(work, *args, **kwargs)
         with translated():
-            async with asyncio.timeout(self._deadline), self._autocommit.connect() as connection:
-                return await self._run_sync(connection, work, args, kwargs)
+            async with asyncio.timeout(self._deadline):
+                return await greenlet_spawn(self._on_loop, self._autocommit.sync_engine, work, args, kwargs)
 
     @property
     def closed(self) -> bool:
@@ -157,8 +160,7 @@ class Database:
         with translated():
             async with asyncio.timeout(deadline):
                 if self.async_engine is not None:
-                    async with self.async_engine.begin() as connection:
-                        return await self._run_sync(connection, work, args, kwargs)
+                    return await greenlet_spawn(self._on_loop, self.async_engine.sync_engine, work, args, kwargs)
                 # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
                 return await asyncio.shield(
                     asyncio.get_running_loop().run_in_executor(
@@ -166,18 +168,26 @@ class Database:
                     )
                 )
 
-    async def _run_sync(self, connection: AsyncConnection, work: Callable[..., R], args: Any, kwargs: Any) -> R:
-        try:
-            return await connection.run_sync(work, *args, **kwargs)
-        except StoreUnavailable:
-            if connection.invalidated:
-                # A flight found it cut. SQLAlchemy would presume the rest of the pool dead; so must we.
-                self._cut_at = time.monotonic()
-            raise
+    def _on_loop(self, engine: Engine, work: Callable[..., R], args: Any, kwargs: Any) -> R:
+        """`_in_transaction` on psycopg's async connection. Where there are no transactions, beginning one is free."""
+        with engine.connect() as connection, connection.begin():
+            try:
+                return work(connection, *args, **kwargs)
+            except StoreUnavailable:
+                if connection.invalidated:
+                    # A flight found it cut. SQLAlchemy would presume the rest of the pool dead; so must we.
+                    self._cut_at = time.monotonic()
+                raise
 
     def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
         if record.info[BORN] < self._cut_at:
             raise sa.exc.DisconnectionError("others of its age were cut")
+
+
+def _end_transaction(connection: Any, _record: Any, state: Any) -> None:
+    """What a pool does by itself when a connection comes back, but only if there is something to end (IDLE is 0)."""
+    if connection.driver_connection.pgconn.transaction_status and not state.terminate_only:
+        connection.rollback()
 
 
 def _note_birth(_connection: Any, record: Any) -> None:

@@ -81,8 +81,7 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
             )
         pgconn.pipeline_sync()
         await _flushed(pgconn)
-        answers = [await _answer(pgconn) for _ in range(len(fresh) + len(calls))]
-        await _synced(pgconn)
+        answers = await _landed(pgconn)
         pgconn.exit_pipeline_mode()
     except psycopg.Error as broken:
         await raw.close()
@@ -137,31 +136,29 @@ async def _flushed(pgconn: pq.abc.PGconn) -> None:
         pgconn.consume_input()
 
 
-async def _answer(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
-    """The next statement's result; what follows the first error says only that it was not run."""
-    result = await _result(pgconn)
-    assert result is not None
-    ended = await _result(pgconn)
-    assert ended is None, "in a pipeline every statement has one result"
-    return result
+async def _landed(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
+    """Every statement's result, in order; what follows the first error says only that it was not run."""
+    answers: list[pq.abc.PGresult] = []
+    ended = False
+    while True:
+        while pgconn.is_busy():
+            await _wakeup(pgconn.socket, writing=False)
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            if ended:
+                raise psycopg.OperationalError("the server said less than it was asked")
+            ended = True  # the end of one statement's results
+            continue
+        if result.status == pq.ExecStatus.PIPELINE_SYNC:
+            return answers
+        answers.append(result)
+        ended = False
 
 
 def _rows(result: pq.abc.PGresult) -> Rows:
     columns = range(result.nfields)
     return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
-
-
-async def _synced(pgconn: pq.abc.PGconn) -> None:
-    result = await _result(pgconn)
-    assert result is not None
-    assert result.status == pq.ExecStatus.PIPELINE_SYNC
-
-
-async def _result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
-    while pgconn.is_busy():
-        await _wakeup(pgconn.socket, writing=False)
-        pgconn.consume_input()
-    return pgconn.get_result()
 
 
 async def _wakeup(socket: int, *, writing: bool) -> None:
