@@ -16,7 +16,7 @@ run: $(STAMP)
 	@$(BIN)/headgate serve
 
 test: lint types imports
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -184,6 +184,7 @@ def test_what_callers_stored_is_shown_as_text(page: Page, console: Console) -> N
     expect(page.get_by_role("heading", level=2, name=HOSTILE)).to_be_visible()
     page.goto("/#/audit")
     expect(page.get_by_text("operator", exact=True).last).to_be_visible()
+    expect(page.locator("code.excerpt", has_text="<img src=x").first).to_be_visible()
     assert page.locator("main img").count() == 0
 
 

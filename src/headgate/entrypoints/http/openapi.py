@@ -72,7 +72,7 @@ def _completed(document: dict[str, Any], settings: Settings, asks_for_tokens: bo
                 *((401, 403) if guarded else ()),
                 *((413,) if method not in UNREAD else ()),
                 *((429,) if limited else ()),
-                *(431, 500, 503),
+                *(408, 431, 500, 503),
             )
             for status, response in problem.documented(*expected).items():
                 responses.setdefault(str(status), response)

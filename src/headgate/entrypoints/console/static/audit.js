@@ -21,11 +21,12 @@ export const audit = {
           entries,
           table(
             'Changes',
-            ['At', 'Token', 'Change', 'Outcome', 'Request id'],
+            ['At', 'Token', 'Change', 'Asked for', 'Outcome', 'Request id'],
             found.map(each => [
               moment(each.at, {fractions: true}),
               h('b', {}, each.caller),
               h('code', {}, `${each.method} ${each.path}`),
+              each.detail ? h('code', {class: 'excerpt'}, each.detail) : '–',
               outcome(each.status),
               h('code', {class: 'soft'}, each.requestId),
             ]),
