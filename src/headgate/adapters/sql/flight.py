@@ -88,9 +88,11 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
         raise StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}") from broken
     except BaseException:
         # The server would go on with it, and wait for locks, long after the connection is closed.
-        with contextlib.suppress(Exception):
-            await raw.cancel_safe(timeout=CANCEL_SECONDS)
-        await raw.close()
+        try:
+            with contextlib.suppress(Exception):
+                await raw.cancel_safe(timeout=CANCEL_SECONDS)
+        finally:
+            await raw.close()  # at once, also for somebody who was cancelled again meanwhile
         raise
     # A statement stays prepared even if the transaction it came with fails.
     known.update(statement.name for statement, answer in zip(fresh, answers, strict=False) if answer.status in _DONE)
