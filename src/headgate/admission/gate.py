@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from queue import SimpleQueue
 from time import sleep
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 from weakref import WeakSet
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 PAUSE = 0.000_01
 """How long one who found a `Turnstile` taken lets go of the GIL, in seconds: the one inside needs less to get out."""
@@ -44,6 +49,11 @@ class Turnstile:
     out of a list and put back. Nobody is told when it is back, so `enter()` looks again: only the first in line does,
     and seldom has to, because who is inside lost the GIL there and needs nothing but the GIL to get out.
 
+    A signal handler may raise anywhere (Ctrl-C, a worker's time limit), and the token must not be lost. Python runs
+    handlers when a C function has returned or a Python function begins. So whoever calls `try_enter` leaves again on
+    any exception but `IndexError`, and `leave`, a C function, is called in a `finally`, never by way of another
+    function: for this reason it is no context manager.
+
     A forked child finds it open: who was inside is not there any more.
     """
 
@@ -56,33 +66,51 @@ class Turnstile:
         self.leave = self._token.append
         _turnstiles.add(self)
 
+    def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Does some work inside."""
+        self.enter()
+        try:
+            return work(*args, **kwargs)
+        finally:
+            self.leave(None)
+
     def enter(self) -> None:
         """Waits until nobody is inside."""
         try:
             self.try_enter()
         except IndexError:
+            self._stand_in_line()
+        except BaseException:
+            self.leave(None)
+            raise
+
+    def _stand_in_line(self) -> None:
+        inside = False
+        try:
             with self._line:
                 self._enter_next()
+                inside = True
+        except BaseException:
+            if inside:
+                self.leave(None)
+            raise
 
     def _enter_next(self) -> None:
         while True:
             try:
-                return self.try_enter()
+                self.try_enter()
+                return
             except IndexError:
-                sleep(PAUSE)
+                pass
+            except BaseException:
+                self.leave(None)
+                raise
+            sleep(PAUSE)
 
     def open_again(self) -> None:
         """Forgets who is inside and who waits."""
         self._token[:] = [None]
         self._line = threading.Lock()
-
-    def __enter__(self) -> None:
-        self.enter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave(None)
 
 
 _turnstiles: WeakSet[Turnstile] = WeakSet()

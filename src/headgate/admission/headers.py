@@ -15,6 +15,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, TypeAlias
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 from headgate.admission.model import Decision, PlanState, Reason, Rule, Spec, TokenBucket
 
@@ -165,7 +166,15 @@ class Prepared:
         return f"{self._start}{remaining if remaining <= LARGEST else LARGEST};t={more}"
 
 
-prepared = lru_cache(1024)(Prepared)
+_prepared: WeakKeyDictionary[Rule, Prepared] = WeakKeyDictionary()
+
+
+def prepared(rule: Rule) -> Prepared:
+    """A rule's `Prepared`, made once. It keeps no rule alive: stores forget what they have for rules that are gone."""
+    known = _prepared.get(rule)
+    if known is None:
+        known = _prepared[rule] = Prepared(rule)
+    return known
 
 
 def _window_us(spec: Spec) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -28,13 +30,15 @@ def many_switches() -> Iterator[None]:
 def test_one_is_inside_at_a_time(many_switches: None) -> None:
     turnstile, inside, most = Turnstile(), [0], [0]
 
+    def visit() -> None:
+        inside[0] += 1
+        for _ in range(50):  # where Python looks whether another thread should run
+            most[0] = max(most[0], inside[0])
+        inside[0] -= 1
+
     def work() -> None:
         for _ in range(2_000):
-            with turnstile:
-                inside[0] += 1
-                for _ in range(50):  # where Python looks whether another thread should run
-                    most[0] = max(most[0], inside[0])
-                inside[0] -= 1
+            turnstile.run(visit)
 
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:
@@ -47,7 +51,8 @@ def test_one_is_inside_at_a_time(many_switches: None) -> None:
 
 def test_who_only_tries_is_told_that_somebody_is_inside() -> None:
     turnstile = Turnstile()
-    with turnstile, pytest.raises(IndexError):
+    turnstile.enter()
+    with pytest.raises(IndexError):
         turnstile.try_enter()
 
 
@@ -57,12 +62,13 @@ def test_a_decision_waits_for_the_one_before(spec: TokenBucket | FixedWindow) ->
     limiter = Limiter(store, plans=[Plan("gold", spec)])
     limiter.acquire("ada", "gold")
     remaining: list[int] = []
-    with store._gate:
-        assert limiter.at_once["gold"]("ada") is None  # the short way does not wait
-        caller = threading.Thread(target=lambda: remaining.append(limiter.acquire("ada", "gold").remaining))
-        caller.start()
-        caller.join(0.05)
-        assert caller.is_alive()
+    store._gate.enter()
+    assert limiter.at_once["gold"]("ada") is None  # the short way does not wait
+    caller = threading.Thread(target=lambda: remaining.append(limiter.acquire("ada", "gold").remaining))
+    caller.start()
+    caller.join(0.05)
+    assert caller.is_alive()
+    store._gate.leave(None)
     caller.join(60)
     assert remaining == [8]
 
@@ -92,11 +98,10 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def stay() -> None:
-        with store._gate:
-            inside.set()
-            leave.wait(60)
+        inside.set()
+        leave.wait(60)
 
-    guest = threading.Thread(target=stay)
+    guest = threading.Thread(target=store._gate.run, args=(stay,))
     guest.start()
     assert inside.wait(60)
     child = os.fork()
@@ -108,3 +113,38 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     finally:
         leave.set()
         guest.join(60)
+
+
+@pytest.mark.parametrize("spec", [TokenBucket(10**9, 1), FixedWindow(10**9, "P1D")], ids=["bucket", "window"])
+def test_a_signal_handler_that_raises_locks_nobody_out(spec: TokenBucket | FixedWindow) -> None:
+    """As Ctrl-C does, or a worker's time limit: at any moment, also while the turnstile is passed."""
+
+    class Interrupted(Exception):
+        pass
+
+    armed = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
+
+    store = MemoryLimitStore()
+    limiter = Limiter(store, plans=[Plan("gold", spec), Plan("other", spec)])
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.000_1, 0.000_1)
+    try:
+        for _ in range(3_000):
+            with contextlib.suppress(Interrupted):
+                armed = True
+                for _ in range(1_000_000):
+                    limiter.acquire("ada", "gold")
+                    limiter.acquire("ada", ["gold", "other"])
+                    limiter.refund("ada", "gold")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    store._gate.try_enter()
+    with pytest.raises(IndexError):
+        store._gate.try_enter()

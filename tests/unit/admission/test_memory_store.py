@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 from fractions import Fraction
 
+import pytest
+
 from headgate import Limiter, Plan
 from headgate.adapters.memory.limits import MemoryLimitStore
 from headgate.adapters.memory.shelves import DROPPED_PER_CALL, SHORTEST_GENERATION_US
+from headgate.admission.keys import client_address
 from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, TokenBucket
 from headgate.admission.ports import Hold
+from headgate.integrations.asgi import AsgiGate
+from headgate.integrations.gate import Limit
 from headgate.testing import FakeClock
 from tests.unit.admission.both import START
 
@@ -24,13 +29,23 @@ def test_peer_bug_10_unbounded_keys_in_memory() -> None:
     assert len(store) <= 300
 
 
-def test_idle_keys_go_a_few_with_every_call() -> None:
-    store = MemoryLimitStore()
-    rule = Rule("b", TokenBucket(10, 1))
+@pytest.mark.parametrize("spec", [TokenBucket(10, 1), FixedWindow(10**6, "PT1M")], ids=["bucket", "window"])
+def test_idle_keys_go_a_few_with_every_call(spec: TokenBucket | FixedWindow) -> None:
+    clock = FakeClock(START)
+    store = MemoryLimitStore(clock=clock)
+    limiter = Limiter(store, plans=[Plan("p", spec)])  # whose calls take the shortest way there is
     for number in range(1000):
-        store.decide([Charge(f"k{number}", rule)], now_us=number)
-    for call in range(1, 4):
-        store.decide([Charge("hot", rule)], now_us=call * GENERATION + 1000)
+        limiter.acquire(f"k{number}", "p")
+    for _ in range(3):
+        limiter.acquire("hot", "p")
+        clock.advance(us=GENERATION)
+    limiter.acquire("hot", "p")
+    for left in range(1000 - 2 * DROPPED_PER_CALL, 0, -DROPPED_PER_CALL):
+        assert left <= len(store) <= left + 2 * DROPPED_PER_CALL
+        clock.advance(us=1_000_000)
+        limiter.acquire("hot", "p")
+    clock.advance(us=1_000_000)
+    limiter.acquire("hot", "p")
     assert len(store) == 1
 
 
@@ -90,6 +105,26 @@ def test_a_turn_is_paid_in_small_pieces() -> None:
     store.decide([Charge("hot", rule)], now_us=GENERATION + 1)
     store.decide([Charge("hot", rule)], now_us=2 * GENERATION + 2)
     assert len(shelf._drop) == 10_000 - DROPPED_PER_CALL
+
+
+def test_what_a_changed_plan_left_behind_goes_with_the_calls_that_follow() -> None:
+    clock = FakeClock(START)
+    store = MemoryLimitStore(clock=clock)
+    limiter = Limiter(store, plans=[Plan("p", TokenBucket(10, 1))])
+    gate = AsgiGate(limiter)  # web applications prepare what they tell of a rule
+    scope = {"client": ("192.0.2.1", 4711)}
+    limits = [Limit("p", key=client_address())]
+    for number in range(1000):
+        limiter.acquire(f"k{number}", "p")
+    limiter.acquire("192.0.2.1", "p")
+    assert gate.admit_at_once(limits, scope) is not None
+    limiter.replace_plans([Plan("p", TokenBucket(20, 1))])
+    for number in range(1000):
+        clock.advance(us=GENERATION // 100)
+        limiter.acquire(f"new{number}", "p")
+        gate.admit_at_once(limits, scope)
+    assert [shelf.spec for shelf in store._plans["p"]] == [TokenBucket(20, 1)]
+    assert store._plans["p"][0].alone
 
 
 def test_shelves_of_plans_that_are_no_more_empty_and_go() -> None:

@@ -45,57 +45,64 @@ class MemoryLimitStore:
             decision = None if short is None else short(key, cost, now_us, True)
             if decision is not None:
                 return decision  # type: ignore[no-any-return]
-        with self._gate:
-            return self._rule_on(chain, spend, hold, self._now() if now_us is None else now_us)
+        return self._gate.run(self._rule_on, chain, spend, hold, now_us)
 
     def spender(self, rule: Rule) -> OneSpender | None:
         """The shortest way to spend one unit under `rule`, if there is one."""
         return None if rule.shadow else getattr(self._shelf_of(rule), "spend_one", None)
 
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
-        now_us = self._now() if now_us is None else now_us
-        with self._gate:
-            for charge in chain:
-                self._write(charge, refunded(charge, self._read(charge), now_us), now_us)
+        self._gate.run(self._refund, chain, now_us)
 
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
-        now_us = self._now() if now_us is None else now_us
-        with self._gate:
-            name = hold_name(hold_id, chain)
-            found = self._holds.find(name, now_us)
-            if found is None:
-                return Settlement.UNKNOWN
-            if found.settled:
-                return Settlement.REPEATED
-            states, found = settled(chain, [self._read(charge) for charge in chain], now_us, found, actual)
-            self._holds.change(name, found)
-            for charge, state in zip(chain, states, strict=True):
-                self._write(charge, state, now_us)
-            return Settlement.APPLIED
+        return self._gate.run(self._settle, hold_id, chain, actual, now_us)
 
     def reset(self, chain: Sequence[Charge]) -> None:
-        with self._gate:
-            for charge in chain:
-                for shelf in self._plans.get(charge.rule.plan, ()):
-                    shelf.forget(charge.key)
+        self._gate.run(self._reset, chain)
 
     def close(self) -> None:
         """Forgets everything."""
-        with self._gate:
-            self._shelves.clear()
-            self._rules.clear()
-            self._plans.clear()
-            self._holds = _Holds(self._max_keys)
+        self._gate.run(self._clear)
 
     def __len__(self) -> int:
         """How many states are kept now."""
-        with self._gate:
-            return sum(len(shelf) for shelves in self._plans.values() for shelf in shelves)
+        return self._gate.run(lambda: sum(len(shelf) for shelves in self._plans.values() for shelf in shelves))
+
+    def _refund(self, chain: Sequence[Charge], now_us: int | None) -> None:
+        now_us = self._now() if now_us is None else now_us
+        for charge in chain:
+            self._write(charge, refunded(charge, self._read(charge), now_us), now_us)
+
+    def _settle(self, hold_id: str, chain: Sequence[Charge], actual: int, now_us: int | None) -> Settlement:
+        now_us = self._now() if now_us is None else now_us
+        name = hold_name(hold_id, chain)
+        found = self._holds.find(name, now_us)
+        if found is None:
+            return Settlement.UNKNOWN
+        if found.settled:
+            return Settlement.REPEATED
+        states, found = settled(chain, [self._read(charge) for charge in chain], now_us, found, actual)
+        self._holds.change(name, found)
+        for charge, state in zip(chain, states, strict=True):
+            self._write(charge, state, now_us)
+        return Settlement.APPLIED
+
+    def _reset(self, chain: Sequence[Charge]) -> None:
+        for charge in chain:
+            for shelf in self._plans.get(charge.rule.plan, ()):
+                shelf.forget(charge.key)
+
+    def _clear(self) -> None:
+        self._shelves.clear()
+        self._rules.clear()
+        self._plans.clear()
+        self._holds = _Holds(self._max_keys)
 
     def _now(self) -> int:
         return self._monotonic_ns() // 1000
 
-    def _rule_on(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int) -> Decision:
+    def _rule_on(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> Decision:
+        now_us = self._now() if now_us is None else now_us
         name = hold_name(hold.id, chain) if hold is not None else None
         found = self._holds.find(name, now_us) if name is not None else None
         repeated = found is not None and not found.cancelled
@@ -122,17 +129,24 @@ class MemoryLimitStore:
 
     def _write(self, charge: Charge, state: State, now_us: int) -> None:
         mine = self._shelf(charge.rule)
-        for shelf in self._plans[charge.rule.plan]:
-            if shelf is not mine:
-                shelf.forget(charge.key)
+        if not mine.alone:
+            self._move_to(mine, charge, now_us)
         mine.write(charge.key, state, now_us)
+
+    def _move_to(self, mine: Shelf, charge: Charge, now_us: int) -> None:
+        """Has the plan's other shelves forget the key, and what has outlived its time besides."""
+        shelves = self._plans[charge.rule.plan]
+        for shelf in [shelf for shelf in shelves if shelf is not mine]:
+            shelf.forget(charge.key)
+            if now_us >= shelf.due:
+                shelf.keep_house(now_us)
+            if shelf.empty and not shelf.users:
+                shelves.remove(shelf)
+        mine.alone = len(shelves) == 1
 
     def _shelf_of(self, rule: Rule) -> Shelf:
         shelf = self._shelves.get(id(rule))
-        if shelf is None:
-            with self._gate:
-                shelf = self._shelf(rule)
-        return shelf
+        return self._gate.run(self._shelf, rule) if shelf is None else shelf
 
     def _shelf(self, rule: Rule) -> Shelf:
         shelf = self._shelves.get(id(rule))

@@ -8,6 +8,8 @@ have not been used lately.
 A single charge on a token bucket or a fixed window takes a short way (`Spender`), and the commonest of all, one unit
 on a key in use that has room, the shortest (`OneSpender`): the reference's arithmetic, written out. The contract suite
 holds all ways to the same decisions.
+
+A signal handler may raise within any of them (Ctrl-C, a worker's time limit): see `Turnstile`.
 """
 
 from __future__ import annotations
@@ -61,12 +63,13 @@ class Shelf:
         """When to keep house next."""
 
     def __len__(self) -> int:
-        return len(self.young) + len(self.old)
+        """How many states take up memory, also those that wait to be dropped."""
+        return len(self.young) + len(self.old) + len(self._drop)
 
     @property
     def empty(self) -> bool:
         """Whether nothing is left, not even to be dropped."""
-        return not (self.young or self.old or self._drop)
+        return len(self) == 0
 
     def read(self, key: str) -> State | None:
         packed = self.young.get(key)
@@ -192,12 +195,15 @@ def _bucket_one_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Turnst
             try_enter()
         except IndexError:
             return None
+        except BaseException:
+            leave(None)
+            raise
         try:
             now_us = clock() // 1000
             young = shelf.young
             debt, last = young[key]
             debt -= (now_us - last) * gain
-            if debt < 0:
+            if debt <= 0:
                 # Looked at here only: a bucket that never fills runs empty, and then the long way looks.
                 if now_us >= shelf.due:
                     return None
@@ -271,12 +277,17 @@ def _fixed_one_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Turnsti
             try_enter()
         except IndexError:
             return None
+        except BaseException:
+            leave(None)
+            raise
         try:
             now_us = clock() // 1000
+            if now_us >= shelf.due:
+                return None
             young = shelf.young
             used, start = young[key]
             ends = start + window_us - now_us
-            if ends <= 0 or not 0 < used < limit:  # the long way, once a window at least, also keeps house
+            if ends <= 0 or not 0 < used < limit:
                 return None
             used += 1
             young[key] = (used, start)
