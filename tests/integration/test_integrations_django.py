@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Callable, Iterator
+from functools import wraps
+from inspect import isawaitable
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import django
 import pytest
+from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
@@ -72,6 +77,53 @@ def test_stacked_decorators_are_one_atomic_chain() -> None:
     assert view(get()).status_code == 400
 
 
+def signed_in(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Somebody else's decorator, of the usual kind."""
+
+    @wraps(view)
+    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return view(request, *args, **kwargs) if "X-API-Key" in request.headers else HttpResponse("who?", status=401)
+
+    @wraps(view)
+    async def checked_async(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        answer = checked(request, *args, **kwargs)
+        return await answer if isawaitable(answer) else answer
+
+    return checked_async if iscoroutinefunction(view) else checked
+
+
+def large(name: str) -> Any:
+    return rate_limit("large", key=everyone(name))
+
+
+@pytest.mark.parametrize("view", [hello, hello_async])
+async def test_a_decorator_between_two_limits_stays(view: Callable[..., Any]) -> None:
+    limited = large("all")(signed_in(rate_limit("small", key=everyone("all"))(view)))
+
+    async def ask(**headers: str) -> HttpResponse:
+        answer = limited(get(**headers))
+        return await answer if isawaitable(answer) else answer
+
+    stranger = await ask()
+    assert (stranger.status_code, stranger.content) == (401, b"who?")
+    assert stranger.headers["RateLimit"] == '"large";r=4;t=86400'
+    known = await ask(**{"X-API-Key": "ada"})
+    assert known.content == b"hello"
+    assert known.headers["RateLimit"] == '"small";r=0;t=3600, "large";r=3;t=86400'
+    assert (await ask(**{"X-API-Key": "ada"})).status_code == 429
+    assert (await ask()).status_code == 401
+
+
+def test_what_marked_a_view_between_two_limits_is_seen() -> None:
+    def for_everybody(view: Any) -> Any:  # as Django's login_not_required does it
+        view.login_required = False
+        return view
+
+    view = large("all")(for_everybody(rate_limit("small", key=everyone("all"))(hello)))
+    assert view.login_required is False
+    assert view(get()).headers["RateLimit"] == '"large";r=4;t=86400, "small";r=0;t=3600'
+
+
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 async def test_async_views_work(kind: Any) -> None:
     with use(HEADGATE_LIMITER=kind(plans=PLANS)):
@@ -89,6 +141,84 @@ def test_a_class_of_views_is_limited() -> None:
 
     view = Hello.as_view()
     assert [view(get()).status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_class_may_be_limited_twice() -> None:
+    @method_decorator(large("outer"), name="dispatch")
+    @method_decorator(rate_limit("small", key=everyone("inner")), name="dispatch")
+    class Hello(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("hello")
+
+    view = Hello.as_view()
+    first = view(get())
+    assert first.content == b"hello"
+    assert first.headers["RateLimit"] == '"small";r=0;t=3600, "large";r=4;t=86400'
+    denied = view(get())
+    assert denied.status_code == 429
+    assert denied.headers["RateLimit"] == '"small";r=0;t=3600, "large";r=3;t=86400'
+
+
+def test_a_list_of_decorators_of_a_class_is_one_atomic_chain() -> None:
+    @method_decorator([large("all"), rate_limit("small", key=everyone("all"))], name="dispatch")
+    class Hello(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("hello")
+
+    view = Hello.as_view()
+    assert [view(get()).headers["RateLimit"] for _ in range(2)] == ['"large";r=4;t=86400, "small";r=0;t=3600'] * 2
+
+
+def test_a_limited_class_may_be_limited_further_by_a_subclass() -> None:
+    @method_decorator(large("base"), name="dispatch")
+    class Base(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("hello")
+
+    @method_decorator(signed_in, name="dispatch")
+    @method_decorator(rate_limit("small", key=everyone("sub")), name="dispatch")
+    class Sub(Base):
+        pass
+
+    key = {"X-API-Key": "ada"}
+    assert Base.as_view()(get()).headers["RateLimit"] == '"large";r=4;t=86400'
+    assert Sub.as_view()(get()).status_code == 401
+    assert Sub.as_view()(get(**key)).headers["RateLimit"] == '"large";r=3;t=86400, "small";r=0;t=3600'
+    assert Sub.as_view()(get(**key)).status_code == 429
+    assert Base.as_view()(get()).headers["RateLimit"] == '"large";r=2;t=86400'
+
+
+def test_a_method_may_be_limited_twice() -> None:
+    class Hello(View):
+        @method_decorator(large("outer"))
+        @method_decorator(rate_limit("small", key=everyone("inner")))
+        def get(self, request: HttpRequest, name: str) -> HttpResponse:
+            return HttpResponse(f"hello {name}")
+
+    view = Hello.as_view()
+    first = view(get(), name="ada")
+    assert first.content == b"hello ada"
+    assert first.headers["RateLimit"] == '"small";r=0;t=3600, "large";r=4;t=86400'
+    assert view(get(), name="ada").status_code == 429
+
+
+def test_nothing_of_a_request_is_left_to_the_garbage_collector() -> None:
+    @method_decorator([large("all"), rate_limit("small", key=everyone("all"))], name="dispatch")
+    class Hello(View):
+        def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("hello")
+
+        head = get  # else Django makes one out of `get`, and with it a cycle of its own
+
+    request = get()
+    seen = ref(request)
+    gc.disable()
+    try:
+        assert Hello.as_view()(request).status_code == 200
+        del request
+        assert seen() is None
+    finally:
+        gc.enable()
 
 
 def test_the_middleware_limits_by_rules() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import pytest
-from flask import Flask, Response, request
+from flask import Flask, Response, current_app, request
 
 from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
 from headgate.errors import ConfigurationError, RateLimitExceeded
@@ -13,6 +15,7 @@ from headgate.integrations.flask import PathRule, client_address, everyone, head
 
 PLANS = [Plan("small", FixedWindow(limit=1, window="PT1H")), Plan("large", FixedWindow(limit=5, window="P1D"))]
 KEY = {"X-API-Key": "ada"}
+View = Callable[..., Any]
 
 
 def make(*rules: PathRule, **options: Any) -> Flask:
@@ -41,6 +44,58 @@ def test_stacked_decorators_are_one_atomic_chain() -> None:
     assert denied.headers["RateLimit"] == '"small";r=0;t=3600, "large";r=4;t=86400'
     assert denied.headers["Retry-After"] == "3600"
     assert client.get("/ada").status_code == 400
+
+
+def signed_in(view: View) -> View:
+    """Somebody else's decorator, of the usual kind."""
+
+    @wraps(view)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        return current_app.ensure_sync(view)(*args, **kwargs) if "X-API-Key" in request.headers else ("who?", 401)
+
+    return checked
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_decorator_between_two_limits_stays(is_async: bool) -> None:
+    if is_async:
+        pytest.importorskip("asgiref")
+
+    async def hello_async() -> str:
+        return "hello"
+
+    inner = rate_limit("small", key=everyone("all"))(hello_async if is_async else lambda: "hello")
+    app = make()
+    app.add_url_rule("/", "view", rate_limit("large", key=everyone("all"))(signed_in(inner)))
+    client = app.test_client()
+    stranger = client.get("/")
+    assert (stranger.status_code, stranger.text) == (401, "who?")
+    assert stranger.headers.get_all("RateLimit") == ['"large";r=4;t=86400']
+    known = client.get("/", headers=KEY)
+    assert known.text == "hello"
+    assert known.headers.get_all("RateLimit") == ['"large";r=3;t=86400', '"small";r=0;t=3600']
+    assert client.get("/", headers=KEY).status_code == 429
+    assert client.get("/").status_code == 401
+
+
+def test_limits_are_stacked_beside_another_decorator() -> None:
+    app = make()
+    limited = rate_limit("small", key=everyone("all"))(rate_limit("large", key=everyone("all"))(lambda: "hello"))
+    app.add_url_rule("/", "view", rate_limit("large", key=everyone("others"))(signed_in(limited)))
+    told = app.test_client().get("/", headers=KEY).headers.get_all("RateLimit")
+    assert told == ['"large";r=4;t=86400', '"small";r=0;t=3600, "large";r=4;t=86400']
+
+
+def test_what_marked_a_view_between_two_limits_is_seen() -> None:
+    def for_admins(view: View) -> View:
+        view.role = "admin"  # type: ignore[attr-defined]
+        return view
+
+    app = make()
+    inner = for_admins(rate_limit("small", key=everyone("all"))(lambda: "hello"))
+    app.add_url_rule("/", "view", rate_limit("large", key=everyone("all"))(inner))
+    assert app.view_functions["view"].role == "admin"  # type: ignore[attr-defined]
+    assert app.test_client().get("/").headers["RateLimit"] == '"large";r=4;t=86400, "small";r=0;t=3600'
 
 
 def test_rules_and_decorators_both_tell() -> None:

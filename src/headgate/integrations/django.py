@@ -38,6 +38,7 @@ from headgate.admission.keys import (
     principal,
 )
 from headgate.integrations.gate import Cost, Fields, Gate, Limit, PathRule, Refusal
+from headgate.integrations.stack import recall, remember
 
 __all__ = [
     "PathRule",
@@ -52,8 +53,6 @@ __all__ = [
 ]
 
 View = TypeVar("View", bound=Callable[..., Any])
-
-LIMITS = "__headgate_limits__"
 
 
 @sync_and_async_middleware  # type: ignore[untyped-decorator]  # Django publishes no types
@@ -90,25 +89,24 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
 def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[View], View]:
     """Limits a view, async or not; a class's through `method_decorator(rate_limit(...), name="dispatch")`.
 
-    Several plans, and several such decorators on one view, are one atomic decision. A key function and a cost function
-    are given the `HttpRequest`.
+    Several plans, and several such decorators directly on one another, or in one list given to `method_decorator`, are
+    one atomic decision; if another decorator or a second `method_decorator` is between them, each decides for itself,
+    in order. A key function and a cost function are given the `HttpRequest`.
     """
     limit = Limit(plans, key=key, cost=cost)
 
     def decorate(view: View) -> View:
-        limits: tuple[Limit, ...] = (limit,)
-        if hasattr(view, LIMITS):
-            limits = (limit, *getattr(view, LIMITS))
-            view = view.__wrapped__  # type: ignore[attr-defined]
+        below, bare = recall(view)
+        limits = (limit, *below)
 
-        if iscoroutinefunction(view):
+        if iscoroutinefunction(bare):
 
-            @wraps(view)
+            @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
             async def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
                 answer = await _gate().admit_async(limits, _DjangoRequest(request, is_async=True))
                 if isinstance(answer, Refusal):
                     return _response(answer)
-                return _told(answer, await view(request, *args, **kwargs))
+                return _told(answer, await bare(request, *args, **kwargs))
 
         else:
 
@@ -116,10 +114,10 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
             def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
                 answer = _gate().admit(limits, _DjangoRequest(request, is_async=False))
                 return (
-                    _response(answer) if isinstance(answer, Refusal) else _told(answer, view(request, *args, **kwargs))
+                    _response(answer) if isinstance(answer, Refusal) else _told(answer, bare(request, *args, **kwargs))
                 )
 
-        setattr(admitted, LIMITS, limits)
+        remember(admitted, limits, bare)
         return admitted  # type: ignore[return-value]  # the same to whoever calls it through Django
 
     return decorate

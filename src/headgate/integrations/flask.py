@@ -32,6 +32,7 @@ from headgate.admission.keys import (
 from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.integrations.gate import Cost, Gate, Limit, PathRule, Refusal, denial
+from headgate.integrations.stack import recall, remember
 
 __all__ = [
     "PathRule",
@@ -49,7 +50,6 @@ View = TypeVar("View", bound=Callable[..., Any])
 Finder = Callable[[Request], Found]
 
 NAME = "headgate"
-LIMITS = "__headgate_limits__"
 
 
 def install(
@@ -81,25 +81,23 @@ def install(
 def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[View], View]:
     """Limits a view, async or not. Put it below the route's decorator.
 
-    Several plans, and several such decorators on one view, are one atomic decision. A key function and a cost function
-    are given Flask's `request`.
+    Several plans, and several such decorators directly on one another, are one atomic decision; if another decorator is
+    between them, each decides for itself, in order. A key function and a cost function are given Flask's `request`.
     """
     limit = Limit(plans, key=key, cost=cost)
 
     def decorate(view: View) -> View:
-        limits: tuple[Limit, ...] = (limit,)
-        if hasattr(view, LIMITS):
-            limits = (limit, *getattr(view, LIMITS))
-            view = view.__wrapped__  # type: ignore[attr-defined]
+        below, bare = recall(view)
+        limits = (limit, *below)
 
-        @wraps(view)
+        @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
         def admitted(*args: Any, **kwargs: Any) -> Any:
             extension = current_app.extensions.get(NAME)
             if extension is None:
                 raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.flask")
-            return extension.admit(limits) or current_app.ensure_sync(view)(*args, **kwargs)
+            return extension.admit(limits) or current_app.ensure_sync(bare)(*args, **kwargs)
 
-        setattr(admitted, LIMITS, limits)
+        remember(admitted, limits, bare)
         return admitted  # type: ignore[return-value]  # the same to whoever calls it through Flask
 
     return decorate
