@@ -202,6 +202,24 @@ def test_a_method_may_be_limited_twice() -> None:
     assert view(get(), name="ada").status_code == 429
 
 
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+async def test_classes_of_async_views_are_limited_alike(kind: Any) -> None:
+    @method_decorator(large("sub"), name="dispatch")
+    @method_decorator(large("base"), name="dispatch")
+    class Hello(View):
+        @method_decorator(large("outer"))
+        @method_decorator(large("inner"))
+        async def get(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("hello")
+
+    with use(HEADGATE_LIMITER=kind(plans=PLANS)):
+        view = rate_limit("small", key=everyone("all"))(Hello.as_view())
+        first = await view(AsyncRequestFactory().get("/"))
+        assert first.content == b"hello"
+        assert first.headers["RateLimit"] == ", ".join(['"large";r=4;t=86400'] * 4 + ['"small";r=0;t=3600'])
+        assert (await view(AsyncRequestFactory().get("/"))).status_code == 429
+
+
 def test_nothing_of_a_request_is_left_to_the_garbage_collector() -> None:
     @method_decorator([large("all"), rate_limit("small", key=everyone("all"))], name="dispatch")
     class Hello(View):

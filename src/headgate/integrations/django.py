@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from functools import cache, wraps
-from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
+from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_and_async_middleware
@@ -99,7 +99,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
         below, bare = recall(view)
         limits = (limit, *below)
 
-        if iscoroutinefunction(bare):
+        if _is_async(bare):
 
             @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
             async def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -157,6 +157,13 @@ class _DjangoRequest:
         # `request.user` may read the session from the database, which Django refuses to do in an event loop.
         find = getattr(self.native, "auser", None)
         return _identity(await find() if find is not None else getattr(self.native, "user", None))
+
+
+def _is_async(view: Callable[..., Any]) -> bool:
+    """Also true of the `dispatch` of a class with async handlers, as `method_decorator` hands it over: it returns what
+    they do, but is not async itself."""
+    instance = getattr(getattr(view, "func", None), "__self__", None)
+    return iscoroutinefunction(view) or getattr(instance, "view_is_async", False)
 
 
 def _identity(user: Any) -> Found:
