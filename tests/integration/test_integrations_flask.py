@@ -98,6 +98,17 @@ def test_what_marked_a_view_between_two_limits_is_seen() -> None:
     assert app.test_client().get("/").headers["RateLimit"] == '"large";r=4;t=86400, "small";r=0;t=3600'
 
 
+def test_a_pushed_application_context_keeps_no_fields() -> None:
+    app = make()
+    app.add_url_rule("/", "view", rate_limit("large", key=everyone("all"))(lambda: "hello"))
+    app.add_url_rule("/free", "free", lambda: "hello")
+    client = app.test_client()
+    with app.app_context():
+        told = [client.get("/").headers.get_all("RateLimit") for _ in range(2)]
+        assert told == [['"large";r=4;t=86400'], ['"large";r=3;t=86400']]
+        assert client.get("/free").headers.get_all("RateLimit") == []
+
+
 def test_rules_and_decorators_both_tell() -> None:
     app = make(PathRule("/*", "large", key=everyone("all")))
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
-from flask import Flask, Request, Response, current_app, g, request
+from flask import Flask, Request, Response, current_app, request
 
 from headgate.admission.keys import (
     Found,
@@ -50,6 +50,8 @@ View = TypeVar("View", bound=Callable[..., Any])
 Finder = Callable[[Request], Found]
 
 NAME = "headgate"
+FIELDS = "__headgate_fields__"
+"""Where a request keeps the fields its response will carry. `flask.g` may outlive it, in a pushed `app_context()`."""
 
 
 def install(
@@ -121,7 +123,7 @@ class _Extension:
         answer = self._gate.admit(tuple(limits), _FlaskRequest(request, self._principal))
         if isinstance(answer, Refusal):
             return _response(answer)
-        g.setdefault("headgate_fields", []).extend(answer)
+        setattr(request, FIELDS, [*getattr(request, FIELDS, ()), *answer])
         return None
 
 
@@ -158,7 +160,7 @@ def _remote_user(request: Request) -> Found:
 
 
 def _add_fields(response: Response) -> Response:
-    for name, value in g.get("headgate_fields", ()):
+    for name, value in getattr(request, FIELDS, ()):
         response.headers.add(name, value)
     return response
 
