@@ -34,6 +34,7 @@ from headgate.integrations.fastapi import (
     rate_limit,
 )
 from headgate.testing import FakeClock
+from tests.integration.asgi_calls import connect, statuses, talk_to
 
 PLANS = [
     Plan("gold", TokenBucket(capacity=2, per_second=0.5)),
@@ -67,15 +68,6 @@ def app(limiter: Limiter | AsyncLimiter) -> FastAPI:
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     async with talk_to(app) as client:
         yield client
-
-
-def talk_to(app: Any, peer: str = "198.51.100.7") -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(app, client=(peer, 4711))
-    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30)
-
-
-async def statuses(client: httpx.AsyncClient, count: int, path: str = "/", **options: Any) -> list[int]:
-    return [(await client.get(path, **options)).status_code for _ in range(count)]
 
 
 async def test_who_waits_as_told_is_admitted(app: FastAPI, client: httpx.AsyncClient, clock: FakeClock) -> None:
@@ -406,25 +398,6 @@ async def test_other_middleware_does_not_come_between(app: FastAPI, client: http
     assert await statuses(client, 2, headers=KEY) == [200, 429]
 
 
-async def test_a_mounted_app_is_limited_by_its_parents_limiter(app: FastAPI, client: httpx.AsyncClient) -> None:
-    child = FastAPI()
-
-    @child.get("/decorated")
-    @rate_limit("gold", key=header("X-API-Key"))
-    async def decorated() -> str:
-        return "hello"
-
-    @child.get("/depending", dependencies=[Depends(limited("gold", key=header("X-API-Key")))])
-    async def depending() -> str:
-        return "hello"
-
-    app.mount("/child", child)
-    assert await statuses(client, 3, "/child/decorated", headers=KEY) == [200, 200, 429]
-    denied = await client.get("/child/depending", headers=KEY)
-    assert denied.status_code == 429
-    assert denied.headers["Retry-After"] == "2"
-
-
 async def test_an_endpoint_that_fails_still_tells(app: FastAPI) -> None:
     @app.get("/")
     @rate_limit("gold", key=header("X-API-Key"))
@@ -465,21 +438,6 @@ async def test_a_websocket_counts_when_it_connects(app: FastAPI) -> None:
     start, _body = await connect(app, "/ws", extensions={"websocket.http.response": {}})
     assert start["status"] == 429
     assert (b"retry-after", b"2") in start["headers"]
-
-
-async def connect(app: Any, path: str, **scope: Any) -> list[dict[str, Any]]:
-    """What an app sends to a WebSocket that connects."""
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "websocket.connect"}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    basic = {"type": "websocket", "path": path, "headers": [], "query_string": b"", "client": ("198.51.100.7", 1)}
-    await app({**basic, **scope}, receive, send)
-    return sent
 
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -40,6 +42,41 @@ async def test_an_async_function_is_limited() -> None:
     assert await work() == 7
     with pytest.raises(RateLimitExceeded):
         await work()
+
+
+class Counter:
+    def __call__(self, step: int) -> int:
+        return 7 * step
+
+
+class AsyncCounter:
+    async def __call__(self, step: int) -> int:
+        return 7 * step
+
+
+@pytest.mark.parametrize("count", [Counter(), partial(Counter(), 1), partial(Counter().__call__, step=1)])
+def test_partials_and_objects_are_limited(count: Callable[..., int]) -> None:
+    step = {} if isinstance(count, partial) else {"step": 1}
+    counted = rate_limit(Limiter(plans=PLANS), "quick", key="all")(count)
+    assert counted(**step) == 7
+    with pytest.raises(RateLimitExceeded):
+        counted(**step)
+    wrong: Any = AsyncLimiter(plans=PLANS)
+    with pytest.raises(ConfigurationError, match=f"{type(count).__name__} is not async"):
+        rate_limit(wrong, "small", key="k")(count)
+
+
+@pytest.mark.parametrize(
+    "count", [AsyncCounter(), partial(AsyncCounter(), 1), partial(AsyncCounter().__call__, step=1)]
+)
+async def test_async_partials_and_objects_are_limited(count: Callable[..., Any]) -> None:
+    step = {} if isinstance(count, partial) else {"step": 1}
+    counted = rate_limit(AsyncLimiter(plans=PLANS), "quick", key="all")(count)
+    assert await counted(**step) == 7
+    with pytest.raises(RateLimitExceeded):
+        await counted(**step)
+    with pytest.raises(ConfigurationError, match=f"{type(count).__name__} is async"):
+        rate_limit(Limiter(plans=PLANS), "small", key="k")(count)
 
 
 async def test_with_wait_a_call_waits_its_turn() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
@@ -53,6 +54,7 @@ from headgate.integrations.asgi import (
     Send,
     user_of,
 )
+from headgate.integrations.functions import function_of, name_of
 from headgate.integrations.gate import Cost, Limit, Refusal, denial
 
 __all__ = [
@@ -120,11 +122,12 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
         if known is endpoint:  # not so if another decorator, which copies attributes, came between
             limits = (limit, *getattr(endpoint, LIMITS))
             endpoint = bare
-        if inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
+        function = function_of(endpoint)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(
                 "endpoint", "a generator has begun to answer before it runs; use dependencies=[Depends(limited(...))]"
             )
-        is_async = inspect.iscoroutinefunction(endpoint)
+        is_async = inspect.iscoroutinefunction(function)
         name, signature = _with_connection(endpoint)
         take = dict.get if name in inspect.signature(endpoint).parameters else dict.pop
 
@@ -140,6 +143,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
                 return await endpoint(*args, **kwargs)
             return await run_in_threadpool(endpoint, *args, **kwargs)
 
+        admitted.__name__ = name_of(endpoint)  # the name of its route
         admitted.__signature__ = signature  # type: ignore[attr-defined]  # looked at by inspect.signature
         setattr(admitted, LIMITS, limits)
         setattr(admitted, BARE, (admitted, endpoint))
@@ -214,12 +218,8 @@ async def _admitted(answer: Answer | Coroutine[Any, Any, Answer], told: list[tup
 
 def _with_connection(endpoint: Callable[..., Any]) -> tuple[str, inspect.Signature]:
     """The name of the parameter for the connection, and the endpoint's signature with it."""
-    signature = inspect.signature(endpoint)
-    try:
-        known = inspect.signature(endpoint, eval_str=True)
-    except Exception:  # names that exist later, or only for type checkers; FastAPI has its own ways to find them
-        known = signature
-    for parameter in known.parameters.values():
+    signature = _signature_of(endpoint)
+    for parameter in signature.parameters.values():
         kind = parameter.annotation
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
         if isinstance(kind, type) and issubclass(kind, HTTPConnection):
@@ -229,6 +229,26 @@ def _with_connection(endpoint: Callable[..., Any]) -> tuple[str, inspect.Signatu
     added = inspect.Parameter(CONNECTION, inspect.Parameter.KEYWORD_ONLY, annotation=HTTPConnection)
     parameters.insert(len(parameters) - takes_any, added)
     return CONNECTION, signature.replace(parameters=parameters)
+
+
+def _signature_of(endpoint: Callable[..., Any]) -> inspect.Signature:
+    """Its signature, with all annotations evaluated that can be; FastAPI may look for their names in this module."""
+    try:
+        signature = inspect.signature(endpoint, eval_str=True)
+    except Exception:  # one that can't be evaluated is no reason to leave the others
+        signature = inspect.signature(endpoint)
+    function = inspect.unwrap(function_of(inspect.unwrap(endpoint)))
+    names = getattr(function, "__globals__", {})
+    parameters = [each.replace(annotation=_evaluated(each.annotation, names)) for each in signature.parameters.values()]
+    returned = _evaluated(signature.return_annotation, names)
+    return signature.replace(parameters=parameters, return_annotation=returned)
+
+
+def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
+    if isinstance(annotation, str):
+        with suppress(Exception):  # names that exist later, or only for type checkers; FastAPI has its ways with them
+            return _evaluated(eval(annotation, names), names)
+    return annotation
 
 
 def _carrying(app: App, gate: AsgiGate, principal: Finder) -> App:

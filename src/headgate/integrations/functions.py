@@ -13,9 +13,9 @@ many seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import wraps
-from inspect import iscoroutinefunction
-from typing import ParamSpec, TypeVar, cast
+from functools import partial, wraps
+from inspect import isclass, iscoroutinefunction, isroutine
+from typing import Any, ParamSpec, TypeVar, cast
 
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.limiter import Limiter
@@ -33,18 +33,19 @@ def rate_limit(
     cost: int | Callable[P, int] = 1,
     wait: float | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Limits a function. `key` and `cost` are values, or functions of the call's arguments.
+    """Limits a function, a partial or an object that can be called. `key` and `cost` are values, or functions of the
+    call's arguments.
 
-    A function that is not async needs a `Limiter`, an async one an `AsyncLimiter`.
+    What is not async needs a `Limiter`, what is async an `AsyncLimiter`.
     """
     names = [plans] if isinstance(plans, str) else list(plans)
     limiter.require(names)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        if iscoroutinefunction(function):
+        if iscoroutinefunction(function_of(function)):
             if not isinstance(limiter, AsyncLimiter):
-                raise ConfigurationError("limiter", f"{function.__name__} is async; give it an AsyncLimiter")
-            asynchronous = limiter
+                raise ConfigurationError("limiter", f"{name_of(function)} is async; give it an AsyncLimiter")
+            asynchronous, awaited = limiter, cast(Any, function)
 
             @wraps(function)
             async def admitted_async(*args: P.args, **kwargs: P.kwargs) -> object:
@@ -55,11 +56,11 @@ def rate_limit(
                     decision = await asynchronous.wait(whom, names, price, timeout=wait)
                 if not decision.allowed:
                     raise RateLimitExceeded(decision)
-                return await function(*args, **kwargs)
+                return await awaited(*args, **kwargs)
 
             return cast(Callable[P, R], admitted_async)
         if not isinstance(limiter, Limiter):
-            raise ConfigurationError("limiter", f"{function.__name__} is not async; give it a Limiter")
+            raise ConfigurationError("limiter", f"{name_of(function)} is not async; give it a Limiter")
         blocking = limiter
 
         @wraps(function)
@@ -76,6 +77,18 @@ def rate_limit(
         return admitted
 
     return decorate
+
+
+def function_of(called: Callable[..., Any]) -> Callable[..., Any]:
+    """What a call runs, by which its kind is told: the function of a partial, the `__call__` of an object."""
+    while isinstance(called, partial):
+        called = called.func
+    return called if isroutine(called) or isclass(called) else type(called).__call__
+
+
+def name_of(called: Callable[..., Any]) -> str:
+    """Its name; partials and objects have none, and are called by their class."""
+    return str(getattr(called, "__name__", type(called).__name__))
 
 
 V = TypeVar("V", str, int)

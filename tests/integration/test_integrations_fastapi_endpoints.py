@@ -1,0 +1,125 @@
+"""FastAPI: all that can be an endpoint can be a limited one, and keeps the parameters it declares."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fastapi import FastAPI, Request
+from pydantic import BaseModel
+
+from headgate import AsyncLimiter, FixedWindow, Plan
+from headgate.errors import ConfigurationError
+from headgate.integrations.fastapi import everyone, install, rate_limit
+from tests.integration.asgi_calls import talk_to
+
+if TYPE_CHECKING:
+    from nowhere import Receipt  # type: ignore[import-not-found]  # it exists for type checkers only
+
+limit = rate_limit("two", key=everyone("all"))
+
+
+class Item(BaseModel):
+    number: int
+
+
+async def order(request: Request, item: Item, q: int = 1) -> dict[str, Any]:
+    return {"path": request.url.path, "number": item.number, "q": q}
+
+
+def order_in_a_thread(request: Request, item: Item, q: int = 1) -> dict[str, Any]:
+    return {"path": request.url.path, "number": item.number, "q": q}
+
+
+async def order_for_a_receipt(request: Request, item: Item, q: int = 1) -> Receipt:
+    return {"path": request.url.path, "number": item.number, "q": q}
+
+
+async def order_in_quotes(request: "Request", item: "Item", q: "int" = 1) -> "dict[str, Any]":  # noqa: UP037
+    return await order(request, item, q)
+
+
+class Desk:
+    async def __call__(self, request: Request, item: Item, q: int = 1) -> dict[str, Any]:
+        return await order(request, item, q)
+
+
+class BlockingDesk:
+    def __call__(self, request: Request, item: Item, q: int = 1) -> dict[str, Any]:
+        return order_in_a_thread(request, item, q)
+
+
+def passing_on(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(endpoint)
+    async def passed(*args: Any, **kwargs: Any) -> Any:
+        return await endpoint(*args, **kwargs)
+
+    return passed
+
+
+ENDPOINTS: dict[str, Callable[..., Any]] = {
+    "function": order,
+    "blocking function": order_in_a_thread,
+    "unknown return type": order_for_a_receipt,
+    "types in quotes": order_in_quotes,
+    "wrapped": passing_on(order),
+    "object": Desk(),
+    "blocking object": BlockingDesk(),
+    "method": Desk().__call__,
+    "partial": partial(order, q=1),
+    "blocking partial": partial(order_in_a_thread, q=1),
+    "partial of an object": partial(Desk(), q=1),
+    "partial with an unknown return type": partial(order_for_a_receipt, q=1),
+    "wrapped partial": passing_on(partial(order, q=1)),
+}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=ENDPOINTS)
+async def test_an_endpoint_of_any_kind_is_limited(endpoint: Callable[..., Any]) -> None:
+    app = FastAPI()
+    install(app, AsyncLimiter(plans=[Plan("two", FixedWindow(limit=2, window="PT1H"))]))
+    app.post("/orders", response_model=None)(limit(endpoint))
+    async with talk_to(app) as client:
+        answers = [await client.post("/orders", json={"number": 7}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert answers[0].json() == {"path": "/orders", "number": 7, "q": 1}
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=ENDPOINTS)
+def test_what_is_declared_needs_no_module_to_be_understood(endpoint: Callable[..., Any]) -> None:
+    """Older releases of FastAPI look for the names of types in the module of the decorator."""
+    declared = inspect.signature(limit(endpoint)).parameters
+    assert {name: each.annotation for name, each in declared.items()} == {"request": Request, "item": Item, "q": int}
+
+
+def test_types_that_are_not_known_yet_are_left_to_fastapi() -> None:
+    declared = inspect.signature(limit(order_for_a_receipt))
+    assert declared.return_annotation == "Receipt"
+
+
+def test_a_route_has_the_name_it_would_have_without_a_limit() -> None:
+    app = FastAPI()
+    for endpoint in (order, Desk()):
+        app.get("/bare")(endpoint)
+        app.get("/limited")(limit(endpoint))
+        bare, limited = (getattr(route, "name", None) for route in app.routes[-2:])
+        assert limited == bare
+
+
+class Lines:
+    def __call__(self) -> Iterator[str]:
+        yield "a"
+
+
+class AsyncLines:
+    async def __call__(self) -> AsyncIterator[str]:
+        yield "a"
+
+
+@pytest.mark.parametrize("lines", [Lines(), AsyncLines(), partial(Lines())])
+def test_an_object_that_is_called_for_a_generator_is_refused(lines: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigurationError, match="limited"):
+        limit(lines)
