@@ -12,7 +12,7 @@ from weakref import ref
 
 import httpx
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, Request, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, WebSocket
 from fastapi.responses import StreamingResponse
 from starlette.authentication import AuthCredentials, AuthenticationBackend, BaseUser, SimpleUser
 from starlette.middleware.authentication import AuthenticationMiddleware
@@ -318,6 +318,11 @@ def test_install_wants_a_limiter() -> None:
         install(FastAPI(), "redis://localhost")  # type: ignore[arg-type]
 
 
+def test_a_second_install_is_refused(app: FastAPI, limiter: Limiter | AsyncLimiter) -> None:
+    with pytest.raises(ConfigurationError, match="install was called before"):
+        install(app, limiter)
+
+
 async def test_a_dependency_may_find_the_principal(app: FastAPI, client: httpx.AsyncClient) -> None:
     async def authenticate(request: Request, user: str = "") -> None:
         request.state.principal = user or None
@@ -398,15 +403,20 @@ async def test_other_middleware_does_not_come_between(app: FastAPI, client: http
     assert await statuses(client, 2, headers=KEY) == [200, 429]
 
 
-async def test_an_endpoint_that_fails_still_tells(app: FastAPI) -> None:
+async def test_an_endpoint_that_fails_has_been_charged(app: FastAPI) -> None:
     @app.get("/")
     @rate_limit("gold", key=header("X-API-Key"))
-    async def endpoint() -> str:
-        raise RuntimeError("boom")
+    async def endpoint(status: int = 500) -> str:
+        raise HTTPException(status) if status < 500 else RuntimeError("boom")
 
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        assert await statuses(client, 3, headers=KEY) == [500, 500, 429]
+        told = await client.get("/?status=404", headers=KEY)
+        assert told.headers["RateLimit"] == '"gold";r=1;t=2'
+        failed = await client.get("/", headers=KEY)
+        assert failed.status_code == 500
+        assert "RateLimit" not in failed.headers  # Starlette answers outside of all middleware, as the docs say
+        assert await statuses(client, 1, headers=KEY) == [429]
 
 
 async def test_a_denial_raised_by_the_application_is_answered(app: FastAPI, client: httpx.AsyncClient) -> None:

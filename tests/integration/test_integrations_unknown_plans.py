@@ -90,6 +90,37 @@ def by_web_socket(app: FastAPI, plan: str) -> None:
     app.websocket("/ws", dependencies=[Depends(fastapi.limited(plan, key=KEY))])(hello)
 
 
+def by_mount(app: FastAPI, plan: str) -> None:
+    child = FastAPI()
+    by_decorator(child, plan)
+    app.mount("/child", child)
+    child.mount("/again", app)  # a circle, which is no reason to go round for ever
+
+
+def by_mount_in_a_mount(app: FastAPI, plan: str) -> None:
+    child = FastAPI()
+    by_mount(child, plan)
+    app.mount("/child", child)
+
+
+def by_mount_with_a_limiter(app: FastAPI, plan: str) -> None:
+    child = FastAPI()
+    fastapi.install(child, Limiter(plans=PLANS))
+    by_dependency(child, plan)
+    app.mount("/child", child)
+
+
+LIMITED = [
+    by_decorator,
+    by_dependency,
+    by_router,
+    by_web_socket,
+    by_mount,
+    by_mount_in_a_mount,
+    by_mount_with_a_limiter,
+]
+
+
 async def started(app: FastAPI) -> list[dict[str, Any]]:
     """What an application tells the server that starts it."""
     events = iter(["startup", "shutdown"])
@@ -108,7 +139,7 @@ async def started(app: FastAPI) -> list[dict[str, Any]]:
     return told
 
 
-@pytest.mark.parametrize("limited", [by_decorator, by_dependency, by_router, by_web_socket])
+@pytest.mark.parametrize("limited", LIMITED)
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
 async def test_fastapi_does_not_start_with_a_plan_nobody_has(limited: Any, kind: Any) -> None:
     app = FastAPI()
@@ -118,7 +149,7 @@ async def test_fastapi_does_not_start_with_a_plan_nobody_has(limited: Any, kind:
     assert await started(app) == [{"type": "lifespan.startup.failed", "message": problem}, {"raised": problem}]
 
 
-@pytest.mark.parametrize("limited", [by_decorator, by_dependency, by_router, by_web_socket])
+@pytest.mark.parametrize("limited", LIMITED)
 async def test_fastapi_starts_with_plans_that_are_there(limited: Any) -> None:
     app = FastAPI()
     fastapi.install(app, AsyncLimiter(plans=PLANS))
@@ -127,3 +158,12 @@ async def test_fastapi_starts_with_plans_that_are_there(limited: Any) -> None:
         "lifespan.startup.complete",
         "lifespan.shutdown.complete",
     ]
+
+
+async def test_a_mounted_app_is_asked_for_the_plans_of_its_own_limiter() -> None:
+    app, child = FastAPI(), FastAPI()
+    fastapi.install(app, AsyncLimiter(plans=[Plan("other", FixedWindow(1, "PT1H"))]))
+    fastapi.install(child, AsyncLimiter(plans=PLANS))
+    by_decorator(child, "daily")
+    app.mount("/child", child)
+    assert (await started(app))[0] == {"type": "lifespan.startup.complete"}

@@ -9,19 +9,21 @@
     router = APIRouter(dependencies=[Depends(limited("gold", key=client_address()))])
 
 A denied request gets 429 with `Retry-After` and a problem as its body; every limited response tells the RateLimit
-fields. The decorator runs after the endpoint's dependencies, so they may find the caller: what they put into
-`request.state.principal` is the key of `principal()`.
+fields, but for the 500 that Starlette makes of an unhandled exception. The decorator runs after the endpoint's
+dependencies, so they may find the caller: what they put into `request.state.principal` is the key of `principal()`.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
 from fastapi import FastAPI, HTTPException, routing
+from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -82,6 +84,9 @@ Exchange: TypeAlias = tuple[AsgiGate, Finder, list[tuple[bytes, bytes]]]
 """Who limits a request, who finds its principal, and the fields its response will carry. Nothing here leads back to the
 scope or to `send`: such a cycle would be left to the garbage collector, with every request."""
 
+HANDLERS = "starlette.exception_handlers"
+"""Where Starlette keeps the handlers, by exception and by status, of the app that a request is in."""
+
 LIMITS = "__headgate_limits__"
 """Where an endpoint or a dependency keeps its limits, to be looked at when the application starts."""
 
@@ -96,11 +101,14 @@ def install(
     principal: Finder | None = None,
     partition_keys: bool = False,
 ) -> None:
-    """Makes `rate_limit` and `limited` work in `app`, by `limiter`.
+    """Makes `rate_limit` and `limited` work in `app`, by `limiter`, and in the apps mounted in it that have no
+    `install` of their own.
 
     `principal` finds the authenticated user of a request; by default it is `request.state.principal`, or the user
     Starlette's authentication middleware found. `partition_keys` adds `pk` to the RateLimit fields.
     """
+    if _installed(app) is not None:
+        raise ConfigurationError("app", "it has a limiter: install was called before, and only one can decide")
     app.add_middleware(
         _carrying, gate=AsgiGate(limiter, partition_keys=partition_keys), principal=principal or _principal
     )
@@ -138,7 +146,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
             if undecided is not None and (refusal := await undecided) is not None:
                 if connection.scope["type"] == "http":
                     return _response(refusal)
-                raise _Refused(refusal)  # what the endpoint of a WebSocket returns is sent to nobody
+                raise _refused(refusal, connection)  # what the endpoint of a WebSocket returns is sent to nobody
             if is_async:
                 return await endpoint(*args, **kwargs)
             return await run_in_threadpool(endpoint, *args, **kwargs)
@@ -161,18 +169,26 @@ def limited(
     async def admitted(connection: HTTPConnection) -> None:
         undecided = _admit(connection, limits)
         if undecided is not None and (refusal := await undecided) is not None:
-            raise _Refused(refusal)
+            raise _refused(refusal, connection)
 
     setattr(admitted, LIMITS, limits)
     return admitted
 
 
 class _Refused(HTTPException):
-    """A refusal on its way out of a dependency; an app without our handlers still gives it the right status."""
+    """A refusal on its way out of a dependency; handlers of the app's own, by status, can make a response of it."""
 
     def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.status, headers=dict(refusal.fields))
+        fields = {name: value for name, value in refusal.fields if name != "Content-Type"}
+        super().__init__(refusal.status, json.loads(refusal.body)["detail"], fields)
         self.refusal = refusal
+
+
+def _refused(refusal: Refusal, connection: HTTPConnection) -> _Refused:
+    """What to raise. The app that will handle it may be one that is mounted, and not have our handler yet."""
+    handlers, _ = connection.scope.get(HANDLERS, ({}, {}))
+    handlers.setdefault(_Refused, _answer)
+    return _Refused(refusal)
 
 
 class _Request(AsgiRequest):
@@ -281,11 +297,26 @@ def _carrying(app: App, gate: AsgiGate, principal: Finder) -> App:
 async def _check_plans(gate: AsgiGate, app: FastAPI, receive: Receive, send: Send) -> None:
     """Fails the application's start if a limit names a plan that the limiter does not have."""
     try:
-        gate.require(limit for route in _routes(app.routes) for limit in _limits_of(route))
+        _require_plans(gate, app)
     except ConfigurationError as error:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": str(error)})
         raise
+
+
+def _require_plans(gate: AsgiGate, app: Starlette, *around: Starlette) -> None:
+    """Refuses plans nobody has, also in the apps mounted in `app`: nobody tells those that the application starts."""
+    for route in _routes(app.routes):
+        gate.require(_limits_of(route))
+        mounted = getattr(route, "app", None)
+        if isinstance(mounted, Starlette) and mounted not in (app, *around):
+            _require_plans(_installed(mounted) or gate, mounted, app, *around)
+
+
+def _installed(app: Starlette) -> AsgiGate | None:
+    """Who decides in an app for which `install` was called."""
+    middleware: list[Any] = app.user_middleware
+    return next((each.kwargs["gate"] for each in middleware if each.cls is _carrying), None)
 
 
 # Until 0.137 FastAPI copied the routes of an included router; since then it has them asked for like this.
