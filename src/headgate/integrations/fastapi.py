@@ -58,6 +58,7 @@ from headgate.integrations.asgi import (
 )
 from headgate.integrations.functions import function_of, name_of
 from headgate.integrations.gate import Cost, Limit, Refusal, denial
+from headgate.integrations.stack import recall, remember
 
 __all__ = [
     "client_address",
@@ -89,9 +90,6 @@ HANDLERS = "starlette.exception_handlers"
 
 LIMITS = "__headgate_limits__"
 """Where an endpoint or a dependency keeps its limits, to be looked at when the application starts."""
-
-BARE = "__headgate_bare__"
-"""Where a limited endpoint keeps itself and what it limits, for decorators stacked on it."""
 
 
 def install(
@@ -125,19 +123,16 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
     limit = Limit(plans, key=key, cost=cost)
 
     def decorate(endpoint: Endpoint) -> Endpoint:
-        limits: tuple[Limit, ...] = (limit,)
-        known, bare = getattr(endpoint, BARE, (None, endpoint))
-        if known is endpoint:  # not so if another decorator, which copies attributes, came between
-            limits = (limit, *getattr(endpoint, LIMITS))
-            endpoint = bare
-        function = function_of(endpoint)
+        below, bare = recall(endpoint)
+        limits = (limit, *below)
+        function = function_of(bare)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(
                 "endpoint", "a generator has begun to answer before it runs; use dependencies=[Depends(limited(...))]"
             )
         is_async = inspect.iscoroutinefunction(function)
-        name, signature = _with_connection(endpoint)
-        take = dict.get if name in inspect.signature(endpoint).parameters else dict.pop
+        name, signature = _with_connection(bare)
+        take = dict.get if name in inspect.signature(bare).parameters else dict.pop
 
         @wraps(endpoint)
         async def admitted(*args: Any, **kwargs: Any) -> Any:
@@ -148,13 +143,13 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
                     return _response(refusal)
                 raise _refused(refusal, connection)  # what the endpoint of a WebSocket returns is sent to nobody
             if is_async:
-                return await endpoint(*args, **kwargs)
-            return await run_in_threadpool(endpoint, *args, **kwargs)
+                return await bare(*args, **kwargs)
+            return await run_in_threadpool(bare, *args, **kwargs)
 
-        admitted.__name__ = name_of(endpoint)  # the name of its route
+        admitted.__name__ = name_of(bare)  # the name of its route
         admitted.__signature__ = signature  # type: ignore[attr-defined]  # looked at by inspect.signature
         setattr(admitted, LIMITS, limits)
-        setattr(admitted, BARE, (admitted, endpoint))
+        remember(admitted, limits, bare)
         return admitted  # type: ignore[return-value]  # the same to whoever calls it through FastAPI
 
     return decorate
