@@ -1,4 +1,4 @@
-"""Callers on PostgreSQL who are cancelled, at any moment and more than once: every connection stays whole."""
+"""Callers on PostgreSQL who are cancelled, at any moment and more than once, or cut: every connection stays whole."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.adapters.sql.engine import Database
+from headgate.adapters.sql.flight import awaited, copy
 from headgate.adapters.sql.slot_store import SqlSlotStore
+from headgate.adapters.sql.slot_tables import slot
+from headgate.adapters.sql.slots_postgres import COPY_FROM
 from headgate.bootstrap import slot_store
+from headgate.errors import Conflict, StoreError, StoreUnavailable
 from headgate.slots.model import SlotRequest, WindowPolicy
 
 T = datetime(2031, 3, 1, 16, tzinfo=UTC)
 CALLS = 150
+MANY = COPY_FROM + 100
 
 
-async def cancelled_at_random(start: Callable[[int], Awaitable[Any]]) -> None:
+async def cancelled_at_random(
+    start: Callable[[int], Awaitable[Any]], *, calls: int = CALLS, most_turns: int = 30
+) -> None:
     """Starts many calls, one after another, and cancels each up to three times, after any number of turns."""
     chance = random.Random(7)
-    for number in range(CALLS):
+    for number in range(calls):
         call = asyncio.ensure_future(start(number))
         for _ in range(chance.randint(1, 3)):
-            for _ in range(chance.randint(0, 30)):
+            for _ in range(chance.randint(0, most_turns)):
                 await asyncio.sleep(0)
             call.cancel()
         [outcome] = await asyncio.gather(call, return_exceptions=True)
@@ -41,6 +48,20 @@ def unfinished(connection: Connection) -> int:
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
     )
     return int(connection.execute(asked).scalar_one())
+
+
+def end_copies(connection: Connection) -> int:
+    """Cuts the connections whose COPY waits for a lock; how many there were."""
+    asked = sa.text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'COPY%'"
+    )
+    return len(connection.execute(asked).all())
+
+
+def slots_by_window(connection: Connection) -> set[int]:
+    counted = sa.select(sa.func.count()).select_from(slot).group_by(slot.c.window_start)
+    return set(connection.execute(counted).scalars())
 
 
 async def check_pool(database: Database, log: pytest.LogCaptureFixture) -> None:
@@ -85,7 +106,65 @@ async def test_flights_end_with_their_callers(postgres_url: str, caplog: pytest.
         await cancelled_at_random(lambda number: store.book("c", [SlotRequest.of(f"e{number}", T)]))
         await check_pool(database, caplog)
         booked = await store.book("c", [SlotRequest.of(f"e{number}", T) for number in range(CALLS)])
-        starts = [slot.window_start_ms for slot in booked]  # type: ignore[union-attr]
+        starts = [each.window_start_ms for each in booked]  # type: ignore[union-attr]
         assert sorted(starts.count(start) for start in set(starts)) == [10] * (CALLS // 10)
     finally:
         await store.close()
+
+
+async def test_copies_end_with_their_callers(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    await (await slot_store(postgres_url)).close()  # migrates
+    database = Database(postgres_url, pool_size=3)
+    store = SqlSlotStore(database)
+    try:
+        await store.configure("c", WindowPolicy(MANY, "PT1S"))
+        await cancelled_at_random(
+            lambda call: store.book("c", [SlotRequest.of(f"e{call}-{number}", T) for number in range(MANY)]),
+            calls=60,
+            most_turns=1200,
+        )
+        await check_pool(database, caplog)
+        booked = await store.book("c", [SlotRequest.of(f"last-{number}", T) for number in range(MANY)])
+        assert len({each.window_start_ms for each in booked}) == 1  # type: ignore[union-attr]
+        assert await database.read(slots_by_window) == {MANY}
+    finally:
+        await store.close()
+
+
+async def test_a_copy_that_fails_leaves_no_broken_connection(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = Database(postgres_url, pool_size=3)
+    is_locked = asyncio.Event()
+
+    def copied(connection: Connection, rows: str) -> None:
+        connection.execute(sa.text("SELECT 1"))  # begins
+        awaited(connection, lambda raw: copy(raw, "COPY numbers FROM STDIN", rows))
+
+    async def cut(_: object) -> None:
+        is_locked.set()
+        async with asyncio.timeout(30):
+            while not await database.read(end_copies):
+                pass
+
+    def while_locked(connection: Connection) -> None:
+        connection.execute(sa.text("LOCK numbers"))
+        awaited(connection, cut)
+
+    await database.write(lambda connection: connection.execute(sa.text("CREATE TABLE numbers (number int unique)")))
+    try:
+        locked = asyncio.create_task(database.write(while_locked))
+        await is_locked.wait()
+        with pytest.raises(StoreUnavailable):
+            await database.write(copied, "1\n")
+        await locked
+        with pytest.raises(Conflict):
+            await database.write(copied, "1\n" * 2)
+        with pytest.raises(StoreError, match="invalid input syntax"):
+            await database.write(copied, "".join(f"{number}\n" for number in range(100_000)) + "none\n")
+        with pytest.raises(StoreError, match="does not exist"):
+            await database.write(lambda c: awaited(c, lambda raw: copy(raw, "COPY nothing FROM STDIN", "1\n")))
+        await check_pool(database, caplog)
+        await database.write(copied, "".join(f"{number}\n" for number in range(2, 100_000)))
+    finally:
+        await database.close()

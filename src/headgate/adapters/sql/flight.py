@@ -26,6 +26,7 @@ Rows = list[tuple[bytes | None, ...]]
 _DONE = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK}
 _NOT_PREPARED = b"26000"
 CANCEL_SECONDS = 2.0
+COPY_PIECE = 1 << 17
 _prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
 
 
@@ -84,15 +85,9 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
         answers = await _landed(pgconn)
         pgconn.exit_pipeline_mode()
     except psycopg.Error as broken:
-        await raw.close()
-        raise StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}") from broken
+        raise await _cut(raw, broken) from broken
     except BaseException:
-        # The server would go on with it, and wait for locks, long after the connection is closed.
-        try:
-            with contextlib.suppress(Exception):
-                await raw.cancel_safe(timeout=CANCEL_SECONDS)
-        finally:
-            await raw.close()  # at once, also for somebody who was cancelled again meanwhile
+        await _hang_up(raw)
         raise
     # A statement stays prepared even if the transaction it came with fails.
     known.update(statement.name for statement, answer in zip(fresh, answers, strict=False) if answer.status in _DONE)
@@ -108,12 +103,36 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
 
 
 async def copy(raw: Raw, statement: str, rows: str) -> None:
-    """Runs `COPY … FROM STDIN`, which a flight can't carry."""
+    """Runs `COPY … FROM STDIN`, which a flight can't carry, in the transaction there is; it begins none. Cancelled, it
+    does as a flight does.
+
+    Not by psycopg's own `copy`: it tries to end a cancelled one properly, and raises what comes of that instead.
+    """
+    pgconn = raw.pgconn
+    data = rows.encode()
     try:
-        async with raw.cursor().copy(statement) as into:
-            await into.write(rows)
-    except psycopg.Error as error:
-        raise fault(error.sqlstate or "08000", str(error)) from error
+        pgconn.send_query(statement.encode())
+        await _flushed(pgconn)
+        answer = await _answer(pgconn)
+        if answer is not None and answer.status == pq.ExecStatus.COPY_IN:
+            for start in range(0, len(data), COPY_PIECE):
+                if not pgconn.put_copy_data(data[start : start + COPY_PIECE]):
+                    raise psycopg.OperationalError("no memory for what is to be copied")
+                await _flushed(pgconn)
+            pgconn.put_copy_end()
+            await _flushed(pgconn)
+            answer = await _answer(pgconn)
+        while answer is not None and await _answer(pgconn) is not None:
+            pass
+        if answer is None or pgconn.status == pq.ConnStatus.BAD:
+            raise psycopg.OperationalError("the server said less than it was asked")
+    except psycopg.Error as broken:
+        raise await _cut(raw, broken) from broken
+    except BaseException:
+        await _hang_up(raw)
+        raise
+    if answer.status == pq.ExecStatus.FATAL_ERROR:
+        raise _error(answer)
 
 
 def numbers(values: Iterable[int]) -> str:
@@ -131,6 +150,20 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+async def _cut(raw: Raw, broken: psycopg.Error) -> StoreUnavailable:
+    await raw.close()
+    return StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}")
+
+
+async def _hang_up(raw: Raw) -> None:
+    # The server would go on with it, and wait for locks, long after the connection is closed.
+    try:
+        with contextlib.suppress(Exception):
+            await raw.cancel_safe(timeout=CANCEL_SECONDS)
+    finally:
+        await raw.close()  # at once, also for somebody who was cancelled again meanwhile
+
+
 async def _flushed(pgconn: pq.abc.PGconn) -> None:
     while pgconn.flush():
         # Read as well: a server that can't get rid of its answers stops taking questions.
@@ -143,10 +176,7 @@ async def _landed(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
     answers: list[pq.abc.PGresult] = []
     ended = False
     while True:
-        while pgconn.is_busy():
-            await _wakeup(pgconn.socket, writing=False)
-            pgconn.consume_input()
-        result = pgconn.get_result()
+        result = await _answer(pgconn)
         if result is None:
             if ended:
                 raise psycopg.OperationalError("the server said less than it was asked")
@@ -156,6 +186,14 @@ async def _landed(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
             return answers
         answers.append(result)
         ended = False
+
+
+async def _answer(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
+    """The next result; `None` at the end of a statement's."""
+    while pgconn.is_busy():
+        await _wakeup(pgconn.socket, writing=False)
+        pgconn.consume_input()
+    return pgconn.get_result()
 
 
 def _rows(result: pq.abc.PGresult) -> Rows:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-import psycopg
 from sqlalchemy.engine import Connection
 
 from headgate.adapters.sql import queue_postgres
-from headgate.adapters.sql.faults import fault
-from headgate.adapters.sql.flight import Raw, awaited
+from headgate.adapters.sql.flight import Raw, awaited, copy
 from headgate.adapters.sql.instants import InstantText
 from headgate.adapters.sql.payments import ACCEPTED_DETAIL, to_minor
 from headgate.adapters.sql.tables import now as database_clock
@@ -35,18 +33,11 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
     moment = database_clock(connection)
     rows, audit = _copy_texts(payments, moment)
 
-    async def copy(raw: Raw) -> None:
-        try:
-            async with raw.cursor() as cursor:
-                async with cursor.copy(COPY_PAYMENTS) as copying:
-                    await copying.write(rows)
-                async with cursor.copy(COPY_AUDIT) as copying:
-                    await copying.write(audit)
-        except psycopg.Error as error:
-            # Nobody between here and the caller would translate it: SQLAlchemy does not know of this call.
-            raise fault(error.sqlstate or "08000", str(error)) from error
+    async def copy_both(raw: Raw) -> None:
+        await copy(raw, COPY_PAYMENTS, rows)
+        await copy(raw, COPY_AUDIT, audit)
 
-    awaited(connection, copy)
+    awaited(connection, copy_both)
     soon = datetime.now(UTC) + SOON
     hints = [ITEM_TYPE] if any(new.scheduled_time <= soon for new in payments) else []
     queue_postgres.enqueue(connection, [new.item for new in payments], None, hints)
