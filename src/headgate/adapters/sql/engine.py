@@ -92,7 +92,9 @@ class Database:
     async def write(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs `work(connection, …)` in a transaction: committed when it returns, rolled back when it raises.
 
-        `StoreUnavailable` if there is no answer within the deadline; it may then have been committed or not.
+        `StoreUnavailable` if there is no answer within the deadline; it may then have been committed or not. A
+        PostgreSQL that falls silent inside a transaction takes up to ten seconds more: so long psycopg tries to cancel
+        the statement before it hangs up.
         """
         return await self._run(self._deadline, False, work, args, kwargs)
 
