@@ -78,6 +78,7 @@ class AsyncLimiter(PlansInForce):
         self._turn = asyncio.Lock()
         self._loads: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
+        self._leasing: set[asyncio.Task[Any]] = set()
         if isinstance(plans, Iterable):
             self.replace_plans(plans)
         else:
@@ -187,8 +188,8 @@ class AsyncLimiter(PlansInForce):
             await asyncio.shield(self._begin(self._load_plans()))
 
     async def close(self) -> None:
-        """Gives leased tokens back and closes what this limiter opened; plans that are being loaded in a thread have
-        `deadline` seconds to arrive. Closing twice is fine."""
+        """Gives leased tokens back, also those that are just being taken, and closes what this limiter opened; plans
+        that are being loaded in a thread have `deadline` seconds to arrive. Closing twice is fine."""
         if self._loads:
             loads = tuple(self._loads)
             if not iscoroutinefunction(getattr(self._registry, "load", None)):
@@ -196,9 +197,10 @@ class AsyncLimiter(PlansInForce):
             for load in loads:
                 load.cancel()
             await asyncio.gather(*loads, return_exceptions=True)
-        for purse in self._purses.clear() if self._purses is not None else ():
-            async with purse.lock:
-                await self._give_back(purse, everything=True)
+        while self._leasing:
+            await asyncio.wait(self._leasing)
+        if self._purses is not None and (purses := self._purses.clear()):
+            await self._undisturbed(self._empty(purses))
         while self._own:
             await self._own.pop().close()
 
@@ -297,23 +299,43 @@ class AsyncLimiter(PlansInForce):
         decision = purse.spend(cost, self._clock.monotonic_us())
         if decision is not None:
             return decision
-        asked = purse.asked
-        async with purse.lock:
+        asked, filling = purse.asked, None
+        await purse.lock.acquire()
+        try:
             # What somebody was told by the store meanwhile goes for all who waited: a deadline for all, not for each.
             waited = purse.asked != asked
             decision = purse.spend(cost, self._clock.monotonic_us(), waited)
             if decision is not None:
                 return decision
             if not (waited and purse.failed):
-                decision = await self._fill(purse, cost)
+                filling = self._undisturbed(self._fill(purse, cost), purse.lock.release)
+        finally:
+            if filling is None:
+                purse.lock.release()
+        if filling is not None:
+            decision = await filling
         stale = purses.filled(purse, self._clock.monotonic_us())
         if decision is None:
             # Only what was asked for: a lease of the fallback's tokens would be lost.
             return await self._instead(chain)
         if stale is not None:
-            async with stale.lock:
-                await self._give_back(stale, everything=True)
+            await self._undisturbed(self._empty([stale]))
         return decision
+
+    def _undisturbed(self, work: Coroutine[Any, Any, T], and_then: Callable[[], None] | None = None) -> Awaitable[T]:
+        """Begins work that goes on if whoever awaits it is cancelled: tokens on their way would be lost."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._leasing.add(task)
+
+        def ended(_: asyncio.Task[T]) -> None:
+            self._leasing.discard(task)
+            if not task.cancelled():
+                task.exception()  # looked at: asyncio would complain of one that a cancelled caller did not hear
+            if and_then is not None:
+                and_then()
+
+        task.add_done_callback(ended)
+        return _outcome(task)
 
     async def _fill(self, purse: Purse, cost: int) -> Decision | None:
         """The store's decision on `cost`, more than that put into the purse if it can be had; `None` if the store can't
@@ -333,6 +355,11 @@ class AsyncLimiter(PlansInForce):
         if decision.allowed and amount > cost:
             self._outage.leased(decision.plan, amount)
         return purse.took(amount, cost, decision, now_us)
+
+    async def _empty(self, purses: Iterable[Purse]) -> None:
+        for purse in purses:
+            async with purse.lock:
+                await self._give_back(purse, everything=True)
 
     async def _give_back(self, purse: Purse, *, everything: bool = False) -> bool:
         """Gives back what a purse may not keep; false if the store can't be asked."""
@@ -382,3 +409,8 @@ class AsyncLimiter(PlansInForce):
             await self._load_plans()
         except Exception as error:
             stay(error)
+
+
+async def _outcome(task: asyncio.Task[T]) -> T:
+    await asyncio.wait((task,))
+    return task.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate import FixedWindow, LeasePolicy, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
-from headgate.errors import ConfigurationError
+from headgate.errors import ConfigurationError, StoreRefused
 from tests.unit.admission.both import World
 
 LEASE = LeasePolicy(longest=1, share=0.1)
@@ -125,6 +126,47 @@ async def test_who_waits_while_the_store_is_slow_to_deny_hears_that_denial() -> 
     assert [decision.allowed for decision in told] == [False] * 10
     assert {decision.retry_after for decision in told} == {59}
     assert len(world.store.calls) - before == 1
+
+
+@pytest.mark.parametrize("trouble", [None, "down", "refuses"])
+async def test_what_is_asked_for_a_cancelled_caller_goes_for_those_who_waited(
+    trouble: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World("async")
+    answers = asyncio.Event()
+
+    async def decide(chain: Any, **options: Any) -> Any:
+        try:
+            return world.store.decide(chain, **options)
+        finally:
+            await answers.wait()
+
+    world.async_store.decide = decide  # type: ignore[method-assign]
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"), on_error="closed")], lease=LEASE)
+    answers.set()
+    while world.watcher.leases[-1:] != [100]:
+        assert (await limiter.acquire("u", "p")).allowed
+    while limiter.at_once["p"]("u") is not None:
+        pass
+    answers.clear()
+    if trouble is not None:
+        setattr(world.store, trouble, True)
+    before = len(world.store.calls)
+    callers = [asyncio.create_task(limiter.acquire("u", "p")) for _ in range(10)]
+    await asyncio.sleep(0)
+    callers[0].cancel()
+    await asyncio.sleep(0)
+    answers.set()
+    first, *others = await asyncio.gather(*callers, return_exceptions=True)
+    assert isinstance(first, asyncio.CancelledError)
+    if trouble == "refuses":
+        assert {type(each) for each in others} == {StoreRefused}  # no policy: each hears it from the store
+    else:
+        assert {each.reason for each in others} == {"OK" if trouble is None else "FAIL_CLOSED"}  # type: ignore[union-attr]
+        assert len(world.store.calls) - before == 1
+    gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+    await limiter.close()
 
 
 async def test_a_denial_of_much_says_nothing_about_little(world: World) -> None:
