@@ -386,7 +386,7 @@ class AsyncLimiter(PlansInForce):
             await asyncio.shield(self._refreshing)
 
     def _begin(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A load of its own: it must not end with whoever waits for it, for a registry tells a change only once."""
+        """A load of its own: it must not end with whoever waits for it, for a registry may tell a change only once."""
         task = asyncio.get_running_loop().create_task(load)
         self._loads.add(task)
         task.add_done_callback(self._loads.discard)
@@ -398,9 +398,7 @@ class AsyncLimiter(PlansInForce):
         async with self._turn:
             load: Callable[[], Any] = self._registry.load
             answer = load() if iscoroutinefunction(load) else await in_thread(load)
-            plans = await answer if isawaitable(answer) else answer
-            if plans is not None:
-                self.replace_plans(plans.values())
+            self._take(await answer if isawaitable(answer) else answer)
             if self._refresh_at_us == NEVER_LOADED:
                 self._plan_refresh()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headgate.admission.breaker import BreakerPolicy
@@ -39,6 +39,8 @@ class PlansInForce:
         """By plan, decides one unit for a key in this process, without waiting for a store; `None` where the long way
         must be gone, and nothing is charged. Another mapping takes its place when plans change."""
         self._registry: Any = None
+        self._loaded: Mapping[str, Plan] | None = None
+        """What the registry said last."""
         self._refresh_at_us: int | None = None
 
     @property
@@ -80,6 +82,12 @@ class PlansInForce:
         self._book.replace(plans)
         due_us = None if self._registry is None else lambda: self._refresh_at_us
         self.at_once = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
+
+    def _take(self, plans: Mapping[str, Plan] | None) -> None:
+        """Puts what the registry says in force, if that is news."""
+        if plans is not None and plans != self._loaded:
+            self.replace_plans(plans.values())
+            self._loaded = dict(plans)
 
     def _decide_on(self, store: Any) -> None:
         self._store = store

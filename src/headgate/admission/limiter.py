@@ -333,6 +333,4 @@ class Limiter(PlansInForce):
 
     def _load_plans(self) -> None:
         assert self._registry is not None
-        plans = self._registry.load()
-        if plans is not None:
-            self.replace_plans(plans.values())
+        self._take(self._registry.load())

@@ -97,7 +97,8 @@ class PlanRegistry(Protocol):
     """Seconds after which a limiter asks again; `None`: plans never change by themselves."""
 
     def load(self) -> Mapping[str, Plan] | None:
-        """All plans by name, or `None` if nothing changed since the last `load`."""
+        """All plans by name. A registry that serves one limiter alone may answer `None` if nothing changed since the
+        last `load`; limiters that share one must each hear them all."""
         ...
 
 

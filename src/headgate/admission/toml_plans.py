@@ -22,7 +22,8 @@ log = logging.getLogger("headgate.admission")
 
 
 class TomlPlans:
-    """A `PlanRegistry` over the table `plans` of a file, looked at again when `refresh_every` seconds have passed.
+    """A `PlanRegistry` over the table `plans` of a file, looked at again when `refresh_every` seconds have passed. Any
+    number of limiters may share it; the file is read once for each time it changes.
 
     The first load of a bad file raises. A file that turns bad later is logged, once, and the plans it had stay.
     """
@@ -30,29 +31,30 @@ class TomlPlans:
     def __init__(self, path: str | Path, *, refresh_every: float | None = 1.0) -> None:
         self.refresh_every = refresh_every
         self._path = Path(path)
-        self._seen: tuple[int, int, int] | None = None
-        self._loaded = False
+        self._last: tuple[tuple[int, int, int], Mapping[str, Plan]] | None = None
+        """The file's marks when it was last read, and the plans it had last. Limiters' threads set both at once."""
 
-    def load(self) -> Mapping[str, Plan] | None:
-        """All plans by name, or `None` if the file is as it was, or bad."""
+    def load(self) -> Mapping[str, Plan]:
+        """All plans by name; those it had, if the file turned bad."""
+        last = self._last
         try:
             status = self._path.stat()
             # The inode too: an editor that replaces the file may keep time and size.
             seen = (status.st_mtime_ns, status.st_size, status.st_ino)
-            if seen == self._seen:
-                return None
+            if last is not None and seen == last[0]:
+                return last[1]
             plans = read_plans(self._path)
         except (OSError, ConfigurationError) as error:
             problem = error if isinstance(error, ConfigurationError) else _unreadable(self._path, error)
-            if not self._loaded:
+            if last is None:
                 raise problem from None
             if isinstance(error, OSError):
                 log.warning("plans stay as they were: %s", problem)
             else:
-                self._seen = seen
+                self._last = seen, last[1]
                 log.warning("plans stay as they were: %s: %s", self._path, problem)
-            return None
-        self._seen, self._loaded = seen, True
+            return last[1]
+        self._last = seen, plans
         return plans
 
 

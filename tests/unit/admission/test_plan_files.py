@@ -13,6 +13,7 @@ import pytest
 
 from headgate import FixedWindow, Plan, SlidingLog, SlidingWindow, TokenBucket, TomlPlans
 from headgate.admission.documents import document_of, plan_from
+from headgate.admission.toml_plans import read_plans
 from headgate.errors import ConfigurationError, NotFound
 from headgate.testing import eventually
 from tests.unit.admission.both import World
@@ -121,6 +122,34 @@ async def test_a_file_is_read_again_when_it_changed(
     await limiter.refresh()
     with pytest.raises(NotFound):
         await limiter.acquire("u", "gold")
+
+
+async def test_limiters_share_a_file_that_is_read_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+
+    def counted(path: Path) -> dict[str, Plan]:
+        reads.append(path)
+        return read_plans(path)
+
+    monkeypatch.setattr("headgate.admission.toml_plans.read_plans", counted)
+    path = tmp_path / "plans.toml"
+    write(path, GOLD.format(5), 1)
+    plans = TomlPlans(path)
+    limiters = [world.limiter(on="memory", plans=plans) for _ in range(2)]
+    for limiter in limiters:
+        assert (await limiter.acquire("u", "gold")).limit == 5
+    write(path, GOLD.format(8), 2)
+    for limiter in limiters:
+        await limiter.refresh()
+        assert (await limiter.acquire("u", "gold")).limit == 8
+    write(path, "[plans.gold", 3)
+    late = world.limiter(on="memory", plans=plans)
+    assert (await late.acquire("u", "gold")).limit == 8
+    assert len(reads) == 3
+    for limiter in [*limiters, late]:
+        await limiter.close()
 
 
 async def test_a_file_that_was_never_good_is_refused(world: World, tmp_path: Path) -> None:

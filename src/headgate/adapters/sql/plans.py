@@ -23,7 +23,7 @@ REFRESH_EVERY = 1.0
 class AsyncSqlPlans:
     """An `AsyncPlanRegistry` and `PlanEditor` over a database's plans. It makes its table at the first call.
 
-    One registry serves one limiter: `load` answers what changed since its own last answer.
+    Any number of limiters may share it; the plans are read once for each time they change.
     """
 
     def __init__(self, database: Database, *, refresh_every: float | None = REFRESH_EVERY) -> None:
@@ -31,16 +31,16 @@ class AsyncSqlPlans:
         self._database = database
         self._migrated = False
         self._seen: int | None = None
+        self._plans: Mapping[str, Plan] = {}
 
-    async def load(self) -> Mapping[str, Plan] | None:
-        """All plans by name, or `None` if none was changed since the last `load`."""
+    async def load(self) -> Mapping[str, Plan]:
+        """All plans by name; read only if one was changed since the last `load`."""
         await self._ready()
         revision = await self._database.read(_revision)
-        if revision == self._seen:
-            return None
-        plans = await self.all()
-        self._seen = revision
-        return plans
+        if revision != self._seen:
+            plans = await self.all()
+            self._seen, self._plans = revision, plans
+        return self._plans
 
     async def all(self) -> Mapping[str, Plan]:
         """All plans by name."""
@@ -74,8 +74,8 @@ class SqlPlans:
         self.refresh_every = refresh_every
         self._background = Background(lambda: AsyncSqlPlans(Database(url, pool_size=1), refresh_every=refresh_every))
 
-    def load(self) -> Mapping[str, Plan] | None:
-        """All plans by name, or `None` if none was changed since the last `load`."""
+    def load(self) -> Mapping[str, Plan]:
+        """All plans by name; read only if one was changed since the last `load`."""
         return self._background.run(lambda plans: plans.load())
 
     def put(self, plan: Plan) -> None:
