@@ -176,7 +176,10 @@ async def _landed(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
     answers: list[pq.abc.PGresult] = []
     ended = False
     while True:
-        result = await _answer(pgconn)
+        while pgconn.is_busy():  # as in `_answer`; a coroutine for each of many answers would cost more than they do
+            await _wakeup(pgconn.socket, writing=False)
+            pgconn.consume_input()
+        result = pgconn.get_result()
         if result is None:
             if ended:
                 raise psycopg.OperationalError("the server said less than it was asked")
