@@ -67,7 +67,7 @@ def conclude(chain: Sequence[Charge], verdicts: Sequence[tuple[bool, int, int, i
     if len(chain) == 1 and not chain[0].rule.shadow:
         rule = chain[0].rule
         fits, left, retry, reset = verdicts[0]
-        return Decision(fits, left, rule.size, retry, reset, rule.plan, Reason.OK if fits else Reason.DENIED)
+        return Decision.of(fits, left, rule.size, retry, reset, rule.plan, Reason.OK if fits else Reason.DENIED)
     states: list[PlanState] = []
     bound: PlanState | None = None
     for (_, rule, _), (fits, left, retry, reset) in zip(chain, verdicts, strict=True):
@@ -80,7 +80,7 @@ def conclude(chain: Sequence[Charge], verdicts: Sequence[tuple[bool, int, int, i
         bound = min(states, key=lambda state: state.remaining)._replace(allowed=True, retry_after_us=0)
     plan, allowed, left, limit, retry, reset, _ = bound
     reason = Reason.OK if allowed else Reason.DENIED
-    return Decision(allowed, left, limit, retry, reset, plan, reason, False, tuple(states))
+    return Decision.of(allowed, left, limit, retry, reset, plan, reason, False, tuple(states))
 
 
 def _binds(state: PlanState, bound: PlanState) -> bool:

@@ -43,7 +43,6 @@ MOST_PURSES = 10_000
 DENIED_US = 10_000
 """How long a denial is repeated without asking: others may give tokens back any time."""
 
-_new: Callable[..., Decision] = tuple.__new__
 _OK = Reason.OK
 
 
@@ -89,7 +88,7 @@ class Purse:
         """Under which its tokens are taken; the chain's, by which they go back, may have grown since."""
         self.lock = lock
         self.tokens = 0
-        self.last = Decision(True, 0, 0, 0, 0, chain[0].rule.plan)
+        self.last = Decision.of(True, 0, 0, 0, 0, chain[0].rule.plan)
         """What the store said when tokens were last taken."""
         self.return_until_us = 0
         """Until when tokens may be given back: a window that has ended must not lend to the next."""
@@ -121,7 +120,9 @@ class Purse:
         last = self.last
         if self.tokens >= cost and now_us < self.until_us:
             self.tokens -= cost
-            return Decision(True, last.remaining + self.tokens, last.limit, 0, self._reset_after_us(now_us), last.plan)
+            return Decision.of(
+                True, last.remaining + self.tokens, last.limit, 0, self._reset_after_us(now_us), last.plan
+            )
         denied = self._denial
         if denied is not None:
             denied_cost, denial = denied
@@ -130,7 +131,7 @@ class Purse:
                 if waited and not self.failed:
                     return denial
                 if passed < min(denial.retry_after_us, DENIED_US):
-                    return denial._replace(retry_after_us=denial.retry_after_us - passed)
+                    return denial.but(retry_after_us=denial.retry_after_us - passed)
         return None
 
     def _reset_after_us(self, now_us: int) -> int:
@@ -214,7 +215,7 @@ class Purse:
                 self.token_us = token_us
             reset_us = max(state.reset_after_us - tokens * token_us, 0)
             states.append(state._replace(remaining=state.remaining + tokens, reset_after_us=reset_us))
-        return decision._replace(
+        return decision.but(
             remaining=decision.remaining + tokens,
             reset_after_us=self._reset_after_us(now_us),
             chain=tuple(states) if decision.chain else (),
@@ -329,7 +330,7 @@ class Purses:
             reset = purse.reset_at_us - left * purse.token_us - now_us
             if reset < 0:
                 reset = 0
-            return _new(Decision, (True, last.remaining + left, last.limit, 0, reset, plan, _OK, False, ()))
+            return Decision((True, last.remaining + left, last.limit, 0, reset, plan, _OK, False, ()))
 
         def spend_one_on_a_loop(key: str) -> Decision | None:
             # Between two awaits nobody else runs: no lock.

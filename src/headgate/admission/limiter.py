@@ -90,7 +90,7 @@ class Limiter(PlansInForce):
         try:
             if cost is ONE:
                 # What the short way knows was checked when it was new; it leaves the rest to the long one.
-                name = plans if plans.__class__ is str else plans[0] if len(plans) == 1 else ""
+                name = plans[0] if len(plans) == 1 else plans if plans.__class__ is str else ""
                 way = self.at_once.get(name)
                 if way is not None:
                     decision = way(key)

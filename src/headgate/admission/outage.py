@@ -92,14 +92,14 @@ class Outage:
             if (charge.rule.on_error or self._default) is not OnError.OPEN:
                 wait = self._breaker.pause_left_us(self._clock.monotonic_us()) or UNKNOWN_WAIT_US
                 rule = charge.rule
-                return Decision(False, 0, rule.size, wait, wait, rule.plan, Reason.FAIL_CLOSED, True)
+                return Decision.of(False, 0, rule.size, wait, wait, rule.plan, Reason.FAIL_CLOSED, True)
         rule = (binding or chain)[0].rule
-        return Decision(True, rule.size, rule.size, 0, 0, rule.plan, Reason.FAIL_OPEN, True)
+        return Decision.of(True, rule.size, rule.size, 0, 0, rule.plan, Reason.FAIL_OPEN, True)
 
     @staticmethod
     def fallen_back(decision: Decision) -> Decision:
         """A fallback store's decision, marked as one."""
-        return decision._replace(reason=Reason.FALLBACK, degraded=True)
+        return decision.but(reason=Reason.FALLBACK, degraded=True)
 
     def leased(self, plan: str, tokens: int) -> None:
         """A lease was taken."""

@@ -98,4 +98,4 @@ def out_of_reach(denial: Decision, deadline_us: int | None, clock: Clock) -> boo
 
 def out_of_time(decision: Decision) -> Decision:
     """What to tell somebody whose time ran out in line: others were first, even if there is room by now."""
-    return decision._replace(allowed=False, reason=Reason.DENIED)
+    return decision.but(allowed=False, reason=Reason.DENIED)

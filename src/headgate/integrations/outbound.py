@@ -78,5 +78,5 @@ class Courtesy:
         wait = self._pauses.remaining(host)
         if wait and wait > deadline - self._monotonic():
             wait_us = round(wait * 1_000_000)
-            raise RateLimitExceeded(Decision(False, 0, 0, wait_us, wait_us, SERVER, Reason.DENIED))
+            raise RateLimitExceeded(Decision.of(False, 0, 0, wait_us, wait_us, SERVER, Reason.DENIED))
         return wait

@@ -161,7 +161,7 @@ def test_names_are_structured_field_strings(text: str, written: str) -> None:
 @pytest.mark.parametrize("reason", [Reason.FAIL_OPEN, Reason.FAIL_CLOSED])
 def test_what_nobody_was_asked_is_not_told(reason: Reason) -> None:
     allowed = reason is Reason.FAIL_OPEN
-    decision = Decision(allowed, 0, 10, 0 if allowed else 500_000, 0, "gold", reason, True)
+    decision = Decision.of(allowed, 0, 10, 0 if allowed else 500_000, 0, "gold", reason, True)
     told = dict(fields(decision, [GOLD, DAILY]))
     assert told.pop("RateLimit-Policy") == '"gold";q=10;w=10, "daily";q=1000;w=86400'
     assert told == ({} if allowed else {"Retry-After": "1"})
@@ -184,7 +184,7 @@ def test_a_denial_is_a_problem() -> None:
 
 
 def test_a_denial_without_asking_is_another_problem() -> None:
-    decision = Decision(False, 0, 10, 500_000, 0, "gold", Reason.FAIL_CLOSED, True)
+    decision = Decision.of(False, 0, 10, 500_000, 0, "gold", Reason.FAIL_CLOSED, True)
     body = problem(decision)
     assert body["type"] == "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
     assert body["violated-policies"] == ["gold"]
@@ -193,4 +193,4 @@ def test_a_denial_without_asking_is_another_problem() -> None:
 
 @pytest.mark.parametrize(("us", "seconds"), [(1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2), (0, 1)])
 def test_waits_are_rounded_up(us: int, seconds: int) -> None:
-    assert retry_after(Decision(False, 0, 1, us, us, "p", Reason.DENIED)) == seconds
+    assert retry_after(Decision.of(False, 0, 1, us, us, "p", Reason.DENIED)) == seconds

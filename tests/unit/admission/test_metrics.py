@@ -59,5 +59,5 @@ def test_plan_names_can_not_fill_the_registry() -> None:
     registry = CollectorRegistry()
     metrics = AdmissionMetrics(registry)
     for number in range(MOST_PLANS + 100):
-        metrics.decided(Decision(True, 1, 1, 0, 0, f"plan-{number}"))
+        metrics.decided(Decision.of(True, 1, 1, 0, 0, f"plan-{number}"))
     assert registry.get_sample_value("rate_limiter_decisions_total", {"plan": "(other)", "outcome": "OK"}) == 100

@@ -78,8 +78,8 @@ def test_specs_and_plans_are_values() -> None:
 
 
 def test_a_decision_is_true_if_allowed_and_tells_seconds() -> None:
-    denial = Decision(False, 0, 10, 1_500_000, 10_000_000, "gold", Reason.DENIED)
+    denial = Decision.of(False, 0, 10, 1_500_000, 10_000_000, "gold", Reason.DENIED)
     assert not denial
     assert (denial.retry_after, denial.reset_after, denial.reason) == (1.5, 10.0, "DENIED")
     assert [state.plan for state in denial.states] == ["gold"]
-    assert Decision(True, 9, 10, 0, 1_000_000, "gold")
+    assert Decision.of(True, 9, 10, 0, 1_000_000, "gold")

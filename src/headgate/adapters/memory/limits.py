@@ -110,7 +110,7 @@ class MemoryLimitStore:
         ruling = rule_on(chain, states, now_us, spend=spend and not repeated)
         decision, writes = ruling
         if repeated:
-            return decision._replace(allowed=True, retry_after_us=0, reason=Reason.OK)
+            return decision.but(allowed=True, retry_after_us=0, reason=Reason.OK)
         if hold is not None and name is not None and spend and decision.allowed:
             held_writes, found = held(chain, ruling, now_us + hold.ttl_us)
             writes = tuple(held_writes)

@@ -24,8 +24,6 @@ from headgate.admission.model import Decision, FixedWindow, Reason, Spec, TokenB
 SHORTEST_GENERATION_US = 60_000_000
 DROPPED_PER_CALL = 32
 
-# Skips the Python-level constructor of a NamedTuple: half of what a decision costs.
-_new: Callable[..., Decision] = tuple.__new__
 _OK, _DENIED = Reason.OK, Reason.DENIED
 
 Ticks: TypeAlias = Callable[[], int]
@@ -173,21 +171,21 @@ def _bucket_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Turnstile,
             spent = debt + cost * unit
             if spent > full:
                 wait, reset = (spent - full + gain - 1) // gain, (debt + gain - 1) // gain
-                return _new(Decision, (False, (full - debt) // unit, capacity, wait, reset, plan, _DENIED, False, ()))
+                return Decision((False, (full - debt) // unit, capacity, wait, reset, plan, _DENIED, False, ()))
             shelf.young[key] = (spent, now_us)
         except ValueError:
             return None
         finally:
             leave(None)
         reset = (spent + gain - 1) // gain
-        return _new(Decision, (True, (full - spent) // unit, capacity, 0, reset, plan, _OK, False, ()))
+        return Decision((True, (full - spent) // unit, capacity, 0, reset, plan, _OK, False, ()))
 
     return spend
 
 
 def _bucket_one_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Turnstile, clock: Ticks) -> OneSpender:
     unit, gain, full, capacity = spec.unit, spec.gain, spec.full, spec.capacity
-    try_enter, leave, new, kind, ok = gate.try_enter, gate.leave, _new, Decision, _OK
+    try_enter, leave, kind, ok = gate.try_enter, gate.leave, Decision, _OK
     short = gain - 1
 
     def spend_one(key: str) -> Decision | None:
@@ -217,7 +215,7 @@ def _bucket_one_spender(shelf: Shelf, plan: str, spec: TokenBucket, gate: Turnst
         finally:
             leave(None)
         reset = (spent + short) // gain if short else spent
-        return new(kind, (True, (full - spent) // unit, capacity, 0, reset, plan, ok, False, ()))
+        return kind((True, (full - spent) // unit, capacity, 0, reset, plan, ok, False, ()))
 
     return spend_one
 
@@ -259,18 +257,18 @@ def _fixed_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Turnstile, 
                 return None
             spent = used + cost
             if spent > limit:
-                return _new(Decision, (False, limit - used, limit, ends, ends if used else 0, plan, _DENIED, False, ()))
+                return Decision((False, limit - used, limit, ends, ends if used else 0, plan, _DENIED, False, ()))
             shelf.young[key] = (spent, start)
         finally:
             leave(None)
-        return _new(Decision, (True, limit - spent, limit, 0, ends, plan, _OK, False, ()))
+        return Decision((True, limit - spent, limit, 0, ends, plan, _OK, False, ()))
 
     return spend
 
 
 def _fixed_one_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Turnstile, clock: Ticks) -> OneSpender:
     limit, window_us = spec.limit, spec.window_us
-    try_enter, leave, new, kind, ok = gate.try_enter, gate.leave, _new, Decision, _OK
+    try_enter, leave, kind, ok = gate.try_enter, gate.leave, Decision, _OK
 
     def spend_one(key: str) -> Decision | None:
         try:
@@ -295,7 +293,7 @@ def _fixed_one_spender(shelf: Shelf, plan: str, spec: FixedWindow, gate: Turnsti
             return None
         finally:
             leave(None)
-        return new(kind, (True, limit - used, limit, 0, ends, plan, ok, False, ()))
+        return kind((True, limit - used, limit, 0, ends, plan, ok, False, ()))
 
     return spend_one
 

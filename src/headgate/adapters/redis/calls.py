@@ -148,7 +148,7 @@ def decision(chain: Sequence[Charge], reply: bytes, time: int = 0) -> Decision:
         verdicts.append((fits == 1, left, retry, reset))
     ruling = conclude(chain, verdicts)
     if len(reply) % _VERDICT.size:  # the hold is remembered already
-        return ruling._replace(allowed=True, retry_after_us=0, reason=Reason.OK)
+        return ruling.but(allowed=True, retry_after_us=0, reason=Reason.OK)
     return ruling
 
 
