@@ -44,7 +44,7 @@ def tables(quick: bool) -> list[Table]:
     threads(table, 4 * repeats, 50_000 // share)
     with RedisServer(durable=False) as server:
         one_connection(table, 2 * repeats, 2_000 // share, server.url)
-        one_loop(table, repeats, 12_800 // share, server.url)
+        one_loop(table, 3 * repeats, 6_400 // share, server.url)
         chain(table, 4 * repeats, 1_000 // share, server.url)
         lease(table, repeats, 200_000 // share, server.url)
     outage(table, repeats, 0.3 if quick else 2.5)
