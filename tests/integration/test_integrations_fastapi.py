@@ -70,6 +70,16 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+def shouting(endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    """Another decorator, made as they should be."""
+
+    @wraps(endpoint)
+    async def shouted(*args: Any, **kwargs: Any) -> str:
+        return str(await endpoint(*args, **kwargs)).upper()
+
+    return shouted
+
+
 async def test_who_waits_as_told_is_admitted(app: FastAPI, client: httpx.AsyncClient, clock: FakeClock) -> None:
     @app.get("/")
     @rate_limit("gold", key=header("X-API-Key"))
@@ -222,13 +232,6 @@ async def test_without_install_the_mistake_is_named() -> None:
 
 
 async def test_the_connection_is_handed_over_unseen(app: FastAPI, client: httpx.AsyncClient) -> None:
-    def shouting(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(endpoint)
-        async def shouted(*args: Any, **kwargs: Any) -> str:
-            return str(await endpoint(*args, **kwargs)).upper()
-
-        return shouted
-
     @app.get("/plain/{name}")
     @shouting
     @rate_limit("wide", key=path())
@@ -263,13 +266,6 @@ async def test_a_decorator_that_keeps_the_connection_to_itself_is_named(
 
 
 async def test_a_decorator_may_come_between_two_limits(app: FastAPI, client: httpx.AsyncClient) -> None:
-    def shouting(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(endpoint)
-        async def shouted(*args: Any, **kwargs: Any) -> str:
-            return str(await endpoint(*args, **kwargs)).upper()
-
-        return shouted
-
     @app.get("/")
     @rate_limit("daily", key=path())
     @shouting
