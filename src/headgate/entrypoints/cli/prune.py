@@ -55,11 +55,9 @@ def _moment(before: str, now: datetime) -> datetime:
         except OverflowError:
             moment = EPOCH
     elif len(before) < len("2027-01-01"):
-        number = re.match(r"\d+", before)
-        days = f"P{number[0] if number else 30}D"
-        raise InvalidInput(
-            "--before", f"{before!r} has no unit; write {days} for days ago, or a time such as 2027-01-01T00:00:00Z"
-        )
+        days = (re.match(r"\d+", before) or ["30"])[0]
+        written = f"write P{days}D for {days} days ago, or a time such as 2027-01-01T00:00:00Z"
+        raise InvalidInput("--before", f"{before!r} is neither a duration nor a time; {written}")
     else:
         moment = parse_instant(before, "--before")
     if moment > now:

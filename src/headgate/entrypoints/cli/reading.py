@@ -23,6 +23,8 @@ def reading() -> Iterator[Settings]:
     if file is None:
         yield settings
         return
+    if not file.absolute().parent.is_dir():
+        raise HeadgateError(f"unable to open database file {file}: its folder does not exist")
     try:
         yield settings.model_copy(update={"database_url": "memory://"})
     except NotFound as error:

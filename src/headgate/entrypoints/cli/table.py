@@ -28,24 +28,27 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 
 def _fitted(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[int]:
-    """How wide each column is: as wide as its longest text, less what the widest must give up."""
+    """How wide each column is: as wide as its longest text, less what the widest must give up.
+
+    Headings are wrapped first, then sentences between their words, and last of all words.
+    """
     widths = [max(map(len, [name, *column])) for name, column in zip(columns, cells, strict=True)]
-    narrowest = [_narrowest(name, column) for name, column in zip(columns, cells, strict=True)]
+    steps = [_floors(name, column) for name, column in zip(columns, cells, strict=True)]
     excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
-    while excess > 0:
-        slack = [index for index, wide in enumerate(widths) if wide > narrowest[index]]
-        if not slack:
-            break
-        widths[max(slack, key=widths.__getitem__)] -= 1
-        excess -= 1
+    for floors in zip(*steps, strict=True):
+        while excess > 0 and (wider := [index for index, wide in enumerate(widths) if wide > floors[index]]):
+            widths[max(wider, key=widths.__getitem__)] -= 1
+            excess -= 1
     return widths
 
 
-def _narrowest(name: str, column: Sequence[str]) -> int:
-    heading = max(map(len, _HUMPS.findall(name)), default=1)
-    whole = [len(cell) for cell in column if _TIME.fullmatch(cell) or _NUMBER.fullmatch(cell)]
-    text = [min(len(cell), NARROWEST) for cell in column]
-    return max(heading, *whole, *text, 1)
+def _floors(name: str, column: Sequence[str]) -> tuple[int, int, int]:
+    """How narrow a column gets by wrapping its heading, then its sentences, then its words."""
+    hump = max(map(len, _HUMPS.findall(name)), default=1)
+    whole = max((len(cell) for cell in column if _TIME.fullmatch(cell) or _NUMBER.fullmatch(cell)), default=hump)
+    cell = max(map(len, column), default=hump)
+    word = max((len(word) for cell in column for word in cell.split()), default=hump)
+    return max(hump, cell), max(hump, whole, word), max(hump, whole, min(NARROWEST, word))
 
 
 def _heading(name: str, width: int) -> list[str]:
