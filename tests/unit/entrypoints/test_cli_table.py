@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from headgate.entrypoints.cli.table import GAP, NARROWEST, table
 
 TIME = "2027-09-01T00:00:00.000Z"
-ERROR = "the downstream answered 503 Service Unavailable after 30 s: upstream connect error or disconnect before headers"
+ERROR = (
+    "the downstream answered 503 Service Unavailable after 30 s: upstream connect error or disconnect before headers"
+)
 
 
 def shown(columns: list[str], rows: list[list[str]], width: int = 80) -> list[str]:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headgate.iso8601 import format_instant
 from headgate.slots import Forecast
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BARS = 40
+"""Windows that are drawn one by one; more could not be told apart."""
 BLUE, PALE, RED = "#2f7dc4", "#9db4c8", "#c0392b"
 
 
@@ -19,6 +24,11 @@ def draw(forecast: Forecast, path: Path) -> None:
         ModuleNotFoundError: matplotlib is not installed.
         OSError, ValueError: the file can't be written, or is of another kind.
     """
+    picture(forecast).savefig(path)
+
+
+def picture(forecast: Forecast) -> Figure:
+    """The backlog over time above, the first windows below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 7), layout="constrained")
@@ -28,7 +38,7 @@ def draw(forecast: Forecast, path: Path) -> None:
     )
     _draw_backlog(upper, forecast)
     _draw_windows(lower, forecast)
-    figure.savefig(path)
+    return figure
 
 
 def _draw_backlog(axes: Any, forecast: Forecast) -> None:
@@ -36,12 +46,13 @@ def _draw_backlog(axes: Any, forecast: Forecast) -> None:
 
     times, left = [at for at, _ in forecast.drain], [count for _, count in forecast.drain]
     axes.fill_between(times, left, color=BLUE, alpha=0.25)
-    axes.plot(times, left, color=BLUE, label="still to run")
+    axes.plot(times, left, color=BLUE)
     if forecast.drained_by is not None:
         note = f"all by {format_instant(forecast.drained_by)}"
         if forecast.refused:
             note = f"horizon: {forecast.refused:,} refused"
             axes.axhline(forecast.refused, color=RED, linewidth=1, linestyle="--", label="refused")
+            axes.legend(loc="lower left")
         axes.axvline(forecast.drained_by, color=RED, linewidth=1)
         # Beside the end, on its left: there is no room on its right.
         place = {"xytext": (-6, -6), "textcoords": "offset points", "ha": "right", "va": "top", "color": RED}
@@ -53,11 +64,10 @@ def _draw_backlog(axes: Any, forecast: Forecast) -> None:
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("time (UTC)")
     axes.set_ylabel("events still to run")
-    axes.legend(loc="lower left")
 
 
 def _draw_windows(axes: Any, forecast: Forecast) -> None:
-    windows = forecast.windows
+    windows = forecast.windows[:BARS]
     places = range(len(windows))
     taken, added = [fill.taken for fill in windows], [fill.added for fill in windows]
     axes.bar(places, taken, label="booked", color=PALE, width=0.9)

@@ -47,7 +47,8 @@ def coloured(text: str, colour: str) -> str:
 def panel(title: str, lines: Sequence[str], width: int) -> list[str]:
     """Lines in a frame with a title. Longer lines are cut, losing their colour."""
     inner = width - 4
-    framed = [f"╭─ {coloured(title[:inner], 'bold')} {'─' * (inner - len(title) - 1)}─╮"]
+    title = title[: inner - 2]
+    framed = [f"╭─ {coloured(title, 'bold')} {'─' * (inner - len(title) - 1)}╮"]
     for line in lines:
         bare = _STYLE.sub("", line)
         if len(bare) > inner:
