@@ -57,9 +57,9 @@ def test_a_file_of_events_shows_percent_and_time_left(tmp_path: Path) -> None:
         )  # fmt: skip
     drawn = re.findall(r"slots [━╌]{30} +(\d+) %  ([\d,]+)  [\d,]+/s  (\d+:\d\d) left", shown)
     assert [(percent, lines) for percent, lines, _ in drawn] == [
-        ("25", "251"),
-        ("50", "501"),
-        ("75", "751"),
+        ("25", "250"),
+        ("50", "500"),
+        ("75", "750"),
         ("100", "1,000"),
     ]
     assert shown.endswith("\r\x1b[K1000 booked, 0 had their slot already, 0 failed\n")

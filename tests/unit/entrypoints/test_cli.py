@@ -5,10 +5,12 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 import structlog
 
-from headgate.entrypoints.cli import main
+from headgate.entrypoints.cli import app, main
+from headgate.errors import ConfigurationError
 
 AT = "2027-09-01T00:00:00Z"
 
@@ -59,6 +61,32 @@ def test_a_mistake_is_one_line_on_standard_error(
     assert (ended.value.code, out) == (status, "")
     assert told in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            ConfigurationError("headgate serve needs", "pip install 'headgate[server]'"),
+            "headgate serve needs: pip install 'headgate[server]'",
+        ),
+        (
+            ModuleNotFoundError(name="uvicorn"),
+            "headgate: uvicorn is not installed; pip install 'headgate[all]', or the extra that brings it",
+        ),
+    ],
+)
+def test_a_missing_extra_is_one_line_and_status_2(
+    error: Exception, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(app.commands, "serve", click.Command("serve", callback=fail))
+    with pytest.raises(SystemExit) as ended:
+        main(["serve"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"{told}\n"
 
 
 def test_no_arguments_is_a_question_for_help(capsys: pytest.CaptureFixture[str]) -> None:

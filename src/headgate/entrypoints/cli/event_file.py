@@ -46,11 +46,14 @@ class EventFile:
         for event in self._events():
             # A batch is booked config by config. An event that comes again for another config waits for the next
             # batch: the slot it gets is that of its first line.
-            clash = configs.setdefault(event.request.event_id, event.config_name) != event.config_name
-            if clash or len(batch) >= max_batch:
+            if configs.get(event.request.event_id, event.config_name) != event.config_name:
                 yield batch
-                batch, configs = [], {event.request.event_id: event.config_name}
+                batch, configs = [], {}
             batch.append(event)
+            configs[event.request.event_id] = event.config_name
+            if len(batch) >= max_batch:
+                yield batch
+                batch, configs = [], {}
         if batch:
             yield batch
 

@@ -34,6 +34,8 @@ class Meter:
         self._drawn = False
 
     def __enter__(self) -> Self:
+        if self._live:
+            self._draw(self._started)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -60,17 +62,17 @@ class Meter:
             sys.stderr.flush()
 
     def _draw(self, now: float) -> None:
-        told = f"{self._what} {self._lines:,}  {self._rate(now):,.0f}/s"
-        left = self._left(now)
-        if left is not None:
+        parts = [f"{self._lines:,}", f"{self._rate(now):,.0f}/s"]
+        if self._size is not None:
             percent = self._percent()
             filled = round(BAR * percent / 100)
+            parts.insert(0, f"{'━' * filled}{'╌' * (BAR - filled)} {percent:3.0f} %")
+        left = self._left(now)
+        if left is not None:
             minutes, seconds = divmod(round(left), 60)
-            bar = "━" * filled + "╌" * (BAR - filled)
-            told = f"{self._what} {bar} {percent:3.0f} %  {self._lines:,}  {self._rate(now):,.0f}/s"
-            told += f"  {minutes}:{seconds:02d} left"
+            parts.append(f"{minutes}:{seconds:02d} left")
         # A line that wraps could not be taken away again.
-        sys.stderr.write(CLEAR + told[: shutil.get_terminal_size().columns - 1])
+        sys.stderr.write(CLEAR + f"{self._what} {'  '.join(parts)}"[: shutil.get_terminal_size().columns - 1])
         sys.stderr.flush()
         self._drawn = True
 

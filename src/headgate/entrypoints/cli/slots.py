@@ -102,23 +102,24 @@ async def _assign_file(settings: Settings, config_name: str, path: Path, at: str
         meter.clear()
         remark(f"line {line}: {error}")
 
-    with _opened(path) as file, Meter("slots", size_of(file)) as meter:
+    with _opened(path) as file:
         async with bootstrap.slot_scheduler(settings) as slots:
             # An unknown config is reported once, and not again for every line.
             await slots.policy(config_name)
             events = EventFile(file, config_name, at, refuse)
-            for batch in events.batches(settings.slots.bulk_batch):
-                bookings = await book(slots, batch)
-                meter.clear()
-                for event, booking in zip(batch, bookings, strict=True):
-                    if isinstance(booking, HeadgateError):
-                        failed += 1
-                        _show_refused(event, booking, as_json)
-                    else:
-                        existing += booking.existing
-                        booked += not booking.existing
-                        _show(booking, as_json)
-                meter.move(events.lines, events.position)
+            with Meter("slots", size_of(file)) as meter:
+                for batch in events.batches(settings.slots.bulk_batch):
+                    bookings = await book(slots, batch)
+                    meter.clear()
+                    for event, booking in zip(batch, bookings, strict=True):
+                        if isinstance(booking, HeadgateError):
+                            failed += 1
+                            _show_refused(event, booking, as_json)
+                        else:
+                            existing += booking.existing
+                            booked += not booking.existing
+                            _show(booking, as_json)
+                    meter.move(events.lines, events.position)
     remark(f"{booked} booked, {existing} had their slot already, {failed} failed")
     return failed
 
