@@ -68,17 +68,19 @@ def test_a_file_of_events_shows_percent_and_time_left(tmp_path: Path) -> None:
 
 
 def test_tables_fit_eighty_columns_and_keep_their_times(tmp_path: Path) -> None:
-    for arguments in (
+    made: list[tuple[str, ...]] = [
         ("config", "set", "bulk-payments", "--max", "100000", "--window", "PT4S", "--max-delay", "PT12H"),
         ("tokens", "create", "the-night-shift-of-the-operations-team", "--scope", "read", "--scope", "admin"),
         ("tokens", "revoke", "the-night-shift-of-the-operations-team"),
-    ):
+    ]
+    for arguments in made:
         assert run(tmp_path, *arguments).returncode == 0
-    for arguments, times in (
+    shown: list[tuple[tuple[str, ...], int]] = [
         (("config", "history", "bulk-payments"), 1),
         (("tokens", "list"), 2),
         (("forecast", "--config", "bulk-payments", "--at", AT), 1),
-    ):
+    ]
+    for arguments, times in shown:
         lines = on_terminal(tmp_path, *arguments).splitlines()
         table = lines[next(index for index, line in enumerate(lines) if "──" in line) :]
         assert max(map(len, table)) <= 80, "\n".join(table)

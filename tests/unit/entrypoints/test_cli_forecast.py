@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,8 @@ async def test_half_a_million_events_are_drawn_to_their_end() -> None:
         await slots.configure("default", WindowPolicy(100, "PT4S"))
         forecast = await slots.forecast("default", 500_000, AT)
     backlog, windows = picture(forecast).axes
-    times, left = backlog.lines[0].get_data(orig=True)
+    line: Any = backlog.lines[0]
+    times, left = line.get_data(orig=True)
     assert (times[0], left[0]) == (forecast.requested_time, 500_000)
     assert (times[-1], left[-1]) == (forecast.drained_by, 0)
     assert [text.get_text() for text in backlog.texts] == ["all by 2027-03-01T21:33:20.000Z"]
