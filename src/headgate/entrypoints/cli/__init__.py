@@ -8,8 +8,8 @@ import sys
 import typer
 
 from headgate import __version__
-from headgate.entrypoints.cli.commands import Commands
-from headgate.errors import HeadgateError, InvalidInput
+from headgate.entrypoints.cli.commands import ABOUT, Commands
+from headgate.errors import HeadgateError, InvalidInput, MissingExtra
 
 app = typer.Typer(name="headgate", cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
@@ -36,6 +36,10 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(command.main(arguments, prog_name="headgate", standalone_mode=False) or 0)
     except typer.TyperException as error:
         _fail(error.format_message(), error.exit_code)
+    except MissingExtra as error:
+        called = next((word for word in arguments or sys.argv[1:] if word in ABOUT), "")
+        typer.echo(f"headgate {called} {error.problem}", err=True)
+        sys.exit(2)
     except InvalidInput as error:
         _fail(str(error), 2)
     except HeadgateError as error:

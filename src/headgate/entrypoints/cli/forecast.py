@@ -11,7 +11,8 @@ from headgate import bootstrap
 from headgate.entrypoints.cli.terminal import AsJson, remark, run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.wire import forecast_json
-from headgate.errors import ConfigurationError, InvalidInput
+from headgate.errors import InvalidInput
+from headgate.extras import require
 from headgate.iso8601 import format_instant
 from headgate.settings import Settings
 from headgate.slots import Forecast
@@ -27,6 +28,8 @@ def forecast(
     as_json: AsJson = False,
 ) -> None:
     """Tell when a number of events would run, without booking anything."""
+    if plot is not None:
+        require("--plot", "plot")
 
     async def work(settings: Settings) -> Forecast:
         async with bootstrap.slot_scheduler(settings) as slots:
@@ -62,11 +65,9 @@ def _show(told: Forecast) -> None:
 
 
 def _draw(told: Forecast, path: Path) -> None:
-    try:
-        # Only those who draw need it.
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise ConfigurationError("--plot", "needs matplotlib: pip install 'headgate[plot]'") from None
+    # Only those who draw need it.
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(10, 4), layout="constrained")
     axes = figure.subplots()
     starts = range(len(told.windows))

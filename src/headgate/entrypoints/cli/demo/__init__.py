@@ -16,6 +16,7 @@ from headgate import bootstrap
 from headgate.dispatch.queue import DispatchQueue
 from headgate.entrypoints.cli.terminal import AsJson, remark, run, say, say_json
 from headgate.errors import InvalidInput
+from headgate.extras import require
 from headgate.settings import PaymentSettings, Settings
 from headgate.slots import WindowPolicy
 
@@ -62,6 +63,7 @@ def demo(
 
 
 async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
+    require("the demo", "payments")
     # Imported here: the other commands need neither the bank's client nor the check of accounts.
     from headgate.apps.payments.downstream.simulator import Behaviour, Simulator
 
