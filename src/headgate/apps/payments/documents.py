@@ -14,6 +14,7 @@ from typing import Any
 from headgate.apps.payments.currencies import MINOR_UNITS
 from headgate.apps.payments.domain import Party, Payment
 from headgate.errors import InvalidInput
+from headgate.extras import needed
 from headgate.iso8601 import from_ms, parse_instant, to_ms
 from headgate.slots.model import checked_id, checked_name
 
@@ -127,8 +128,9 @@ def checked_time(value: object) -> datetime:
 @lru_cache(maxsize=20_000)
 def _iban(value: str) -> tuple[str, str | None]:
     # Imported here: it is an extra, and large.
-    from schwifty import IBAN
-    from schwifty.exceptions import SchwiftyException
+    with needed("checking an IBAN", "payments"):
+        from schwifty import IBAN
+        from schwifty.exceptions import SchwiftyException
 
     try:
         return IBAN(value).compact, None
