@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from headgate.entrypoints.cli import app
 
@@ -14,7 +13,7 @@ from headgate.entrypoints.cli import app
 def page() -> str:
     """Every command with its arguments and options."""
     lines: list[str] = []
-    for names in _commands(typer.main.get_command(app).load_all()):
+    for names in _commands(app.load_all()):
         told = CliRunner().invoke(app, [*names, "--help"], prog_name="headgate", terminal_width=100)
         if told.exit_code != 0:
             raise RuntimeError(f"headgate {' '.join(names)} --help failed: {told.output}")

@@ -73,6 +73,59 @@ def test_a_forecast_can_be_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_events_that_the_horizon_refuses_are_named(tmp_path: Path) -> None:
+    assert (
+        run(tmp_path, "config", "set", "tight", "--max", "2", "--window", "PT4S", "--max-delay", "PT4S").returncode == 0
+    )
+    lines = [json.dumps({"eventId": f"late-{number}", "requestedTime": AT}) for number in range(7)]
+    (tmp_path / "events.jsonl").write_text("\n\n".join(lines))
+    assign = ("slots", "assign", "--config", "tight", "--file", "events.jsonl")
+    ended = run(tmp_path, *assign, "--json")
+    assert ended.returncode == 1
+    shown = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [each["eventId"] for each in shown] == [f"late-{number}" for number in range(7)]
+    refused = [each for each in shown if "error" in each]
+    assert refused[0]["error"] == "no slot of 'tight' is free before its horizon"
+    assert {each["eventId"]: each["line"] for each in refused}["late-6"] == 13
+    assert all(each["earliest"] >= "2027-09-01T00:00:04.000Z" for each in refused)
+    # The same in words; those that have their slot keep it.
+    plain = run(tmp_path, *assign)
+    assert plain.returncode == 1
+    last = refused[-1]
+    assert plain.stderr.splitlines()[-2:] == [
+        f"line 13: late-6: {last['error']}; the earliest free time is {last['earliest']}",
+        f"0 booked, {7 - len(refused)} had their slot already, {len(refused)} failed",
+    ]
+
+
+def test_a_line_s_own_config_is_taken(tmp_path: Path) -> None:
+    assert run(tmp_path, "config", "set", "bulk", "--max", "10", "--window", "PT1S").returncode == 0
+    events = [
+        {"eventId": "one", "requestedTime": AT, "configName": "bulk"},
+        {"eventId": "two", "requestedTime": AT},
+        {"eventId": "three", "requestedTime": AT, "configName": None},
+        {"eventId": "four", "requestedTime": AT, "configName": "nowhere"},
+        {"eventId": "five", "requestedTime": AT, "configName": ""},
+        # Again, for another config: it keeps the slot of its first line.
+        {"eventId": "one", "requestedTime": AT, "configName": "default"},
+    ]
+    (tmp_path / "events.jsonl").write_text("\n".join(map(json.dumps, events)))
+    ended = run(tmp_path, "slots", "assign", "--file", "events.jsonl", "--json")
+    assert ended.returncode == 1
+    shown = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [(each["eventId"], each.get("configName"), each.get("existing")) for each in shown] == [
+        ("one", "bulk", False),
+        ("two", "default", False),
+        ("three", "default", False),
+        ("four", None, None),
+        ("one", "bulk", True),
+    ]
+    assert (shown[3]["line"], shown[3]["error"]) == (4, "no config named 'nowhere'")
+    assert "line 5: configName: " in ended.stderr
+    unknown = run(tmp_path, "slots", "assign", "--file", "events.jsonl", "--config", "nowhere")
+    assert (unknown.returncode, unknown.stderr) == (1, "headgate: no config named 'nowhere'\n")
+
+
 def test_a_misspelt_variable_is_told_with_the_right_one(tmp_path: Path) -> None:
     told = "HEADGATE_PROT is not a setting headgate knows; did you mean HEADGATE_PORT?"
     done = run(tmp_path, "tokens", "list", HEADGATE_PROT="1")

@@ -11,7 +11,6 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-import typer
 
 from headgate.entrypoints.cli import app
 from tests.acceptance.documents import Reader, assert_alike, assert_matches, blocks
@@ -58,7 +57,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     code += re.findall(r"^    (.*)$", prose, re.MULTILINE)
     code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
     for typed in re.findall(r"(?:^|&& )[ ]*headgate ([^#|;&\n]+)", "\n".join(code).replace("\\\n", " "), re.MULTILINE):
-        command, words = typer.main.get_command(app).load_all(), typed.split()
+        command, words = app.load_all(), typed.split()
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
         if words and words[0].isalpha() and words[0].islower():
@@ -100,7 +99,7 @@ def test_plans_in_guides_can_be_made_as_written(tmp_path: Path) -> None:
 
 def test_every_command_is_listed() -> None:
     page = (ROOT / "docs/reference/cli.md").read_text("utf-8")
-    unseen = [(name, command) for name, command in typer.main.get_command(app).load_all().commands.items()]
+    unseen = [(name, command) for name, command in app.load_all().commands.items()]
     while unseen:
         name, command = unseen.pop()
         children = getattr(command, "commands", {})

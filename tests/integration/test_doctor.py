@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from headgate import bootstrap
 from headgate.access.gate import create_token

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-import typer
 
 import headgate
 from headgate import bootstrap
@@ -51,7 +50,7 @@ def test_the_names_are_where_they_are_said_to_be() -> None:
         exec("from headgate import unheard_of")
 
 
-HEAVY = DRIVERS - {"typer"} | {"asyncio", "pydantic_settings", "headgate.settings", "headgate.slots", "orjson"}
+HEAVY = DRIVERS | {"asyncio", "pydantic_settings", "headgate.settings", "headgate.slots", "orjson"}
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], []])
@@ -78,7 +77,7 @@ except SystemExit:
 
 
 def test_help_says_what_the_commands_say_themselves() -> None:
-    commands = typer.main.get_command(cli.app).load_all().commands
+    commands = cli.app.load_all().commands
     assert list(commands) == list(ABOUT)
     for name, command in commands.items():
         assert " ".join(command.help.split()).startswith(ABOUT[name]), name

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from headgate.errors import InvalidInput
 from headgate.iso8601 import from_ms
@@ -17,6 +18,7 @@ MOST_EVENTS = 100_000_000
 MOST_STEPS = 100_000
 """A forecast gives up after so many partly booked windows and openings of a calendar; the rest costs no step."""
 SHOWN_WINDOWS = 120
+DRAIN_POINTS = 240
 NEXT_WINDOWS = 30
 PEAK_SAMPLE = 200
 """Windows of which the placements are drawn, to show what a second or a tenth of one would see."""
@@ -69,6 +71,9 @@ class Forecast:
     """The next open windows from the wanted time on, full ones too: how full each would be."""
     peaks: tuple[Peaks, ...]
     """For the policy's own spread first, then for the other one."""
+    drain: tuple[tuple[datetime, int], ...] = ()
+    """How many events are still to run at which time, from the first window to the last: a line through these points.
+    Of a long forecast, a few hundred points. Refused events stay to the end."""
 
 
 def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: int, requested_ms: int) -> Forecast:
@@ -95,6 +100,7 @@ def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: 
         tuple(WindowFill(from_ms(at), *rest) for at, *rest in filled.fills[:SHOWN_WINDOWS]),
         _next_windows(policy, occupancy, effective, {at: added for at, _, added, _ in filled.fills}),
         tuple(_peaks(spread, filled.fills, policy.size_ms, effective) for spread in spreads),
+        tuple((from_ms(at), left) for at, left in _thinned(filled.drain)),
     )
 
 
@@ -126,6 +132,8 @@ class _Filled:
         """The first windows, as many as are looked at closely."""
         self.count = 0
         self.last_ms: int | None = None
+        self.drain: list[tuple[int, int]] = []
+        """Times, and the events that are left then."""
 
     def fill(self) -> None:
         """Places events until none is left or the horizon is reached."""
@@ -169,7 +177,7 @@ class _Filled:
             start += size
         if start < end:
             rest = (end - start) // size
-            self.left -= min(self.left, rest * limit)
+            self._run(start, end, min(self.left, rest * limit))
             self.count += rest
             self.last_ms = end - size
         return end
@@ -177,9 +185,29 @@ class _Filled:
     def _note(self, start: int, taken: int, added: int, capacity: int) -> None:
         if len(self.fills) < PEAK_SAMPLE:
             self.fills.append((start, taken, added, capacity))
-        self.left -= added
+        self._run(start, start + self._policy.size_ms, added)
         self.count += 1
         self.last_ms = start
+
+    def _run(self, start: int, end: int, added: int) -> None:
+        start = max(start, self._effective)
+        if not self.drain or self.drain[-1][0] < start:
+            self.drain.append((start, self.left))
+        self.left -= added
+        self.drain.append((end, self.left))
+
+
+def _thinned(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """A line that looks the same, of about `DRAIN_POINTS` points."""
+    if len(points) <= DRAIN_POINTS:
+        return list(points)
+    apart = (points[-1][0] - points[0][0]) / DRAIN_POINTS
+    kept = [points[0]]
+    for point, following in pairwise(points[1:]):
+        # The last before a long pause stays too: without it, the line would slope where nothing runs.
+        if point[0] - kept[-1][0] >= apart or following[0] - point[0] >= apart:
+            kept.append(point)
+    return [*kept, points[-1]]
 
 
 def placements(

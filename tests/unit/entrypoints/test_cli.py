@@ -5,10 +5,12 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 import structlog
 
-from headgate.entrypoints.cli import main
+from headgate.entrypoints.cli import app, main
+from headgate.errors import ConfigurationError
 
 AT = "2027-09-01T00:00:00Z"
 
@@ -38,6 +40,11 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         (["config", "set", "new", "--max", "0", "--window", "PT4S"], 2, "--max"),
         (["forecast", "--events", "0"], 2, "--events"),
         (["prune", "--before", "a month"], 2, "--before"),
+        (["prune", "--before", "30"], 2, "write P30D for 30 days ago"),
+        (["prune", "--before", "7d"], 2, "write P7D for 7 days ago"),
+        (["migrate", "sql"], 2, "Missing option '--dialect'. Choose from: sqlite, postgresql, oracle"),
+        (["worker", "exce"], 2, "'exce' is not one of"),
+        (["sloots"], 2, "No such command 'sloots'"),
         (["prune"], 2, "--before"),
         (["slots", "assing"], 2, "assing"),
         (["serve", "--host", "0.0.0.0"], 2, "HEADGATE_API_TOKEN"),
@@ -54,6 +61,32 @@ def test_a_mistake_is_one_line_on_standard_error(
     assert (ended.value.code, out) == (status, "")
     assert told in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            ConfigurationError("headgate serve needs", "pip install 'headgate[server]'"),
+            "headgate serve needs: pip install 'headgate[server]'",
+        ),
+        (
+            ModuleNotFoundError(name="uvicorn"),
+            "headgate: uvicorn is not installed; pip install 'headgate[all]', or the extra that brings it",
+        ),
+    ],
+)
+def test_a_missing_extra_is_one_line_and_status_2(
+    error: Exception, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(app.commands, "serve", click.Command("serve", callback=fail))
+    with pytest.raises(SystemExit) as ended:
+        main(["serve"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"{told}\n"
 
 
 def test_no_arguments_is_a_question_for_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -72,6 +72,7 @@ class Database:
     def __init__(self, url: str, *, pool_size: int = 10, deadline: float = 30.0) -> None:
         self.url = database_url(url)
         self.dialect = self.url.get_backend_name()
+        self._file = self.url.database if self.dialect == "sqlite" else None
         self._deadline = deadline
         self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
@@ -125,7 +126,7 @@ class Database:
             engine = self._engine or sa.create_engine(self.url, pool_size=ASIDE, connect_args=_CONNECT_ARGS)
             self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
         engine, threads = self._aside
-        with translated():
+        with translated(self._file):
             async with asyncio.timeout(self._deadline):
                 return await asyncio.shield(
                     asyncio.get_running_loop().run_in_executor(
@@ -138,7 +139,7 @@ class Database:
         and is spared a transaction's round trips; elsewhere this is `write`."""
         if self._autocommit is None:
             return await self.write(work, *args, **kwargs)
-        with translated():
+        with translated(self._file):
             async with asyncio.timeout(self._deadline):
                 return await greenlet_spawn(self._on_loop, self._autocommit.sync_engine, work, args, kwargs)
 
@@ -167,7 +168,7 @@ class Database:
             self._engine.dispose()
 
     async def _run(self, deadline: float | None, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
-        with translated():
+        with translated(self._file):
             async with asyncio.timeout(deadline):
                 if self.async_engine is not None:
                     return await greenlet_spawn(self._on_loop, self.async_engine.sync_engine, work, args, kwargs)

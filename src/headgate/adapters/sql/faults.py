@@ -22,15 +22,18 @@ _TURNED_AWAY = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist"
 )
 """What says so when a connection can't even be made: then the driver tells no state."""
+_NOT_OPENED = "unable to open database file"
+"""SQLite: no such folder, a folder instead of a file, or no right to write. It does not name the file."""
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Raises `StoreUnavailable`, `Conflict` or `StoreError` instead of what SQLAlchemy or a driver raised."""
+def translated(file: str | None = None) -> Iterator[None]:
+    """Raises `StoreUnavailable`, `Conflict` or `StoreError` instead of what SQLAlchemy or a driver raised. `file` is
+    the database's, where it is one."""
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise _translation(error) from error
+        raise _translation(error, file) from error
     except sa.exc.TimeoutError as error:
         raise StoreUnavailable("no database connection became free in time") from error
     except sa.exc.SQLAlchemyError as error:
@@ -53,12 +56,14 @@ def fault(state: str, message: str) -> StoreError:
     return StoreError(f"database error: {summary}")
 
 
-def _translation(error: sa.exc.DBAPIError) -> StoreError:
+def _translation(error: sa.exc.DBAPIError, file: str | None) -> StoreError:
     """The driver's text may hold values from the statement, so only its first line is kept."""
     state = getattr(error.orig, "sqlstate", None)
     if state:
         return fault(state, str(error.orig))
     summary = str(error.orig).strip().partition("\n")[0][:200]
+    if file is not None and summary == _NOT_OPENED:
+        summary = f"unable to open database file {file}"
     if _TURNED_AWAY.search(summary):
         return StoreRefused("database_url", f"the database refuses: {summary}")
     if isinstance(error, sa.exc.IntegrityError):

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import NoReturn
 
-import typer
+import click
 
 from headgate import __version__
 from headgate.entrypoints.cli.commands import ABOUT, Commands
 from headgate.errors import HeadgateError, InvalidInput, MissingExtra
 
-app = typer.Typer(name="headgate", cls=Commands, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"headgate {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def headgate(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
-) -> None:
+@click.group("headgate", cls=Commands, no_args_is_help=True, context_settings={"show_default": True})
+@click.version_option(__version__, message="headgate %(version)s", help="Show the version.")
+def app() -> None:
     """Decides whether, when and how fast work may flow, and then makes it flow."""
 
 
@@ -31,22 +23,25 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line: exit status 0, 1 if it failed, 2 if it was asked for wrongly; errors in one line."""
     # A command keeps no log, and OpenTelemetry tells headers it can't read; what does keep one hears it all the same.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
-    command = typer.main.get_command(app)
     try:
-        sys.exit(command.main(arguments, prog_name="headgate", standalone_mode=False) or 0)
-    except typer.TyperException as error:
-        _fail(error.format_message(), error.exit_code)
+        sys.exit(app.main(arguments, prog_name="headgate", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        # Some of click's messages list choices on lines of their own.
+        _fail(" ".join(error.format_message().split()), error.exit_code)
     except MissingExtra as error:
         called = next((word for word in arguments or sys.argv[1:] if word in ABOUT), "")
-        typer.echo(f"headgate {called} {error.problem}", err=True)
+        click.echo(f"headgate {called} {error.problem}", err=True)
         sys.exit(2)
     except InvalidInput as error:
         _fail(str(error), 2)
     except HeadgateError as error:
         _fail(_redacted(str(error)), 1)
     except ModuleNotFoundError as error:
-        _fail(f"{error.name} is not installed; pip install 'headgate[all]', or the extra that brings it", 1)
-    except (KeyboardInterrupt, typer.Abort):
+        _fail(f"{error.name} is not installed; pip install 'headgate[all]', or the extra that brings it", 2)
+    except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
         # Whoever read our output has seen enough (`| head`). Python would complain again when it flushes at exit.
@@ -54,8 +49,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
 
 
-def _fail(message: str, status: int) -> None:
-    typer.echo(f"headgate: {message}" if status != 2 or "\n" not in message else message, err=True)
+def _fail(message: str, status: int) -> NoReturn:
+    # A message such as "headgate serve needs: …" names the program already.
+    click.echo(message if message.startswith("headgate ") else f"headgate: {message}", err=True)
     sys.exit(status)
 
 

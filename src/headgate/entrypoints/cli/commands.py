@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
+from click.shell_completion import CompletionItem
 
 ABOUT = {
     "serve": "Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first.",
@@ -23,27 +23,29 @@ ABOUT = {
     "limits": "Ask the limiter. Exit status 0 if allowed, 1 if denied.",
     "tokens": "Create, list and revoke the tokens that callers present.",
     "queue": "Look at the dispatch queue and operate it.",
+    "completion": "Print the script that completes commands and options on TAB in your shell.",
 }
 """What each does, as it says itself (a test compares)."""
 
 
-class Commands(TyperGroup):
-    """Loads a command when it is called, from the module of its name: a function of that name too, or an `app`."""
+class Commands(click.Group):
+    """Loads a command when it is called, from the module of its name: a command of that name too, or an `app`."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        # Their names are known at once: whoever mistypes one is told which was meant.
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # Their names are known at once: a mistyped name gets the nearest one in its error message.
         self.commands: dict[str, Any] = dict.fromkeys(ABOUT)
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.commands:
             return None
         if self.commands[cmd_name] is None:
             self.commands[cmd_name] = _loaded(cmd_name)
-        return self.commands[cmd_name]
+        command: click.Command = self.commands[cmd_name]
+        return command
 
     def load_all(self) -> Commands:
         """This, with every command in `commands`: for those who read them all."""
@@ -51,27 +53,22 @@ class Commands(TyperGroup):
             self.get_command(None, name)
         return self
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = formatter.width - 6 - max(map(len, ABOUT))
         with formatter.section("Commands"):
             formatter.write_dl([(name, _short(about, width)) for name, about in ABOUT.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # click's own loads every command for its help text, at every press of TAB.
+        names = [name for name in ABOUT if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=_short(ABOUT[name], 60)) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
-def _loaded(name: str) -> Any:
+
+def _loaded(name: str) -> click.Command:
     module = import_module(f"headgate.entrypoints.cli.{name}")
-    around = typer.Typer(add_completion=False, rich_markup_mode=None)
-    around.callback()(_nothing)
-    group = getattr(module, "app", None)
-    if group is not None:
-        around.add_typer(group, name=name)
-    else:
-        around.command(name)(getattr(module, name))
-    made: Any = typer.main.get_command(around)
-    return made.commands[name]
-
-
-def _nothing() -> None:
-    """A Typer with one command and no callback would be that command, without its name."""
+    command: click.Command = getattr(module, "app", None) or getattr(module, name)
+    return command
 
 
 def _short(about: str, width: int) -> str:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from headgate import bootstrap
+from headgate.entrypoints.cli.parameters import Argument, Group, as_json
+from headgate.entrypoints.cli.reading import reading
 from headgate.entrypoints.cli.recorded import recorded
-from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json, say_table
+from headgate.entrypoints.cli.terminal import run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.wire import config_json
 from headgate.errors import ConfigurationError, InvalidInput, NotFound
 from headgate.settings import Settings
 from headgate.slots import PolicyVersion, SlotScheduler, WindowPolicy
 
-app = typer.Typer(no_args_is_help=True, help="Show and change configs: how much may happen in each window.")
-
-ConfigName = Annotated[str | None, typer.Argument(show_default="the default config")]
+config_name = click.argument("name", cls=Argument, required=False, about="Left out, the default config.")
 
 NAMES = {
     "config_name": "NAME",
@@ -31,31 +31,42 @@ NAMES = {
 }
 
 
+@click.group("config", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Show and change configs: how much may happen in each window."""
+
+
 @app.command("get")
-def get(name: ConfigName = None, as_json: AsJson = False) -> None:
+@config_name
+@as_json
+def get(name: str | None, as_json: bool) -> None:
     """Show the active version of a config."""
 
     async def work(settings: Settings) -> PolicyVersion:
         async with bootstrap.slot_scheduler(settings) as slots:
             return await slots.policy(name or settings.slots.default_config)
 
-    with typed_as(**NAMES):
-        _show(run(work(Settings.load())), as_json)
+    with typed_as(**NAMES), reading() as settings:
+        version = run(work(settings))
+    _show(version, as_json)
 
 
 @app.command("set")
+@click.argument("name", cls=Argument)
+@click.option("--max", "max_per_window", type=int, help="The most events in a window.")
+@click.option("--window", help="The window's length, such as PT4S.")
+@click.option("--spread", help="jitter (random) or even.")
+@click.option("--calendar", type=click.Path(), help="A file with the calendar as JSON, or 'none' for always open.")
+@click.option("--max-delay", help="How late a slot may be, such as PT1H, or 'none' for no limit.")
+@as_json
 def set_(
     name: str,
-    max_per_window: Annotated[int | None, typer.Option("--max", help="The most events in a window.")] = None,
-    window: Annotated[str | None, typer.Option(help="The window's length, such as PT4S.")] = None,
-    spread: Annotated[str | None, typer.Option(help="jitter (random) or even.")] = None,
-    calendar: Annotated[
-        str | None, typer.Option(help="A file with the calendar as JSON, or 'none' for always open.")
-    ] = None,
-    max_delay: Annotated[
-        str | None, typer.Option(help="How late a slot may be, such as PT1H, or 'none' for no limit.")
-    ] = None,
-    as_json: AsJson = False,
+    max_per_window: int | None,
+    window: str | None,
+    spread: str | None,
+    calendar: str | None,
+    max_delay: str | None,
+    as_json: bool,
 ) -> None:
     """Create a config, or change it: what is not given stays as it is."""
 
@@ -76,15 +87,17 @@ def set_(
 
 
 @app.command("history")
-def history(name: ConfigName = None, as_json: AsJson = False) -> None:
+@config_name
+@as_json
+def history(name: str | None, as_json: bool) -> None:
     """Show every version of a config, newest first."""
 
     async def work(settings: Settings) -> list[PolicyVersion]:
         async with bootstrap.slot_scheduler(settings) as slots:
             return await slots.history(name or settings.slots.default_config)
 
-    with typed_as(**NAMES):
-        versions = run(work(Settings.load()))
+    with typed_as(**NAMES), reading() as settings:
+        versions = run(work(settings))
     shown = [config_json(version, active=version is versions[0]) for version in versions]
     if as_json:
         say_json(shown)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from headgate import bootstrap
-from headgate.entrypoints.cli.terminal import AsJson, remark, run, say, say_json, say_table
+from headgate.entrypoints.cli.parameters import Command, as_json
+from headgate.entrypoints.cli.reading import reading
+from headgate.entrypoints.cli.terminal import remark, run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.wire import forecast_json
 from headgate.errors import InvalidInput
@@ -20,13 +21,17 @@ from headgate.slots import Forecast
 SHOWN = 20
 
 
-def forecast(
-    config: Annotated[str | None, typer.Option(help="The config; left out, the default one.")] = None,
-    events: Annotated[int, typer.Option(help="How many events want that time.")] = 1,
-    at: Annotated[str | None, typer.Option(help="The wanted time; left out, now.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Also draw the windows: a .png, .svg or .pdf.")] = None,
-    as_json: AsJson = False,
-) -> None:
+@click.command("forecast", cls=Command)
+@click.option("--config", help="The config; left out, the default one.")
+@click.option("--events", type=int, default=1, help="How many events want that time.")
+@click.option("--at", help="The wanted time; left out, now.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Also draw the backlog until it is drained, and the first windows: a .png, .svg or .pdf.",
+)
+@as_json
+def forecast(config: str | None, events: int, at: str | None, plot: Path | None, as_json: bool) -> None:
     """Tell when a number of events would run, without booking anything."""
     if plot is not None:
         require("--plot", "plot")
@@ -35,8 +40,8 @@ def forecast(
         async with bootstrap.slot_scheduler(settings) as slots:
             return await slots.forecast(config or settings.slots.default_config, events, at)
 
-    with typed_as(config_name="--config", events="--events", at="--at"):
-        told = run(work(Settings.load()))
+    with typed_as(config_name="--config", events="--events", at="--at"), reading() as settings:
+        told = run(work(settings))
     if as_json:
         say_json(forecast_json(told))
     else:
@@ -65,24 +70,11 @@ def _show(told: Forecast) -> None:
 
 
 def _draw(told: Forecast, path: Path) -> None:
-    # Only those who draw need it.
-    from matplotlib.figure import Figure
+    # Only those who draw need what it imports.
+    from headgate.entrypoints.cli.forecast_plot import draw
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    axes = figure.subplots()
-    starts = range(len(told.windows))
-    taken, added = [fill.taken for fill in told.windows], [fill.added for fill in told.windows]
-    axes.bar(starts, taken, label="booked", color="#9db4c8", width=0.9)
-    axes.bar(starts, added, bottom=taken, label="these events", color="#2f7dc4", width=0.9)
-    axes.step(starts, [fill.limit for fill in told.windows], where="mid", label="limit", color="#c0392b", linewidth=1)
-    every = max(1, len(told.windows) // 8)
-    axes.set_xticks(list(starts)[::every], [f"{fill.start:%H:%M:%S}" for fill in told.windows[::every]])
-    axes.set_xlabel(f"window (UTC), the first {len(told.windows)} of {told.window_count}")
-    axes.set_ylabel("events")
-    axes.set_title(f"{told.events} events for {told.config_name} at {format_instant(told.requested_time)}")
-    axes.legend()
     try:
-        figure.savefig(path)
+        draw(told, path)
     except (OSError, ValueError) as error:
         raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
     remark(f"drawn into {path}")

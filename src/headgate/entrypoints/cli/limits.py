@@ -3,61 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from contextlib import nullcontext
+from typing import TypeVar
 
-import typer
+import click
 
 from headgate import bootstrap
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.model import Decision
-from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json
+from headgate.entrypoints.cli.parameters import Argument, Group, as_json
+from headgate.entrypoints.cli.reading import reading
+from headgate.entrypoints.cli.terminal import run, say, say_json
 from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.wire import decision_json
 from headgate.settings import Settings
 
 T = TypeVar("T")
 
-app = typer.Typer(no_args_is_help=True, help="Ask the limiter. Exit status 0 if allowed, 1 if denied.")
-
-Plans = Annotated[list[str], typer.Option("--plan", help="A plan that must have room; give it again for more.")]
-Cost = Annotated[int, typer.Option(help="How much to charge.")]
+key_argument = click.argument("key", cls=Argument)
+plans_option = click.option(
+    "--plan", "plans", multiple=True, required=True, help="A plan that must have room; give it again for more."
+)
+cost_option = click.option("--cost", type=int, default=1, help="How much to charge.")
 
 NAMES = {"key": "KEY", "plans": "--plan", "cost": "--cost"}
 
 
+@click.group("limits", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Ask the limiter. Exit status 0 if allowed, 1 if denied."""
+
+
 @app.command("acquire")
-def acquire(key: str, plans: Plans, cost: Cost = 1, as_json: AsJson = False) -> None:
+@key_argument
+@plans_option
+@cost_option
+@as_json
+def acquire(key: str, plans: tuple[str, ...], cost: int, as_json: bool) -> None:
     """Charge a cost to a key, if every plan has room for it."""
     _tell(_ask(lambda limiter: limiter.acquire(key, plans, cost)), as_json)
 
 
 @app.command("peek")
-def peek(key: str, plans: Plans, cost: Cost = 1, as_json: AsJson = False) -> None:
+@key_argument
+@plans_option
+@cost_option
+@as_json
+def peek(key: str, plans: tuple[str, ...], cost: int, as_json: bool) -> None:
     """See whether there would be room; charges nothing."""
-    _tell(_ask(lambda limiter: limiter.peek(key, plans, cost)), as_json)
+    _tell(_ask(lambda limiter: limiter.peek(key, plans, cost), only_reads=True), as_json)
 
 
 @app.command("refund")
-def refund(key: str, plans: Plans, cost: Cost = 1) -> None:
+@key_argument
+@plans_option
+@cost_option
+def refund(key: str, plans: tuple[str, ...], cost: int) -> None:
     """Give a cost back."""
     _ask(lambda limiter: limiter.refund(key, plans, cost))
     say(f"gave {cost} back")
 
 
 @app.command("reset")
-def reset(key: str, plans: Plans) -> None:
+@key_argument
+@plans_option
+def reset(key: str, plans: tuple[str, ...]) -> None:
     """Make a key as new."""
     _ask(lambda limiter: limiter.reset(key, plans))
     say("as new")
 
 
-def _ask(question: Callable[[AsyncLimiter], Awaitable[T]]) -> T:
+def _ask(question: Callable[[AsyncLimiter], Awaitable[T]], *, only_reads: bool = False) -> T:
     async def work(settings: Settings) -> T:
         async with bootstrap.admission(settings) as admission:
             return await question(admission.limiter)
 
-    with typed_as(**NAMES):
-        return run(work(Settings.load()))
+    with typed_as(**NAMES), reading() if only_reads else nullcontext(Settings.load()) as settings:
+        return run(work(settings))
 
 
 def _tell(decision: Decision, as_json: bool) -> None:
@@ -71,4 +93,4 @@ def _tell(decision: Decision, as_json: bool) -> None:
             f"retry after {decision.retry_after:g} s"
         )
     if not decision.allowed:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Annotated
-
-import typer
+import click
 
 from headgate import bootstrap
-from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json
+from headgate.entrypoints.cli.parameters import Group, as_json
+from headgate.entrypoints.cli.reading import reading
+from headgate.entrypoints.cli.terminal import run, say, say_json
 from headgate.settings import Settings, masked
 
-app = typer.Typer(help="Bring the database to this version's schema. The service does so itself when it starts.")
+DIALECTS = ("sqlite", "postgresql", "oracle")
+"""Databases headgate has a schema for."""
 
 
-class Dialect(StrEnum):
-    """Databases headgate has a schema for."""
-
-    SQLITE = "sqlite"
-    POSTGRESQL = "postgresql"
-    ORACLE = "oracle"
-
-
-@app.callback(invoke_without_command=True)
-def default(context: typer.Context) -> None:
+@click.group("migrate", cls=Group, invoke_without_command=True)
+@click.pass_context
+def app(context: click.Context) -> None:
     """Bring the database to this version's schema. The service does so itself when it starts."""
     if context.invoked_subcommand is None:
-        up()
+        context.invoke(up)
 
 
 @app.command("up")
-def up(as_json: AsJson = False) -> None:
+@as_json
+def up(as_json: bool) -> None:
     """Apply what is missing."""
     applied = run(bootstrap.migrate_up(Settings.load().database_url))
     if as_json:
@@ -40,19 +34,23 @@ def up(as_json: AsJson = False) -> None:
 
 
 @app.command("status")
-def status(as_json: AsJson = False) -> None:
+@as_json
+def status(as_json: bool) -> None:
     """Show what is applied and what is missing; exit status 1 if anything is."""
     url = Settings.load().database_url
-    facts = run(bootstrap.database_facts(url))
+    with reading() as settings:
+        empty = settings.database_url.startswith("memory:")
+        facts = run(bootstrap.database_facts("sqlite://" if empty else url))
     if as_json:
         say_json({"database": masked(url), "revision": facts.revision, "pending": facts.pending})
     else:
         say(f"{masked(url)} is at {facts.revision or 'nothing'}")
         say(f"missing: {', '.join(facts.pending)}; run headgate migrate up" if facts.pending else "up to date")
-    raise typer.Exit(1 if facts.pending else 0)
+    raise click.exceptions.Exit(1 if facts.pending else 0)
 
 
 @app.command("sql")
-def sql(dialect: Annotated[Dialect, typer.Option(help="For which database.")]) -> None:
+@click.option("--dialect", type=click.Choice(DIALECTS), required=True, help="For which database.")
+def sql(dialect: str) -> None:
     """Print the SQL of the whole schema, for a database administrator to review and run."""
-    say(bootstrap.migration_script(dialect.value))
+    say(bootstrap.migration_script(dialect))

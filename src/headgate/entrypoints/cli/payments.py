@@ -10,12 +10,15 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Any
 
-import typer
+import click
 
 from headgate import bootstrap
-from headgate.entrypoints.cli.terminal import AsJson, remark, run, say, say_json, say_table
+from headgate.entrypoints.cli.meter import Meter, size_of
+from headgate.entrypoints.cli.parameters import Argument, Group, as_json
+from headgate.entrypoints.cli.reading import reading
+from headgate.entrypoints.cli.terminal import remark, run, say, say_json, say_table
 from headgate.errors import InvalidInput
 from headgate.settings import Settings
 
@@ -26,25 +29,29 @@ if TYPE_CHECKING:
     from headgate.bootstrap import Payments
     from headgate.entrypoints.cli.checkpoint import Checkpoint
 
-app = typer.Typer(no_args_is_help=True, help="Submit feeds of payments; show and cancel payments.")
-
 BLOCK = 1024 * 1024
 SAVE_EVERY = 1.0
-PLAIN_EVERY = 5.0
 SHOWN = 20
 SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 
 
+PATH = click.Path(path_type=Path)
+
+
+@click.group("payments", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Submit feeds of payments; show and cancel payments."""
+
+
 @app.command("submit")
+@click.argument("feed", cls=Argument, type=PATH, about="A .csv or .jsonl file; - for standard input.")
+@click.option("--format", "kind", help="csv or jsonl; left out, by the file's name.")
+@click.option("--config", help="The slot config of lines that name none.")
+@click.option("--rejected", type=PATH, help="Where refused lines are written; left out, FEED.rejected.jsonl.")
+@click.option("--restart/--no-restart", default=False, help="Begin anew, even if this feed was interrupted.")
+@as_json
 def submit(
-    feed: Annotated[Path, typer.Argument(metavar="FEED", help="A .csv or .jsonl file; - for standard input.")],
-    kind: Annotated[str | None, typer.Option("--format", help="csv or jsonl; left out, by the file's name.")] = None,
-    config: Annotated[str | None, typer.Option(help="The slot config of lines that name none.")] = None,
-    rejected: Annotated[
-        Path | None, typer.Option(help="Where refused lines are written; left out, FEED.rejected.jsonl.")
-    ] = None,
-    restart: Annotated[bool, typer.Option(help="Begin anew, even if this feed was interrupted.")] = False,
-    as_json: AsJson = False,
+    feed: Path, kind: str | None, config: str | None, rejected: Path | None, restart: bool, as_json: bool
 ) -> None:
     """Accept every good line of a feed. Interrupted, the same command goes on where it was left.
 
@@ -61,24 +68,30 @@ def submit(
         with _opened(feed) as file:
             outcome = run(_submit(settings, file, told, config, _checkpoint(feed, rejected, restart)))
     _report(outcome, as_json)
-    raise typer.Exit(1 if outcome["rejectedCount"] else 0)
+    raise click.exceptions.Exit(1 if outcome["rejectedCount"] else 0)
 
 
 @app.command("show")
-def show(payment_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
+@click.argument("payment_id", cls=Argument, metavar="ID")
+@as_json
+def show(payment_id: str, as_json: bool) -> None:
     """Show a payment, where it stands, and how it got there."""
     from headgate.apps.payments.intake import slot_id
 
-    async def work() -> dict[str, Any]:
-        async with _payments(Settings.load()) as payments:
+    async def work(settings: Settings) -> dict[str, Any]:
+        async with _payments(settings) as payments:
             record, history = await payments.desk.show(payment_id)
             return {**record.to_json(), "slotId": slot_id(payment_id), "audit": [entry.to_json() for entry in history]}
 
-    _show(run(work()), as_json)
+    with reading() as settings:
+        shown = run(work(settings))
+    _show(shown, as_json)
 
 
 @app.command("cancel")
-def cancel(payment_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
+@click.argument("payment_id", cls=Argument, metavar="ID")
+@as_json
+def cancel(payment_id: str, as_json: bool) -> None:
     """Call a payment off before its time, and give its slot back."""
 
     async def work() -> dict[str, Any]:
@@ -150,7 +163,7 @@ async def _submit(
         begin = standing.lines, standing.bytes
         file.seek(standing.bytes)
         tally = Tally(standing.accepted, standing.duplicates, standing.rejected)
-    meter = Meter(_size(file), *begin)
+    meter = Meter("payments", size_of(file), *begin)
     lines = begin[0]
     async with _payments(settings) as payments:
 
@@ -172,13 +185,14 @@ async def _submit(
                             checkpoint.save()
                             saved = time.monotonic()
                     elif progress.rejected:
+                        meter.clear()
                         _remark_rejected(progress.rejected)
                     meter.move(progress.lines, progress.bytes)
             except BaseException:
                 if checkpoint is not None and checkpoint.standing.lines:
                     checkpoint.save()
                     checkpoint.close()
-                    meter.close()
+                    meter.clear()
                     remark(f"{checkpoint.standing.lines} lines are done; the same command goes on from there")
                 raise
     if checkpoint is not None:
@@ -199,69 +213,9 @@ async def _blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
         yield block
 
 
-def _size(file: IO[bytes]) -> int | None:
-    told = os.fstat(file.fileno())
-    return told.st_size if stat.S_ISREG(told.st_mode) else None
-
-
 def _remark_rejected(rejected: Sequence[Rejected]) -> None:
     for each in rejected:
         remark(f"line {each.line}: {each.reason}")
-
-
-class Meter:
-    """How far a feed is: a bar with rate and time left on a terminal, a plain line now and then otherwise."""
-
-    def __init__(self, size: int | None, lines: int, position: int) -> None:
-        self._size = size
-        self._first, self._lines, self._position = lines, lines, position
-        self._first_position = position
-        self._started = self._told = time.monotonic()
-        self._bar: Any = None
-
-    def __enter__(self) -> Meter:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TaskProgressColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task("payments", total=self._size, completed=self._position, rate="")
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def move(self, lines: int, position: int) -> None:
-        """The feed is done up to here."""
-        self._lines, self._position = lines, position
-        now = time.monotonic()
-        rate = (lines - self._first) / max(now - self._started, 1e-9)
-        if self._bar is not None:
-            description = f"payments {lines:,}"
-            self._bar.update(self._task, completed=position, description=description, rate=f"{rate:,.0f}/s")
-        elif now - self._told >= PLAIN_EVERY:
-            self._told = now
-            remark(f"payments: {lines} lines, {rate:.0f}/s{self._left(now)}")
-
-    def _left(self, now: float) -> str:
-        done = self._position - self._first_position
-        if self._size is None or not done:
-            return ""
-        left = (self._size - self._position) * (now - self._started) / done
-        return f", about {left:.0f} s left"
 
 
 def _report(outcome: dict[str, Any], as_json: bool) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Any
 
-import typer
+import click
 
 from headgate import bootstrap
 from headgate.admission.documents import document_of, plan_from
 from headgate.admission.model import Plan, describe
+from headgate.entrypoints.cli.parameters import Argument, Group, as_json
+from headgate.entrypoints.cli.reading import reading
 from headgate.entrypoints.cli.recorded import recorded
-from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json, say_table
+from headgate.entrypoints.cli.terminal import run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.wire import plan_json
 from headgate.errors import InvalidInput
 from headgate.settings import Settings
-
-app = typer.Typer(no_args_is_help=True, help="Show and change plans: what limits hold.")
 
 BUCKET = "token_bucket"
 NAMES = {
@@ -32,8 +33,14 @@ NAMES = {
 }
 
 
+@click.group("plans", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Show and change plans: what limits hold."""
+
+
 @app.command("list")
-def list_(as_json: AsJson = False) -> None:
+@as_json
+def list_(as_json: bool) -> None:
     """Show all plans."""
 
     async def work(settings: Settings) -> list[Plan]:
@@ -41,7 +48,8 @@ def list_(as_json: AsJson = False) -> None:
             plans = await admission.plans.all()
             return [plans[name] for name in sorted(plans)]
 
-    plans = run(work(Settings.load()))
+    with reading() as settings:
+        plans = run(work(settings))
     if as_json:
         say_json([plan_json(plan) for plan in plans])
         return
@@ -62,26 +70,29 @@ def list_(as_json: AsJson = False) -> None:
 
 
 @app.command("set")
+@click.argument("name", cls=Argument)
+@click.option("--algorithm", help="token_bucket, fixed_window, sliding_window or sliding_log.")
+@click.option("--capacity", type=int, help="The most tokens in a bucket.")
+@click.option("--per-second", help="Tokens a second: 10, 0.5 or 2/3.")
+@click.option("--limit", type=int, help="The most in a window.")
+@click.option("--window", help="The window's length, such as PT1M or P1D.")
+@click.option("--on-error", help="While the store can't be asked: open, closed or fallback; 'none' for the default.")
+@click.option("--shadow/--no-shadow", default=None, help="Decide and count, but never deny.")
+@click.option(
+    "--override", multiple=True, help='A limit for one key: KEY={"limit": 5, "window": "PT1M"}; KEY= removes it.'
+)
+@as_json
 def set_(
     name: str,
-    algorithm: Annotated[
-        str | None, typer.Option(help="token_bucket, fixed_window, sliding_window or sliding_log.")
-    ] = None,
-    capacity: Annotated[int | None, typer.Option(help="The most tokens in a bucket.")] = None,
-    per_second: Annotated[str | None, typer.Option(help="Tokens a second: 10, 0.5 or 2/3.")] = None,
-    limit: Annotated[int | None, typer.Option(help="The most in a window.")] = None,
-    window: Annotated[str | None, typer.Option(help="The window's length, such as PT1M or P1D.")] = None,
-    on_error: Annotated[
-        str | None,
-        typer.Option(help="While the store can't be asked: open, closed or fallback; 'none' for the default."),
-    ] = None,
-    shadow: Annotated[
-        bool | None, typer.Option("--shadow/--no-shadow", help="Decide and count, but never deny.")
-    ] = None,
-    override: Annotated[
-        list[str] | None, typer.Option(help='A limit for one key: KEY={"limit": 5, "window": "PT1M"}; KEY= removes it.')
-    ] = None,
-    as_json: AsJson = False,
+    algorithm: str | None,
+    capacity: int | None,
+    per_second: str | None,
+    limit: int | None,
+    window: str | None,
+    on_error: str | None,
+    shadow: bool | None,
+    override: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Create a plan, or change it: what is not given stays as it is, unless the algorithm changes."""
     given = {
@@ -96,7 +107,7 @@ def set_(
 
     async def work(settings: Settings) -> Plan:
         async with recorded(settings, "plans set", name), bootstrap.admission(settings) as admission:
-            plan = plan_from(name, _changed((await admission.plans.all()).get(name), given, override or []))
+            plan = plan_from(name, _changed((await admission.plans.all()).get(name), given, override))
             await admission.plans.put(plan)
             return plan
 
@@ -105,7 +116,9 @@ def set_(
 
 
 @app.command("delete")
-def delete(name: str, as_json: AsJson = False) -> None:
+@click.argument("name", cls=Argument)
+@as_json
+def delete(name: str, as_json: bool) -> None:
     """Delete a plan."""
 
     async def work(settings: Settings) -> Plan:
@@ -115,7 +128,7 @@ def delete(name: str, as_json: AsJson = False) -> None:
     _show(run(work(Settings.load())), as_json)
 
 
-def _changed(current: Plan | None, given: dict[str, Any], overrides: list[str]) -> dict[str, Any]:
+def _changed(current: Plan | None, given: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     kept = document_of(current) if current is not None else {}
     if given["algorithm"] is not None and kept.get("algorithm") != given["algorithm"]:
         kept = {field: kept[field] for field in ("onError", "shadow") if field in kept}

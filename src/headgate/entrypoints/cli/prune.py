@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
-from typing import Annotated
 
-import typer
+import click
 
 from headgate import bootstrap
+from headgate.entrypoints.cli.parameters import Command, as_json
 from headgate.entrypoints.cli.recorded import recorded
-from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json
+from headgate.entrypoints.cli.terminal import run, say, say_json
 from headgate.errors import InvalidInput
 from headgate.iso8601 import EPOCH, format_instant, parse_duration, parse_instant
 from headgate.settings import Settings
@@ -17,10 +18,10 @@ from headgate.settings import Settings
 NAMES = {"audit": "audit entries", "keys": "idempotency keys"}
 
 
-def prune(
-    before: Annotated[str, typer.Option(help="How long ago (P30D), or a time (2027-01-01T00:00:00Z).")],
-    as_json: AsJson = False,
-) -> None:
+@click.command("prune", cls=Command)
+@click.option("--before", required=True, help="How long ago (P30D), or a time (2027-01-01T00:00:00Z).")
+@as_json
+def prune(before: str, as_json: bool) -> None:
     """Forget slots, windows, finished items, payments, messages and audit entries that far in the past."""
     now = datetime.now(UTC)
     moment = _moment(before, now)
@@ -48,13 +49,17 @@ def prune(
 
 
 def _moment(before: str, now: datetime) -> datetime:
-    if not before.upper().startswith("P"):
-        moment = parse_instant(before, "--before")
-    else:
+    if before.upper().startswith("P"):
         try:
             moment = now - parse_duration(before, "--before")
         except OverflowError:
             moment = EPOCH
+    elif len(before) < len("2027-01-01"):
+        days = (re.match(r"\d+", before) or ["30"])[0]
+        written = f"write P{days}D for {days} days ago, or a time such as 2027-01-01T00:00:00Z"
+        raise InvalidInput("--before", f"{before!r} is neither a duration nor a time; {written}")
+    else:
+        moment = parse_instant(before, "--before")
     if moment > now:
         raise InvalidInput("--before", "lies in the future: those slots have yet to run")
     return max(moment, EPOCH)

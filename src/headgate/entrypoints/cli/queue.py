@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import Annotated, TypeVar
+from contextlib import AsyncExitStack, nullcontext
+from typing import TypeVar
 
-import typer
+import click
 
 from headgate import bootstrap
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.queue import DispatchQueue
+from headgate.entrypoints.cli.parameters import Argument, Group, as_json
+from headgate.entrypoints.cli.reading import reading
 from headgate.entrypoints.cli.recorded import recorded
-from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json, say_table
+from headgate.entrypoints.cli.terminal import run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.errors import InvalidInput
 from headgate.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Look at the dispatch queue and operate it.")
-
 T = TypeVar("T")
 
-ItemType = Annotated[str, typer.Argument(metavar="TYPE", help="The item type, such as PAYMENT.")]
-ItemIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Which items.")]
-AllDead = Annotated[bool, typer.Option("--all", help="All dead letters of the type.")]
+type_argument = click.argument("item_type", cls=Argument, metavar="TYPE", about="The item type, such as PAYMENT.")
+ids_argument = click.argument("item_ids", cls=Argument, nargs=-1, metavar="[ID]...", about="Which items.")
+all_option = click.option("--all", "every", is_flag=True, help="All dead letters of the type.")
 
 COLUMNS = ["itemId", "status", "executeAt", "retryCount", "lastError"]
 
@@ -32,22 +32,28 @@ COLUMNS = ["itemId", "status", "executeAt", "retryCount", "lastError"]
 def _with_queue(work: Callable[[DispatchQueue], Awaitable[T]], *changing: str) -> T:
     """Does `work` on the queue; if it changes something, recorded under these words."""
 
-    async def opened() -> T:
-        settings = Settings.load()
+    async def opened(settings: Settings) -> T:
         async with AsyncExitStack() as opened:
             if changing:
                 await opened.enter_async_context(recorded(settings, *changing))
             return await work(await opened.enter_async_context(bootstrap.dispatch_queue(settings)))
 
-    with typed_as(item_type="TYPE", item_id="ID", ids="ID", status="--status", limit="--limit"):
-        return run(opened())
+    with (
+        typed_as(item_type="TYPE", item_id="ID", ids="ID", status="--status", limit="--limit"),
+        nullcontext(Settings.load()) if changing else reading() as settings,
+    ):
+        return run(opened(settings))
+
+
+@click.group("queue", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Look at the dispatch queue and operate it."""
 
 
 @app.command("stats")
-def stats(
-    item_type: Annotated[str | None, typer.Argument(metavar="[TYPE]", help="Left out, every item type.")] = None,
-    as_json: AsJson = False,
-) -> None:
+@click.argument("item_type", cls=Argument, metavar="[TYPE]", required=False, about="Left out, every item type.")
+@as_json
+def stats(item_type: str | None, as_json: bool) -> None:
     """Show how many items stand where."""
 
     async def work(queue: DispatchQueue) -> list[dict[str, object]]:
@@ -69,13 +75,12 @@ def stats(
 
 
 @app.command("list")
-def list_(
-    item_type: ItemType,
-    status: Annotated[str | None, typer.Option(help="Only these, such as DEAD_LETTER.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.")] = 100,
-    after: Annotated[str | None, typer.Option(help="Those after this id: the last of the page before.")] = None,
-    as_json: AsJson = False,
-) -> None:
+@type_argument
+@click.option("--status", help="Only these, such as DEAD_LETTER.")
+@click.option("--limit", type=int, default=100, help="At most so many.")
+@click.option("--after", help="Those after this id: the last of the page before.")
+@as_json
+def list_(item_type: str, status: str | None, limit: int, after: str | None, as_json: bool) -> None:
     """List items in order of their ids."""
     found = [item.to_json() for item in _with_queue(lambda q: q.list(item_type, status, limit=limit, after=after))]
     if as_json:
@@ -85,7 +90,10 @@ def list_(
 
 
 @app.command("show")
-def show(item_type: ItemType, item_id: Annotated[str, typer.Argument(metavar="ID")], as_json: AsJson = False) -> None:
+@type_argument
+@click.argument("item_id", cls=Argument, metavar="ID")
+@as_json
+def show(item_type: str, item_id: str, as_json: bool) -> None:
     """Show an item, its context, and what happened to it."""
     found = _with_queue(lambda queue: queue.show(item_type, item_id)).to_json()
     if as_json:
@@ -101,7 +109,11 @@ def show(item_type: ItemType, item_id: Annotated[str, typer.Argument(metavar="ID
 
 
 @app.command("requeue")
-def requeue(item_type: ItemType, item_ids: ItemIds = None, every: AllDead = False, as_json: AsJson = False) -> None:
+@type_argument
+@ids_argument
+@all_option
+@as_json
+def requeue(item_type: str, item_ids: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Make dead letters ready again, as new. All of the given ids, or none."""
     chosen = _chosen(item_ids, every)
     words = ("queue requeue", item_type, *(chosen or ["--all"]))
@@ -109,7 +121,11 @@ def requeue(item_type: ItemType, item_ids: ItemIds = None, every: AllDead = Fals
 
 
 @app.command("discard")
-def discard(item_type: ItemType, item_ids: ItemIds = None, every: AllDead = False, as_json: AsJson = False) -> None:
+@type_argument
+@ids_argument
+@all_option
+@as_json
+def discard(item_type: str, item_ids: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Cancel items that are ready or dead letters. All of the given ids, or none."""
     chosen = _chosen(item_ids, every)
     words = ("queue discard", item_type, *(chosen or ["--all"]))
@@ -117,21 +133,25 @@ def discard(item_type: ItemType, item_ids: ItemIds = None, every: AllDead = Fals
 
 
 @app.command("pause")
-def pause(item_type: ItemType, as_json: AsJson = False) -> None:
+@type_argument
+@as_json
+def pause(item_type: str, as_json: bool) -> None:
     """Throw the kill switch: nothing of this type starts any more, nothing is lost."""
     _say_switch(_with_queue(lambda queue: queue.pause(item_type), "queue pause", item_type), as_json)
 
 
 @app.command("resume")
-def resume(item_type: ItemType, as_json: AsJson = False) -> None:
+@type_argument
+@as_json
+def resume(item_type: str, as_json: bool) -> None:
     """Let a paused type go on."""
     _say_switch(_with_queue(lambda queue: queue.resume(item_type), "queue resume", item_type), as_json)
 
 
-def _chosen(item_ids: list[str] | None, every: bool) -> list[str] | None:
+def _chosen(item_ids: tuple[str, ...], every: bool) -> list[str] | None:
     if bool(item_ids) == every:
         raise InvalidInput("ID", "is required, or --all for all dead letters; give one of the two")
-    return item_ids or None
+    return list(item_ids) or None
 
 
 def _say_count(done: str, count: int, as_json: bool) -> None:

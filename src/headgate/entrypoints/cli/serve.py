@@ -9,12 +9,13 @@ import socket
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
+import click
 
 from headgate import bootstrap
 from headgate.entrypoints import logs
+from headgate.entrypoints.cli.parameters import Command
 from headgate.entrypoints.cli.terminal import run, say
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.settings import Settings
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 BACKLOG = 2048
 
 
-def serve(
-    host: Annotated[str | None, typer.Option(help="The address to listen on; 127.0.0.1 by default.")] = None,
-    port: Annotated[int | None, typer.Option(help="The port; 8080 by default, 0 for any that is free.")] = None,
-    workers: Annotated[int | None, typer.Option(help="How many processes share the work.")] = None,
-) -> None:
+@click.command("serve", cls=Command)
+@click.option("--host", help="The address to listen on; 127.0.0.1 by default.")
+@click.option("--port", type=int, help="The port; 8080 by default, 0 for any that is free.")
+@click.option("--workers", type=int, help="How many processes share the work.")
+def serve(host: str | None, port: int | None, workers: int | None) -> None:
     """Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first."""
     settings = Settings.load(host=host, port=port)
     workers = settings.http.workers if workers is None else workers

@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from headgate import bootstrap
 from headgate.access.gate import create_token
 from headgate.access.model import Scope, Token
+from headgate.entrypoints.cli.parameters import Argument, Group, as_json
+from headgate.entrypoints.cli.reading import reading
 from headgate.entrypoints.cli.recorded import recorded
-from headgate.entrypoints.cli.terminal import AsJson, remark, run, say, say_json, say_table
+from headgate.entrypoints.cli.terminal import remark, run, say, say_json, say_table
 from headgate.iso8601 import format_instant
 from headgate.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the tokens that callers present.")
 
-Scopes = Annotated[
-    list[str], typer.Option("--scope", help=f"What it is good for: {', '.join(Scope)}; may be given several times.")
-]
+@click.group("tokens", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Create, list and revoke the tokens that callers present."""
 
 
 @app.command("create")
-def create(name: str, scope: Scopes, as_json: AsJson = False) -> None:
+@click.argument("name", cls=Argument)
+@click.option(
+    "--scope",
+    multiple=True,
+    required=True,
+    help=f"What it is good for: {', '.join(Scope)}; may be given several times.",
+)
+@as_json
+def create(name: str, scope: tuple[str, ...], as_json: bool) -> None:
     """Create a token and show its secret, once: it is kept nowhere."""
 
     async def work() -> tuple[str, Token]:
@@ -39,14 +48,16 @@ def create(name: str, scope: Scopes, as_json: AsJson = False) -> None:
 
 
 @app.command("list")
-def list_(as_json: AsJson = False) -> None:
+@as_json
+def list_(as_json: bool) -> None:
     """List tokens, revoked ones too; never their secrets."""
 
-    async def work() -> list[Token]:
-        async with bootstrap.access_store(Settings.load()) as store:
+    async def work(settings: Settings) -> list[Token]:
+        async with bootstrap.access_store(settings) as store:
             return await store.tokens()
 
-    shown = [_shown(token) for token in run(work())]
+    with reading() as settings:
+        shown = [_shown(token) for token in run(work(settings))]
     if as_json:
         say_json(shown)
     else:
@@ -57,7 +68,9 @@ def list_(as_json: AsJson = False) -> None:
 
 
 @app.command("revoke")
-def revoke(name: str, as_json: AsJson = False) -> None:
+@click.argument("name", cls=Argument)
+@as_json
+def revoke(name: str, as_json: bool) -> None:
     """Make a token worthless; every service process knows within five seconds."""
 
     async def work() -> tuple[Token, bool]:

@@ -7,13 +7,14 @@ import signal
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headgate import bootstrap
 from headgate.dispatch.registry import Registry
 from headgate.entrypoints import logs
+from headgate.entrypoints.cli.parameters import Argument, Command
 from headgate.entrypoints.cli.terminal import remark, run
 from headgate.entrypoints.worker import end_process, run_temporal_workers
 from headgate.errors import ConfigurationError
@@ -37,29 +38,34 @@ class Role(StrEnum):
     ALL = "all"
 
 
-def worker(
-    role: Annotated[Role, typer.Argument(help="Which work to do.")] = Role.ALL,
-    domains: Annotated[
-        list[str] | None, typer.Option("--domain", help="Item types of your own, as package.module:name.")
-    ] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on this port.")] = None,
-) -> None:
+@click.command("worker", cls=Command)
+@click.argument(
+    "role",
+    cls=Argument,
+    type=click.Choice([role.value for role in Role]),
+    default=Role.ALL.value,
+    metavar="[ROLE]",
+    about="Which work to do: dispatch, init, exec, sender or all.",
+)
+@click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
+def worker(role: str, domains: tuple[str, ...], metrics_port: int | None) -> None:
     """Work until told to stop (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
 
     With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
     """
-    settings = Settings.load()
+    settings, chosen = Settings.load(), Role(role)
     if domains:
         named = ",".join([*filter(None, [settings.dispatch.domains]), *domains])
         settings = settings.model_copy(update={"dispatch": settings.dispatch.model_copy(update={"domains": named})})
-    if settings.temporal_address is None and role in (Role.INIT, Role.EXEC):
+    if settings.temporal_address is None and chosen in (Role.INIT, Role.EXEC):
         raise ConfigurationError(
             "ROLE", f"{role} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
         )
     bootstrap.require_extras(settings, *([] if metrics_port is None else ["server"]))
     logs.configure_traced(settings, lambda: bootstrap.tracer(settings))
     logs.tell_unknown_variables()
-    run(_work(settings, role, None if metrics_port is None else _metrics(settings.host, metrics_port)))
+    run(_work(settings, chosen, None if metrics_port is None else _metrics(settings.host, metrics_port)))
     for each in SIGNALS:
         # All is done; being told once more must not make it look otherwise.
         signal.signal(each, signal.SIG_IGN)

@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from headgate import bootstrap
 from headgate.dispatch.queue import DispatchQueue
-from headgate.entrypoints.cli.terminal import AsJson, remark, run, say, say_json
+from headgate.entrypoints.cli.parameters import Command, as_json
+from headgate.entrypoints.cli.terminal import remark, run, say, say_json
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.settings import PaymentSettings, Settings
@@ -34,13 +35,18 @@ SHARE = 0.94
 BAD_LINES = 3
 
 
-def demo(
-    payments: Annotated[int, typer.Option(help="How many payments want the same instant.")] = 3000,
-    tps: Annotated[int, typer.Option(help="The downstream's hard limit in any sliding second.")] = 50,
-    fail: Annotated[float, typer.Option(help="The share of calls the downstream fails.")] = 0.01,
-    plot: Annotated[Path, typer.Option(help="Where the picture goes; needs matplotlib.")] = Path("headgate-demo.png"),
-    as_json: AsJson = False,
-) -> None:
+@click.command("demo", cls=Command)
+@click.option("--payments", default=3000, help="How many payments want the same instant.")
+@click.option("--tps", default=50, help="The downstream's hard limit in any sliding second.")
+@click.option("--fail", default=0.01, help="The share of calls the downstream fails.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    default="headgate-demo.png",
+    help="Where the picture goes; needs matplotlib.",
+)
+@as_json
+def demo(payments: int, tps: int, fail: float, plot: Path, as_json: bool) -> None:
     """Send a feed of payments that all want the same second through a downstream that takes so many and no more.
 
     Everything runs in this process, on a database that is thrown away. Ends after about payments / tps seconds, with a
@@ -59,7 +65,7 @@ def demo(
         for line in report.lines():
             say(line)
     _draw(report, plot)
-    raise typer.Exit(0 if report.kept else 1)
+    raise click.exceptions.Exit(0 if report.kept else 1)
 
 
 async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:

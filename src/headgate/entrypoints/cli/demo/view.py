@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from bisect import bisect_left
 from collections import Counter
 from typing import Protocol, Self
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.panel import Panel
-from rich.table import Table
-from rich.text import Text
-
 from headgate.apps.payments.downstream.simulator import Simulator
 from headgate.dispatch.model import QueueStats
 from headgate.dispatch.status import Status
 from headgate.entrypoints.cli.demo.report import Plan
+from headgate.entrypoints.cli.screen import Screen, coloured, panel
 from headgate.entrypoints.cli.terminal import remark
 
 WINDOW = 4
 SHOWN_WINDOWS = 12
 BAR = 40
+WIDTH = 76
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_SECONDS = 60
 
@@ -74,22 +71,24 @@ class LiveView:
     def __init__(self, plan: Plan, bank: Simulator) -> None:
         self._plan = plan
         self._bank = bank
-        self._live = Live(console=Console(stderr=True), refresh_per_second=8, transient=True)
+        self._screen = Screen()
         self._counted = 0
         self._executed: Counter[int] = Counter()
         self._seconds: Counter[int] = Counter()
         self._peak = 0
 
     def __enter__(self) -> Self:
-        self._live.start()
+        self._screen.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+    def __exit__(self, *error: object) -> None:
+        self._screen.__exit__(*error)
 
     def show(self, stats: QueueStats) -> None:
         self._count()
-        self._live.update(Group(self._windows(), self._queue(stats), self._downstream()))
+        width = min(WIDTH, shutil.get_terminal_size().columns)
+        panels = (self._windows(), self._queue(stats), self._downstream())
+        self._screen.show([line for title, lines in panels for line in panel(title, lines, width)])
 
     def _count(self) -> None:
         for call in self._bank.calls[self._counted :]:
@@ -99,32 +98,32 @@ class LiveView:
         self._counted = len(self._bank.calls)
         self._peak = max(self._peak, _last_second(self._bank))
 
-    def _windows(self) -> Panel:
+    def _windows(self) -> tuple[str, list[str]]:
         planned = Counter(int(at // WINDOW) for at in self._plan.scheduled.values())
-        table = Table.grid(padding=(0, 1))
+        lines = []
         unfinished = [each for each in sorted(planned) if self._executed[each] < planned[each]]
         first = max(0, (unfinished[0] if unfinished else max(planned, default=0)) - 2)
         most = max(planned.values(), default=1)
         for window in [each for each in sorted(planned) if each >= first][:SHOWN_WINDOWS]:
             done = round(BAR * self._executed[window] / most)
             booked = round(BAR * planned[window] / most) - done
-            bar = Text("█" * done, "green") + Text("░" * max(booked, 0), "blue")
-            table.add_row(f"+{window * WINDOW:>4} s", bar, f"{self._executed[window]}/{planned[window]}")
-        title = f"windows of {WINDOW} s after {self._plan.at:%H:%M:%S} (executed / booked)"
-        return Panel(table, title=title, title_align="left")
+            bar = coloured("█" * done, "green") + coloured("░" * max(booked, 0), "blue")
+            pad = " " * (BAR - done - max(booked, 0))
+            lines.append(f"+{window * WINDOW:>4} s {bar}{pad} {self._executed[window]}/{planned[window]}")
+        return f"windows of {WINDOW} s after {self._plan.at:%H:%M:%S} (executed / booked)", lines
 
-    def _queue(self, stats: QueueStats) -> Panel:
+    def _queue(self, stats: QueueStats) -> tuple[str, list[str]]:
         shown = "   ".join(f"{status.value} {count}" for status, count in stats.depth.items() if count)
-        return Panel(shown or "empty", title="queue", title_align="left")
+        return "queue", [shown or "empty"]
 
-    def _downstream(self) -> Panel:
+    def _downstream(self) -> tuple[str, list[str]]:
         now = time.monotonic_ns() // 1_000_000_000
         recent = [self._seconds[second] for second in range(now - SPARK_SECONDS, now)]
         top = max(self._plan.tps, *recent)
         sparks = "".join(SPARKS[min(len(SPARKS) - 1, count * len(SPARKS) // (top + 1))] for count in recent)
         told = f"{_last_second(self._bank):>4} calls in the last second, at most {self._peak} of {self._plan.tps}"
         done = f"{len(self._bank.executed)} of {self._plan.payments} payments executed"
-        return Panel(Group(Text(sparks, "cyan"), told, done), title="downstream", title_align="left")
+        return "downstream", [coloured(sparks, "cyan"), told, done]
 
 
 def _last_second(bank: Simulator) -> int:

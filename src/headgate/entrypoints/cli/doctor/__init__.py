@@ -7,19 +7,22 @@ import platform
 from collections.abc import Callable
 from importlib import metadata
 
-import typer
+import click
 
 from headgate import __version__, bootstrap
 from headgate.entrypoints.cli.doctor import database, servers
 from headgate.entrypoints.cli.doctor.finding import Finding
-from headgate.entrypoints.cli.terminal import AsJson, run, say, say_json
+from headgate.entrypoints.cli.parameters import Command, as_json
+from headgate.entrypoints.cli.terminal import run, say, say_json
 from headgate.errors import HeadgateError
 from headgate.settings import Settings, settings_file, told_unknown
 
 PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
 
 
-def doctor(as_json: AsJson = False) -> None:
+@click.command("doctor", cls=Command)
+@as_json
+def doctor(as_json: bool) -> None:
     """Check every configured dependency and say what to do; exit status 1 if anything is wrong."""
     settings = Settings.load()
     # Drivers write their errors as they like.
@@ -32,7 +35,7 @@ def doctor(as_json: AsJson = False) -> None:
             say(f"{verdict:<4}  {finding.name}: {finding.told}")
             if finding.advice:
                 say(f"      {finding.advice}")
-    raise typer.Exit(0 if all(finding.ok for finding in findings) else 1)
+    raise click.exceptions.Exit(0 if all(finding.ok for finding in findings) else 1)
 
 
 async def _examined(settings: Settings) -> list[Finding]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headgate import bootstrap
 from headgate.entrypoints.cli.doctor.finding import Finding, clock_finding, within
+from headgate.entrypoints.cli.reading import sqlite_file
 from headgate.errors import HeadgateError
 from headgate.settings import Settings, masked
 
@@ -29,13 +30,6 @@ async def examine(settings: Settings) -> list[Finding]:
     known = _listening(settings, 0)
     # Not asked, the database may still have tokens: then nothing is known to be wrong.
     return found if found[0].name == "listening" or not known.ok else [known, *found]
-
-
-def sqlite_file(url: str) -> Path | None:
-    """The file a SQLite URL names, if it names one."""
-    scheme, _, rest = url.partition("://")
-    path = rest.partition("?")[0].removeprefix("/")
-    return Path(path) if scheme.startswith("sqlite") and path and not path.startswith(":") else None
 
 
 async def _asked(settings: Settings, url: str, file: Path | None) -> list[Finding]:

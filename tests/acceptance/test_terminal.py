@@ -1,0 +1,142 @@
+"""The command line as people see it: on a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import shlex
+import struct
+import subprocess
+import termios
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.acceptance.service import command, environment, run
+
+AT = "2027-09-01T00:00:00Z"
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def on_terminal(
+    directory: Path, *arguments: str, stdout: IO[bytes] | None = None, columns: int = 80, **variables: str
+) -> str:
+    """What a command writes to its terminal; its standard output goes elsewhere if a file is given."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    variables = {"COLUMNS": "", "LINES": "", "TERM": "xterm"} | variables
+    process = subprocess.Popen(
+        command(*arguments), cwd=directory, env=environment(**variables), stdout=stdout or theirs, stderr=theirs
+    )
+    os.close(theirs)
+    written = b""
+    try:
+        while piece := os.read(ours, 65536):
+            written += piece
+    except OSError:
+        pass  # how Linux says that the other end is closed
+    finally:
+        os.close(ours)
+    assert process.wait(60) == 0, written.decode()
+    return written.decode().replace("\r\n", "\n")
+
+
+def test_a_file_of_events_shows_percent_and_time_left(tmp_path: Path) -> None:
+    events = [json.dumps({"eventId": f"event-{number:03}", "requestedTime": AT}) for number in range(1000)]
+    (tmp_path / "events.jsonl").write_text("\n".join(events) + "\n")
+    with (tmp_path / "slots.jsonl").open("wb") as booked:
+        shown = on_terminal(
+            tmp_path,
+            "slots", "assign", "--file", "events.jsonl", "--json",
+            stdout=booked,
+            HEADGATE_SLOTS_BULK_BATCH="250",
+        )  # fmt: skip
+    drawn = re.findall(r"slots [━╌]{30} +(\d+) %  ([\d,]+)  [\d,]+/s  (\d+:\d\d) left", shown)
+    assert [(percent, lines) for percent, lines, _ in drawn] == [
+        ("25", "250"),
+        ("50", "500"),
+        ("75", "750"),
+        ("100", "1,000"),
+    ]
+    assert shown.endswith("\r\x1b[K1000 booked, 0 had their slot already, 0 failed\n")
+    assert max(len(re.sub(r"\x1b\[\w*", "", part)) for part in re.split("[\r\n]", shown)) < 80
+    assert len((tmp_path / "slots.jsonl").read_text().splitlines()) == 1000
+
+
+def test_tables_fit_eighty_columns_and_keep_their_times(tmp_path: Path) -> None:
+    for arguments in (
+        ("config", "set", "bulk-payments", "--max", "100000", "--window", "PT4S", "--max-delay", "PT12H"),
+        ("tokens", "create", "the-night-shift-of-the-operations-team", "--scope", "read", "--scope", "admin"),
+        ("tokens", "revoke", "the-night-shift-of-the-operations-team"),
+    ):
+        assert run(tmp_path, *arguments).returncode == 0
+    for arguments, times in (
+        (("config", "history", "bulk-payments"), 1),
+        (("tokens", "list"), 2),
+        (("forecast", "--config", "bulk-payments", "--at", AT), 1),
+    ):
+        lines = on_terminal(tmp_path, *arguments).splitlines()
+        table = lines[next(index for index, line in enumerate(lines) if "──" in line) :]
+        assert max(map(len, table)) <= 80, "\n".join(table)
+        assert len(TIME.findall("\n".join(table))) == times, "\n".join(table)
+
+
+def test_the_demo_draws_itself_and_leaves_its_report(tmp_path: Path) -> None:
+    shown = on_terminal(tmp_path, "demo", "--payments", "30", "--tps", "40", "--fail", "0", "--plot", "demo.png")
+    drawn, _, report = shown.rpartition("\x1b[J")
+    assert "╭─ \x1b[1mwindows of 4 s after " in drawn
+    assert "╭─ \x1b[1mdownstream\x1b[0m ─" in drawn
+    bare = re.sub(r"\x1b\[[\d;?]*\w", "", drawn)
+    assert "30 of 30 payments executed" in bare
+    assert {len(line) for line in bare.splitlines() if line[:1] in "╭│╰" and line} == {76}
+    assert report.startswith("\x1b[?25h"), "the cursor is back"
+    assert "✔ executed exactly once: 30" in report
+    assert "╭" not in report
+
+
+def complete(typed: str, directory: Path) -> list[str]:
+    """What bash offers after these words and a TAB."""
+    words = typed.split(" ")
+    program = directory / "headgate"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(command())} "$@"\n')
+    program.chmod(0o755)
+    shell = f"""
+eval "$(headgate completion bash)"
+COMP_WORDS=({" ".join(f'"{word}"' for word in words)}) COMP_CWORD={len(words) - 1}
+_headgate_completion headgate
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    variables = environment(PATH=f"{directory}:{os.environ['PATH']}")
+    ended = subprocess.run(
+        ["bash", "-c", shell], cwd=directory, env=variables, capture_output=True, text=True, timeout=60, check=True
+    )
+    return ended.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("headgate fo", ["forecast"]),
+        ("headgate slots ", ["assign", "show", "cancel"]),
+        ("headgate slots assign --f", ["--file"]),
+        ("headgate worker s", ["sender"]),
+        ("headgate migrate sql --dialect p", ["postgresql"]),
+    ],
+)
+def test_bash_completes_commands_options_and_choices(typed: str, offered: list[str], tmp_path: Path) -> None:
+    assert complete(typed, tmp_path) == offered
+
+
+@pytest.mark.parametrize(
+    ("shell", "word"), [("bash", "complete -o nosort"), ("zsh", "compdef"), ("fish", "complete --no-files")]
+)
+def test_every_shell_gets_its_script(shell: str, word: str, tmp_path: Path) -> None:
+    ended = run(tmp_path, "completion", shell)
+    assert ended.returncode == 0
+    assert word in ended.stdout
+    assert "_HEADGATE_COMPLETE" in ended.stdout
+    assert ended.stderr == ""
