@@ -17,9 +17,22 @@ def main() -> None:
     if sys.argv[1:2] and sys.argv[1] in UNTIL_STOPPED:
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, _end)
+    else:
+        _tell_unknown_variables()
     from headgate.entrypoints import cli
 
     cli.main()
+
+
+def _tell_unknown_variables() -> None:
+    """Before a command's own words; those that keep a log tell it there. Who asks for help is spared loading the
+    settings."""
+    if not any(name.startswith("HEADGATE_") for name in os.environ) or {"--help", "--version"} & {*sys.argv}:
+        return
+    from headgate.settings import told_unknown
+
+    for line in told_unknown():
+        sys.stderr.write(f"headgate: {line}\n")
 
 
 def _end(_signum: int, _frame: object) -> NoReturn:

@@ -3,6 +3,7 @@
     HeadgateError
     ├── InvalidInput                 a value is wrong: names the field and the fix; nothing was changed
     │   ├── ConfigurationError       a plan, policy, setting or calendar that can't work
+    │   │   └── MissingExtra         what it needs is not installed; names the extra that brings it
     │   └── CostExceedsCapacity      a cost no amount of waiting can ever admit
     ├── NotFound                     no such config, plan, slot, item or user
     ├── SlotsExhausted               nothing free before the horizon; carries the earliest free time
@@ -43,6 +44,20 @@ class InvalidInput(HeadgateError, ValueError):
 
 class ConfigurationError(InvalidInput):
     """A plan, policy, setting or calendar that can't work as written."""
+
+
+class MissingExtra(ConfigurationError, ImportError):
+    """What it needs is not installed. `extra` names what to install, with commas if it is more than one."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(what, f"needs: pip install 'headgate[{extra}]'")
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.problem}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.field, self.extra)
 
 
 class CostExceedsCapacity(InvalidInput):

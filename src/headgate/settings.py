@@ -7,12 +7,14 @@ whatever `HEADGATE_SETTINGS_FILE` names.
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
+import json
 import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 
 from pydantic import (
@@ -25,7 +27,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from headgate.admission.addresses import networks
 from headgate.errors import ConfigurationError
@@ -199,17 +200,8 @@ class SmsSettings(_Section):
     """How often the sender tries a message before it is dead-lettered."""
 
 
-class Settings(BaseSettings):
+class Settings(_Section):
     """The whole tree. Read it with `Settings.load`, which explains what is wrong."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX,
-        env_nested_delimiter="_",
-        env_nested_max_split=1,
-        env_ignore_empty=True,
-        frozen=True,
-        extra="forbid",
-    )
 
     # URLs may hold passwords, so they stay out of every repr.
     database_url: str = Field("sqlite:///headgate.db", repr=False)
@@ -281,16 +273,10 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise _explained(error) from None
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=_file_values())
+    if not TYPE_CHECKING:  # for type checkers it takes the fields, each with its type
+
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**_joined(_joined(_file_values(), _environment_values()), given))
 
     @property
     def has_tokens(self) -> bool:
@@ -394,19 +380,26 @@ def _collector_secrets() -> set[str]:
 
 
 def unknown_variables() -> list[str]:
-    """Variables that look like settings and are none: likely typing mistakes."""
-    known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields}
-    sections = tuple(
-        f"{PREFIX}{name}_".upper()
-        for name, field in Settings.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, _Section)
-    )
-    others = {FILE_VARIABLE, f"{PREFIX}REQUIRE"}
+    """Variables that look like settings and are none: likely typing mistakes. (In a section they are refused.)"""
+    known = {_variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, f"{PREFIX}REQUIRE"}
+    ours = (*(_variable(name, "") for name in _sections()), f"{PREFIX}TEST_")
     return sorted(
-        name
-        for name in os.environ
-        if name.startswith(PREFIX) and name not in known | others and not name.startswith((*sections, f"{PREFIX}TEST_"))
+        name for name in os.environ if name.startswith(PREFIX) and name not in known and not name.startswith(ours)
     )
+
+
+def told_unknown() -> list[str]:
+    """A line about each of the unknown variables, with what was likely meant."""
+    return [f"{name} is not a setting headgate knows{meant_instead(name)}" for name in unknown_variables()]
+
+
+def meant_instead(variable: str) -> str:
+    """A question about the variable that was likely meant; empty if none comes near."""
+    sections = _sections()
+    known = [_variable(name) for name in Settings.model_fields if name not in sections] + [FILE_VARIABLE]
+    known += [_variable(name, inner) for name, section in sections.items() for inner in section.model_fields]
+    nearest = difflib.get_close_matches(variable, known, 1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
 def settings_file() -> Path | None:
@@ -420,8 +413,52 @@ def settings_file() -> Path | None:
 
 def spelled(*path: str) -> str:
     """A setting's name as the user gave it: the variable, if there is one, else as the settings file has it."""
-    variable = PREFIX + "_".join(path).upper()
+    variable = _variable(*path)
     return variable if variable in os.environ else ".".join(path)
+
+
+def _variable(*path: str) -> str:
+    return PREFIX + "_".join(path).upper()
+
+
+def _sections() -> dict[str, type[_Section]]:
+    found = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, _Section)}
+
+
+def _environment_values() -> dict[str, Any]:
+    """What the environment says, as the settings file would. Names count in any case; empty is unset."""
+    told = {name.lower(): value for name, value in os.environ.items() if value}
+    found: dict[str, Any] = {}
+    sections = _sections()
+    for name in Settings.model_fields:
+        variable = _variable(name).lower()
+        if variable in told:
+            found[name] = _object(name, told[variable]) if name in sections else told[variable]
+        if name in sections:
+            start = f"{variable}_"
+            inner = {key.removeprefix(start): value for key, value in told.items() if key.startswith(start)}
+            found = _joined(found, {name: inner} if inner else {})
+    return found
+
+
+def _object(section: str, text: str) -> Any:
+    """A whole section in one variable."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ConfigurationError(
+            _variable(section), f"is not valid JSON; write an object, or set {_variable(section, '…')}"
+        ) from None
+
+
+def _joined(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Both; where they differ, `above`."""
+    both = below | above
+    for name in below.keys() & above.keys():
+        if isinstance(below[name], dict) and isinstance(above[name], dict):
+            both[name] = _joined(below[name], above[name])
+    return both
 
 
 def _file_values() -> dict[str, Any]:
@@ -441,7 +478,8 @@ def _explained(error: ValidationError) -> ConfigurationError:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     name = spelled(*(str(part) for part in first["loc"]))
     if first["type"] == "extra_forbidden":
-        where = "" if name in os.environ else f" in {settings_file() or 'the given settings'}"
-        return ConfigurationError(name, f"is not a setting headgate knows{where}")
+        if name in os.environ:
+            return ConfigurationError(name, f"is not a setting headgate knows{meant_instead(name)}")
+        return ConfigurationError(name, f"is not a setting headgate knows in {settings_file() or 'the given settings'}")
     message = first["msg"].removeprefix("Value error, ")
     return ConfigurationError(name, message[:1].lower() + message[1:])

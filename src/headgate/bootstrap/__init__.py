@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headgate.bootstrap.limits import Admission, admission, async_plan_registry, plan_registry
     from headgate.bootstrap.payment_app import Payments, payment_domain, payments, prune_payments, rule_book
     from headgate.bootstrap.queues import dispatch_observer, dispatch_queue, queue_store
+    from headgate.bootstrap.requirements import require_extras
     from headgate.bootstrap.scheduling import slot_scheduler, slot_store
     from headgate.bootstrap.sms_gateway import Notifications, notifications, prune_notifications, run_sender
     from headgate.bootstrap.temporal import temporal_crew, temporal_engine
@@ -33,6 +34,7 @@ MODULES = {
     "limits": ("Admission", "admission", "async_plan_registry", "plan_registry"),
     "payment_app": ("Payments", "payment_domain", "payments", "prune_payments", "rule_book"),
     "queues": ("dispatch_observer", "dispatch_queue", "queue_store"),
+    "requirements": ("require_extras",),
     "scheduling": ("slot_scheduler", "slot_store"),
     "sms_gateway": ("Notifications", "notifications", "prune_notifications", "run_sender"),
     "temporal": ("temporal_crew", "temporal_engine"),

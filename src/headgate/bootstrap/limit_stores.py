@@ -6,9 +6,6 @@ in memory need not load a database library, whose objects would slow down every 
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
-
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.admission.outage import DEFAULT_DEADLINE
 from headgate.admission.ports import AsyncLimitStore, LimitStore
@@ -25,8 +22,9 @@ def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
     if scheme == "memory":
         return MemoryLimitStore()
     if scheme in REDIS_SCHEMES:
-        redis_store: LimitStore = _redis().RedisLimitStore(url, deadline=deadline)
-        return redis_store
+        from headgate.adapters.redis.limits import RedisLimitStore
+
+        return RedisLimitStore(url, deadline=deadline)
     if scheme.partition("+")[0] in SQL_SCHEMES:
         from headgate.adapters.sql.limits import SqlLimitStore
 
@@ -41,20 +39,14 @@ def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitS
     if scheme == "memory":
         return AsyncMemoryLimitStore()
     if scheme in REDIS_SCHEMES:
-        redis_store: AsyncLimitStore = _redis().AsyncRedisLimitStore(url, deadline=deadline)
-        return redis_store
+        from headgate.adapters.redis.limits import AsyncRedisLimitStore
+
+        return AsyncRedisLimitStore(url, deadline=deadline)
     if scheme.partition("+")[0] in SQL_SCHEMES:
         from headgate.adapters.sql.limits import AsyncSqlLimitStore
 
         return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
     raise _unknown(scheme)
-
-
-def _redis() -> ModuleType:
-    try:
-        return import_module("headgate.adapters.redis.limits")
-    except ModuleNotFoundError as error:
-        raise ConfigurationError("store", f"Redis needs {error.name}: pip install 'headgate[redis]'") from error
 
 
 def _unknown(scheme: str) -> ConfigurationError:

@@ -19,6 +19,7 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.errors import ConfigurationError
+from headgate.extras import require
 from headgate.iso8601 import EPOCH
 from headgate.settings import Settings, spelled
 from headgate.slots.scheduler import SlotScheduler
@@ -69,7 +70,7 @@ async def payments(
     """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
     wherever they are. With `tend`, this process takes payments from the Kafka topic, if there is Kafka, and gives
     back slots whose payment never came."""
-    # Imported here: the bank's client and the check of accounts are extras.
+    require("the payments application", "payments")
     from headgate.apps.payments.intake import PaymentIntake, Release, leave_to_dispatcher
     from headgate.apps.payments.notices import GatewayNotices, LoggedNotices
     from headgate.apps.payments.release import DirectRelease
@@ -120,7 +121,6 @@ async def prune_payments(settings: Settings, queue: DispatchQueue, before: datet
     """Forgets payments that are over since before a time; none that a rule against duplicates may still have to find.
     Prune the queue first: what stands there is kept."""
     if settings.payments.rules is not None:
-        # Imported here: the check of accounts is an extra.
         from headgate.apps.payments.rules import load_rules
 
         rules = load_rules(settings.payments.rules)
@@ -155,7 +155,6 @@ async def _tending(settings: Settings, application: Payments) -> AsyncIterator[N
 
 def rule_book(settings: Settings) -> RuleBook:
     """The bank's rules, as the settings name them; `ConfigurationError` says which setting to look at."""
-    # Imported here: the check of accounts is an extra.
     from headgate.apps.payments.rules import RuleBook, load_rules
 
     if settings.payments.rules is None:
@@ -211,8 +210,6 @@ def _downstream(
 
 
 def _redis_permits(url: str, count: int) -> Permits:
-    try:
-        from headgate.adapters.redis.permits import RedisPermits
-    except ModuleNotFoundError as error:
-        raise ConfigurationError("redis_url", f"Redis needs {error.name}: pip install 'headgate[redis]'") from error
+    from headgate.adapters.redis.permits import RedisPermits
+
     return RedisPermits(url, count, timeout=2.0)

@@ -17,6 +17,7 @@ from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader
 from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic
 from headgate.apps.notifications.intake import Intake
 from headgate.apps.notifications.ports import MessageLog, NotificationObserver, Sender
+from headgate.extras import require
 from headgate.iso8601 import to_ms
 from headgate.settings import Settings
 
@@ -127,7 +128,7 @@ async def _sending(
     """Inside, messages are sent and attempts are counted. Leaving ends what is being sent, and no more."""
     sender: Sender = ConsoleSender()
     if settings.sms.webhook_url is not None:
-        # Imported here: the HTTP client is an extra.
+        require("a webhook", "httpx")
         from headgate.adapters.senders.webhook import WebhookSender
 
         sender = WebhookSender(settings.sms.webhook_url, tracer=tracer(settings))

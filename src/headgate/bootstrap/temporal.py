@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from headgate.bootstrap.traces import tracer
@@ -93,6 +92,4 @@ def temporal_security(settings: Settings) -> Security:
 def temporal_address(settings: Settings) -> str:
     if settings.temporal_address is None:
         raise ConfigurationError("temporal_address", "is not set; set HEADGATE_TEMPORAL_ADDRESS to host:port")
-    if find_spec("temporalio") is None:
-        raise ConfigurationError("temporal_address", "Temporal needs temporalio: pip install 'headgate[temporal]'")
     return settings.temporal_address

@@ -26,12 +26,10 @@ def tracer(settings: Settings) -> Tracer | None:
         return None
     known = _tracers.get(settings.traces)
     if known is None:
-        try:
-            from headgate.adapters.opentelemetry.tracer import console_tracer, otlp_tracer
+        from headgate.adapters.opentelemetry.tracer import console_tracer, otlp_tracer
 
+        try:
             known = otlp_tracer() if settings.traces == "otlp" else console_tracer()
-        except ModuleNotFoundError as error:
-            raise ConfigurationError("traces", f"needs {error.name}: pip install 'headgate[traces]'") from error
         except ValueError as error:
             raise ConfigurationError(
                 "traces", f"an OTEL_… variable does not fit: {settings.redacted(str(error))}"

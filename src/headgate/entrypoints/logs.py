@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from headgate.errors import ConfigurationError
-from headgate.settings import Settings
+from headgate.extras import require
+from headgate.settings import Settings, told_unknown
 from headgate.tracing import Tracer
 
 REQUEST_ID: ContextVar[str] = ContextVar("headgate_request_id", default="")
@@ -40,6 +40,12 @@ def configure_traced(settings: Settings, opened: Callable[[], Tracer | None]) ->
         configure(settings, tracer)
 
 
+def tell_unknown_variables() -> None:
+    """Warns of variables that look like settings and are none."""
+    for line in told_unknown():
+        logging.getLogger("headgate").warning(line)
+
+
 def configure(settings: Settings, tracer: Tracer | None = None) -> None:
     """Sends headgate's and every library's log lines to standard error in the wanted form."""
     # Libraries are heard when something is wrong only: httpx tells every URL it calls, and a provider's is a secret.
@@ -48,11 +54,10 @@ def configure(settings: Settings, tracer: Tracer | None = None) -> None:
     others = max(level, logging.WARNING)
     try:
         import structlog
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         # A worker without the server's extra.
         if settings.log_format == "json":
-            problem = f"json needs {error.name}: pip install 'headgate[server]'"
-            raise ConfigurationError("log_format", problem) from error
+            require("log_format json", "server")
         logging.basicConfig(level=others, handlers=[_plain_handler(settings)], force=True)
         return
     shared: list[Any] = [

@@ -20,12 +20,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import cache, wraps
 from typing import Any, TypeVar
 
-from asgiref.sync import iscoroutinefunction
-from django.conf import settings
-from django.http import HttpRequest, HttpResponse
-from django.utils.decorators import sync_and_async_middleware
-from django.utils.module_loading import import_string
-
 from headgate.admission.keys import (
     Found,
     Key,
@@ -37,8 +31,16 @@ from headgate.admission.keys import (
     path,
     principal,
 )
+from headgate.extras import needed
 from headgate.integrations.gate import Cost, Fields, Gate, Limit, PathRule, Refusal
 from headgate.integrations.stack import recall, remember
+
+with needed("headgate.integrations.django", "django"):
+    from asgiref.sync import iscoroutinefunction
+    from django.conf import settings
+    from django.http import HttpRequest, HttpResponse
+    from django.utils.decorators import sync_and_async_middleware
+    from django.utils.module_loading import import_string
 
 __all__ = [
     "PathRule",

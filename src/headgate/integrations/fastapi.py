@@ -22,13 +22,6 @@ from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
-from fastapi import FastAPI, HTTPException, routing
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import HTTPConnection
-from starlette.responses import Response
-from starlette.websockets import WebSocket
-
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.keys import (
     Found,
@@ -43,6 +36,7 @@ from headgate.admission.keys import (
 )
 from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.extras import needed
 from headgate.integrations.asgi import (
     STARTS,
     TRY_LATER,
@@ -59,6 +53,14 @@ from headgate.integrations.asgi import (
 from headgate.integrations.functions import function_of, name_of
 from headgate.integrations.gate import Cost, Limit, Refusal, denial
 from headgate.integrations.stack import recall, remember
+
+with needed("headgate.integrations.fastapi", "fastapi"):
+    from fastapi import FastAPI, HTTPException, routing
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import HTTPConnection
+    from starlette.responses import Response
+    from starlette.websockets import WebSocket
 
 __all__ = [
     "client_address",

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
-from flask import Flask, Request, Response, current_app, request
-
 from headgate.admission.keys import (
     Found,
     Key,
@@ -31,8 +29,12 @@ from headgate.admission.keys import (
 )
 from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.extras import needed
 from headgate.integrations.gate import Cost, Gate, Limit, PathRule, Refusal, denial
 from headgate.integrations.stack import recall, remember
+
+with needed("headgate.integrations.flask", "flask"):
+    from flask import Flask, Request, Response, current_app, request
 
 __all__ = [
     "PathRule",

@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-import httpx
-
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.limiter import Limiter
+from headgate.extras import needed
 from headgate.integrations.outbound import Courtesy
+
+with needed("headgate.integrations.httpx", "httpx"):
+    import httpx
 
 __all__ = ["AsyncLimitedTransport", "LimitedTransport"]
 

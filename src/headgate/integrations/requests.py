@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from requests import PreparedRequest, Response
-from requests.adapters import HTTPAdapter
-
 from headgate.admission.limiter import Limiter
+from headgate.extras import needed
 from headgate.integrations.outbound import Courtesy
+
+with needed("headgate.integrations.requests", "requests"):
+    from requests import PreparedRequest, Response
+    from requests.adapters import HTTPAdapter
 
 __all__ = ["LimitedAdapter"]
 

@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from headgate.errors import ConfigurationError, InvalidInput
+from headgate.extras import require
 from headgate.iso8601 import LATEST, format_instant, from_ms, parse_instant, to_ms
 
 DAY_MS = 86_400_000
@@ -211,7 +212,8 @@ def _offset_ms(zone: str, at_ms: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _holidays_of(code: str, year: int) -> frozenset[date]:
-    # Imported when a calendar first needs it: the package is large.
+    # Imported when a calendar first needs it: the package is an extra, and large.
+    require("a calendar with holidays", "calendars")
     import holidays
     from holidays.registry import COUNTRIES, FINANCIAL
 

@@ -7,7 +7,7 @@ import pytest
 from headgate.adapters.redis.url import RedisUrl
 from headgate.adapters.sql.engine import Database
 from headgate.errors import ConfigurationError
-from headgate.settings import Settings, is_loopback, masked, unknown_variables
+from headgate.settings import PaymentSettings, Settings, is_loopback, masked, told_unknown, unknown_variables
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +170,47 @@ def test_misspelt_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADGATE_REQUIRE", "all")
     monkeypatch.setenv("HEADGATE_SLOTS_BATCH", "1")
     assert unknown_variables() == ["HEADGATE_DATABSE_URL"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("HEADGATE_DATABSE_URL", "HEADGATE_DATABASE_URL"),
+        ("HEADGATE_PROT", "HEADGATE_PORT"),
+        ("HEADGATE_REDIS", "HEADGATE_REDIS_URL"),
+        ("HEADGATE_SLOT_BATCH", "HEADGATE_SLOTS_BATCH"),
+    ],
+)
+def test_a_misspelt_variable_is_told_with_the_nearest_right_one(
+    monkeypatch: pytest.MonkeyPatch, typed: str, meant: str
+) -> None:
+    monkeypatch.setenv(typed, "s3cret")
+    assert told_unknown() == [f"{typed} is not a setting headgate knows; did you mean {meant}?"]
+
+
+def test_a_misspelt_variable_of_a_section_is_refused_with_the_nearest_right_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADGATE_SLOTS_BTCH", "1")
+    with pytest.raises(ConfigurationError, match=r"^HEADGATE_SLOTS_BTCH: .*did you mean HEADGATE_SLOTS_BATCH\?$"):
+        Settings.load()
+
+
+def test_variables_count_in_any_case_and_a_section_may_come_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("headgate_port", "9")
+    monkeypatch.setenv("HEADGATE_SLOTS", '{"batch": 5, "bulk_batch": 6}')
+    monkeypatch.setenv("HEADGATE_SLOTS_BULK_BATCH", "7")
+    settings = Settings.load()
+    assert (settings.port, settings.slots.batch, settings.slots.bulk_batch) == (9, 5, 7)
+    monkeypatch.setenv("HEADGATE_SLOTS", "batch=5")
+    with pytest.raises(ConfigurationError, match=r"^HEADGATE_SLOTS: is not valid JSON"):
+        Settings.load()
+
+
+def test_a_given_section_replaces_what_others_say_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_PAYMENTS_MODE", "direct")
+    assert Settings.load(payments=PaymentSettings(tps=7)).payments == PaymentSettings(tps=7)
+    assert Settings.load(payments={"tps": 7}).payments == PaymentSettings(tps=7, mode="direct")
 
 
 def test_levels_and_formats_are_taken_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:

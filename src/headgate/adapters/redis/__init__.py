@@ -9,3 +9,7 @@ blocking.py   a client for threads         streaming.py  a client for event loop
 crowds.py     callers who ask the very same in one turn: one run of the script
 limits.py     the two stores
 """
+
+from headgate.extras import require
+
+require("Redis", "redis")

@@ -13,15 +13,18 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util import greenlet_spawn
 
 from headgate.adapters.sql.faults import translated
 from headgate.errors import ConfigurationError, StoreUnavailable
+from headgate.extras import DATABASES, require
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
@@ -58,6 +61,8 @@ def database_url(text: str) -> URL:
         raise ConfigurationError(
             "database_url", f"{family!r} is not a database headgate knows; use sqlite, postgresql or oracle"
         )
+    if family in DATABASES:
+        require(f"a database at {family}://", DATABASES[family])
     return url.set(drivername=_DRIVERS[family])
 
 
@@ -77,6 +82,9 @@ class Database:
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         self._cut_at = float("-inf")
         if self.dialect == "postgresql":
+            # Imported here: it needs greenlet, which SQLite's users do not have.
+            from sqlalchemy.ext.asyncio import create_async_engine
+
             self.async_engine = create_async_engine(
                 self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None, connect_args=_CONNECT_ARGS
             )

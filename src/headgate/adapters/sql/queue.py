@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from headgate.adapters.sql import queue_ledger, queue_portable, queue_postgres
+from headgate.adapters.sql import queue_ledger, queue_portable
 from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.faults import translated
-from headgate.adapters.sql.queue_hints import Hints
-from headgate.adapters.sql.queue_postgres import START, Position
+from headgate.adapters.sql.queue_hints import Hints, ring
+from headgate.adapters.sql.queue_rows import START, Position
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import (
     AuditEntry,
@@ -99,6 +99,9 @@ class SqlQueueStore:
             if within is not None:
                 return await _joined(self._database.dialect, within, queue_portable.enqueue, requests, now)
             return await self._retried(queue_portable.enqueue, requests, now)
+        # Imported here, as below: the driver is an extra that SQLite's users do not have.
+        from headgate.adapters.sql import queue_postgres
+
         if within is not None:
             return await _joined(self._database.dialect, within, queue_postgres.enqueue, requests, now, hints)
         return await self._database.once(queue_postgres.enqueue, requests, now, hints)
@@ -106,6 +109,8 @@ class SqlQueueStore:
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
         if not self._postgres:
             return await self._database.write(queue_portable.claim, item_type, limit, look_ahead, now)
+        from headgate.adapters.sql import queue_postgres
+
         last = self._sweeps.get(item_type, NEVER)
         pause = SWEEP_PAUSE * last.seconds
         since = time.monotonic() - last.at
@@ -137,6 +142,8 @@ class SqlQueueStore:
             return []
         if not self._postgres:
             return await self._database.write(queue_portable.settle, changes, summary, now)
+        from headgate.adapters.sql import queue_postgres
+
         return await self._database.once(queue_postgres.settle, changes, summary, now)
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
@@ -144,6 +151,8 @@ class SqlQueueStore:
             return []
         if not self._postgres:
             return await self._database.write(queue_portable.touch, claims, now)
+        from headgate.adapters.sql import queue_postgres
+
         return await self._database.once(queue_postgres.touch, claims, now)
 
     async def wait(self, item_type: str, timeout: float) -> None:
@@ -224,18 +233,22 @@ class SqlQueueStore:
     async def _tell(self, item_type: str) -> None:
         self._hints.ring([item_type])
         if self._postgres:
-            await self._database.once(queue_postgres.ring, item_type)
+            await self._database.once(ring, item_type)
 
 
 async def _joined(
     dialect: str, connection: Any, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
 ) -> R:
     """Runs `work` in the caller's transaction."""
-    if not isinstance(connection, AsyncConnection | sa.Connection):
+    # Whoever has an AsyncConnection has loaded this; loading it for others would ask them for greenlet.
+    asynchronous = sys.modules.get("sqlalchemy.ext.asyncio")
+    is_async = asynchronous is not None and isinstance(connection, asynchronous.AsyncConnection)
+    if not is_async and not isinstance(connection, sa.Connection):
         raise InvalidInput("connection", "must be a SQLAlchemy Connection or AsyncConnection")
     if connection.dialect.name != dialect:
         raise InvalidInput("connection", f"leads to {connection.dialect.name}; the queue is in {dialect}")
     with translated():
-        if isinstance(connection, AsyncConnection):
-            return await connection.run_sync(work, *args, **kwargs)
+        if is_async:
+            joined: R = await connection.run_sync(work, *args, **kwargs)
+            return joined
         return work(connection, *args, **kwargs)

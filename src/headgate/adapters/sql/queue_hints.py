@@ -12,12 +12,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 
+import sqlalchemy as sa
+
 from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.queue_postgres import CHANNEL, ring
 from headgate.errors import StoreError
 
 log = logging.getLogger(__name__)
 
+CHANNEL = "headgate_dispatch"
 QUIET_SECONDS = 0.02
 """A type's listeners are told no more often than this: every NOTIFY serialises its commit with all others."""
 LONGEST_PAUSE = 30.0
@@ -93,3 +95,8 @@ class Hints:
                 log.info("listening for hints again in %.0f s: %s", pause, str(error).partition("\n")[0])
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def ring(connection: sa.Connection, item_type: str) -> None:
+    """Hints to every listener that items may be ready."""
+    connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, item_type))

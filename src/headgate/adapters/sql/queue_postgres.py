@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from psycopg import pq
@@ -29,12 +29,11 @@ from headgate.adapters.sql.flight import (
     quoted,
     texts,
 )
-from headgate.adapters.sql.queue_rows import checked
+from headgate.adapters.sql.queue_rows import START, Position, checked
 from headgate.dispatch.decisions import batch_name
 from headgate.dispatch.model import Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
 from headgate.errors import HeadgateError
 
-CHANNEL = "headgate_dispatch"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -132,16 +131,6 @@ CLAIM = Statement(
     FROM claimed ORDER BY claimed.due_at, item_id
     """,
 )
-
-
-class Position(NamedTuple):
-    """A place in the order of due items."""
-
-    due_us: int
-    item_id: str
-
-
-START = Position(0, "")
 
 
 def claim(
@@ -317,8 +306,3 @@ def _text(value: bytes | None) -> str:
 
 def _instant(now: datetime | None) -> str | None:
     return None if now is None else now.isoformat()
-
-
-def ring(connection: sa.Connection, item_type: str) -> None:
-    """Hints to every listener that items may be ready."""
-    connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, item_type))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -19,6 +19,16 @@ T = TypeVar("T")
 
 CHUNK = 500
 """Names an IN list may hold: Oracle takes at most 1000."""
+
+
+class Position(NamedTuple):
+    """A place in the order of due items."""
+
+    due_us: int
+    item_id: str
+
+
+START = Position(0, "")
 
 
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:

@@ -11,12 +11,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from schwifty import IBAN
-from schwifty.exceptions import SchwiftyException
-
 from headgate.apps.payments.currencies import MINOR_UNITS
 from headgate.apps.payments.domain import Party, Payment
 from headgate.errors import InvalidInput
+from headgate.extras import needed
 from headgate.iso8601 import from_ms, parse_instant, to_ms
 from headgate.slots.model import checked_id, checked_name
 
@@ -129,6 +127,11 @@ def checked_time(value: object) -> datetime:
 # wrong is remembered as text, not as an exception, which would keep its traceback alive.
 @lru_cache(maxsize=20_000)
 def _iban(value: str) -> tuple[str, str | None]:
+    # Imported here: it is an extra, and large.
+    with needed("checking an IBAN", "payments"):
+        from schwifty import IBAN
+        from schwifty.exceptions import SchwiftyException
+
     try:
         return IBAN(value).compact, None
     except SchwiftyException as error:

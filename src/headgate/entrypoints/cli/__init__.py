@@ -9,8 +9,8 @@ from typing import NoReturn
 import click
 
 from headgate import __version__
-from headgate.entrypoints.cli.commands import Commands
-from headgate.errors import HeadgateError, InvalidInput
+from headgate.entrypoints.cli.commands import ABOUT, Commands
+from headgate.errors import HeadgateError, InvalidInput, MissingExtra
 
 
 @click.group("headgate", cls=Commands, no_args_is_help=True, context_settings={"show_default": True})
@@ -31,6 +31,10 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as error:
         # Some of click's messages list choices on lines of their own.
         _fail(" ".join(error.format_message().split()), error.exit_code)
+    except MissingExtra as error:
+        called = next((word for word in arguments or sys.argv[1:] if word in ABOUT), "")
+        click.echo(f"headgate {called} {error.problem}", err=True)
+        sys.exit(2)
     except InvalidInput as error:
         _fail(str(error), 2)
     except HeadgateError as error:

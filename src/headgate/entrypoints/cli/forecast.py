@@ -12,7 +12,8 @@ from headgate.entrypoints.cli.reading import reading
 from headgate.entrypoints.cli.terminal import remark, run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.wire import forecast_json
-from headgate.errors import ConfigurationError, InvalidInput
+from headgate.errors import InvalidInput
+from headgate.extras import require
 from headgate.iso8601 import format_instant
 from headgate.settings import Settings
 from headgate.slots import Forecast
@@ -32,6 +33,8 @@ SHOWN = 20
 @as_json
 def forecast(config: str | None, events: int, at: str | None, plot: Path | None, as_json: bool) -> None:
     """Tell when a number of events would run, without booking anything."""
+    if plot is not None:
+        require("--plot", "plot")
 
     async def work(settings: Settings) -> Forecast:
         async with bootstrap.slot_scheduler(settings) as slots:
@@ -67,12 +70,11 @@ def _show(told: Forecast) -> None:
 
 
 def _draw(told: Forecast, path: Path) -> None:
+    # Only those who draw need what it imports.
     from headgate.entrypoints.cli.forecast_plot import draw
 
     try:
         draw(told, path)
-    except ModuleNotFoundError:
-        raise ConfigurationError("headgate forecast --plot needs", "pip install 'headgate[plot]'") from None
     except (OSError, ValueError) as error:
         raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
     remark(f"drawn into {path}")

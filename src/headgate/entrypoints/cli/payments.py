@@ -59,6 +59,7 @@ def submit(
     1 if there are any.
     """
     settings = Settings.load()
+    bootstrap.require_extras(settings, "payments")
     piped = str(feed) == "-"
     told = _format(feed, kind)
     if piped:

@@ -41,7 +41,9 @@ def serve(host: str | None, port: int | None, workers: int | None) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
         # The server finishes its work when signalled and then signals again, to us: that is a clean end.
         signal.signal(signum, _end)
+    bootstrap.require_extras(settings, "server")
     logs.configure_traced(settings, lambda: bootstrap.tracer(settings))
+    logs.tell_unknown_variables()
     run(_prepare(settings))
     listening = _listen(settings)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Collection
+from contextlib import AsyncExitStack
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from headgate.entrypoints.cli.parameters import Argument, Command
 from headgate.entrypoints.cli.terminal import remark, run
 from headgate.entrypoints.worker import end_process, run_temporal_workers
 from headgate.errors import ConfigurationError
+from headgate.extras import installed
 from headgate.settings import Settings
 
 if TYPE_CHECKING:
@@ -60,7 +62,9 @@ def worker(role: str, domains: tuple[str, ...], metrics_port: int | None) -> Non
         raise ConfigurationError(
             "ROLE", f"{role} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
         )
+    bootstrap.require_extras(settings, *([] if metrics_port is None else ["server"]))
     logs.configure_traced(settings, lambda: bootstrap.tracer(settings))
+    logs.tell_unknown_variables()
     run(_work(settings, chosen, None if metrics_port is None else _metrics(settings.host, metrics_port)))
     for each in SIGNALS:
         # All is done; being told once more must not make it look otherwise.
@@ -106,15 +110,15 @@ async def _dispatch(
         bootstrap.slot_scheduler(settings) as slots,
         bootstrap.dispatch_queue(settings) as queue,
         bootstrap.notifications(quiet) as notifications,
-        bootstrap.payments(
-            settings,
-            slots,
-            queue,
-            notifications=notifications,
-            tend=settings.temporal_address is None or "init" in roles,
-        ) as payments,
+        AsyncExitStack() as applications,
     ):
-        domains.add(payments.domain)
+        # Item types of your own need nothing of the bank's.
+        if installed("payments"):
+            tend = settings.temporal_address is None or "init" in roles
+            payments = await applications.enter_async_context(
+                bootstrap.payments(settings, slots, queue, notifications=notifications, tend=tend)
+            )
+            domains.add(payments.domain)
         if settings.temporal_address is not None:
             await run_temporal_workers(settings, roles, domains, guard=guard, observer=observer, stop=stop)
             return

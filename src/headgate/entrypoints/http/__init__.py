@@ -1,1 +1,5 @@
 """The HTTP service: one router per feature."""
+
+from headgate.extras import require
+
+require("the service", "server")

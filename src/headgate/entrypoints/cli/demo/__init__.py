@@ -17,6 +17,7 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.entrypoints.cli.parameters import Command, as_json
 from headgate.entrypoints.cli.terminal import remark, run, say, say_json
 from headgate.errors import InvalidInput
+from headgate.extras import require
 from headgate.settings import PaymentSettings, Settings
 from headgate.slots import WindowPolicy
 
@@ -68,6 +69,7 @@ def demo(payments: int, tps: int, fail: float, plot: Path, as_json: bool) -> Non
 
 
 async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
+    require("the demo", "payments")
     # Imported here: the other commands need neither the bank's client nor the check of accounts.
     from headgate.apps.payments.downstream.simulator import Behaviour, Simulator
 

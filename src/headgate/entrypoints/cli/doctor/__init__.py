@@ -15,9 +15,9 @@ from headgate.entrypoints.cli.doctor.finding import Finding
 from headgate.entrypoints.cli.parameters import Command, as_json
 from headgate.entrypoints.cli.terminal import run, say, say_json
 from headgate.errors import HeadgateError
-from headgate.settings import Settings, settings_file, unknown_variables
+from headgate.settings import Settings, settings_file, told_unknown
 
-PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "redis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
+PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
 
 
 @click.command("doctor", cls=Command)
@@ -65,8 +65,8 @@ def _here() -> list[Finding]:
         Finding("packages", True, ", ".join(_versions())),
         Finding("settings file", True, str(settings_file() or "none; the environment and defaults are used")),
     ]
-    if unknown := unknown_variables():
-        found.append(Finding("environment", False, f"{', '.join(unknown)}: no such setting", "check the spelling"))
+    if unknown := told_unknown():
+        found.append(Finding("environment", False, "; ".join(unknown), "check the spelling"))
     return found
 
 

@@ -26,7 +26,7 @@ async def examine(settings: Settings) -> list[Finding]:
     file = sqlite_file(url)
     if file is not None and not file.exists():
         return [_listening(settings, 0), *_absent(file)]
-    found = await within("database", masked(url), ADVICE, "postgres,oracle", _asked(settings, url, file))
+    found = await within("database", masked(url), ADVICE, _asked(settings, url, file))
     known = _listening(settings, 0)
     # Not asked, the database may still have tokens: then nothing is known to be wrong.
     return found if found[0].name == "listening" or not known.ok else [known, *found]

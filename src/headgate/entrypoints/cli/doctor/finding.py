@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from datetime import datetime
 from typing import NamedTuple
 
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, MissingExtra
 
 PATIENCE_SECONDS = 5.0
 """How long a server may take to answer a question."""
@@ -25,17 +25,17 @@ class Finding(NamedTuple):
     advice: str | None = None
 
 
-async def within(name: str, what: str, advice: str, extra: str, work: Awaitable[list[Finding]]) -> list[Finding]:
+async def within(name: str, what: str, advice: str, work: Awaitable[list[Finding]]) -> list[Finding]:
     """What `work` finds, or why it found nothing: every error becomes a finding about `what`."""
     try:
         async with asyncio.timeout(LONGEST_SECONDS):
             return await work
     except TimeoutError:
         return [Finding(name, False, f"{what} did not answer within {LONGEST_SECONDS:g} s", advice)]
+    except MissingExtra as error:
+        return [Finding(name, False, f"{what}: not installed", f"pip install 'headgate[{error.extra}]'")]
     except HeadgateError as error:
         return [Finding(name, False, f"{what}: {error}", advice)]
-    except ModuleNotFoundError as error:
-        return [Finding(name, False, f"{error.name} is not installed", f"pip install 'headgate[{extra}]'")]
     except Exception as error:
         # A doctor does not fall ill: whatever went wrong while looking is what was found.
         return [Finding(name, False, f"{what}: {type(error).__name__}: {error}", advice)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 
 from headgate import bootstrap
 from headgate.entrypoints.cli.doctor.finding import PATIENCE_SECONDS, Finding, clock_finding, within
 from headgate.errors import NotFound, StoreUnavailable
+from headgate.extras import require
 from headgate.settings import Settings, masked, origin
 
 REDIS_ADVICE = "check HEADGATE_REDIS_URL, its password, and that the server runs"
@@ -21,7 +21,7 @@ async def redis(settings: Settings) -> list[Finding]:
     url = settings.redis_url
     if url is None:
         return [Finding("redis", True, "not configured: the service counts limits in the database")]
-    return await within("redis", masked(url), REDIS_ADVICE, "redis", _redis(settings))
+    return await within("redis", masked(url), REDIS_ADVICE, _redis(settings))
 
 
 async def _redis(settings: Settings) -> list[Finding]:
@@ -48,7 +48,7 @@ async def kafka(settings: Settings) -> list[Finding]:
     servers = settings.kafka_bootstrap
     if servers is None:
         return [Finding("kafka", True, "not configured: messages go through the database's outbox")]
-    return await within("kafka", servers, KAFKA_ADVICE, "kafka", _kafka(settings))
+    return await within("kafka", servers, KAFKA_ADVICE, _kafka(settings))
 
 
 async def _kafka(settings: Settings) -> list[Finding]:
@@ -70,7 +70,7 @@ async def temporal(settings: Settings) -> list[Finding]:
     address = settings.temporal_address
     if address is None:
         return [Finding("temporal", True, "not configured: work runs in this process")]
-    return await within("temporal", address, TEMPORAL_ADVICE, "temporal", _temporal(settings))
+    return await within("temporal", address, TEMPORAL_ADVICE, _temporal(settings))
 
 
 async def _temporal(settings: Settings) -> list[Finding]:
@@ -91,7 +91,7 @@ async def provider(name: str, setting: str, url: str | None, instead: str) -> li
     """Whether somebody speaks HTTP there. Only the root is asked for, and only its head: nothing is sent or paid."""
     if url is None:
         return [Finding(name, True, f"not configured: {instead}")]
-    return await within(name, origin(url), f"check {setting} and that the provider runs", "server", _head(name, url))
+    return await within(name, origin(url), f"check {setting} and that the provider runs", _head(name, url))
 
 
 async def collector(settings: Settings) -> list[Finding]:
@@ -101,16 +101,16 @@ async def collector(settings: Settings) -> list[Finding]:
         return [Finding("traces", True, told)]
     named = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     url = next((os.environ[name] for name in named if os.environ.get(name)), "http://localhost:4318")
-    return await within("traces", origin(url), f"check {named[1]} and that the collector runs", "traces", _spans(url))
+    return await within("traces", origin(url), f"check {named[1]} and that the collector runs", _spans(url))
 
 
 async def _spans(url: str) -> list[Finding]:
-    for needed in ("opentelemetry.sdk", "opentelemetry.exporter"):
-        import_module(needed)
+    require("traces", "traces")
     return await _head("traces", url)
 
 
 async def _head(name: str, url: str) -> list[Finding]:
+    require("asking a provider", "httpx")
     import httpx
 
     try:

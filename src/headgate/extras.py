@@ -1,0 +1,72 @@
+"""What each extra brings, and the one word about an extra that is not installed: `MissingExtra`.
+
+Whatever stands on an extra asks for it at its door, before anything happens. Nothing here imports what it looks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from headgate.errors import MissingExtra
+
+MODULES = {
+    "calendars": ("holidays",),
+    "django": ("django", "asgiref"),
+    "fastapi": ("fastapi",),
+    "flask": ("flask",),
+    "httpx": ("httpx",),
+    "kafka": ("confluent_kafka",),
+    "oracle": ("oracledb",),
+    "payments": ("httpx", "schwifty"),
+    "plot": ("matplotlib",),
+    "postgres": ("psycopg", "greenlet"),
+    "redis": ("hiredis",),
+    "requests": ("requests",),
+    "server": (
+        "fastapi",
+        "fastapi_offline",
+        "uvicorn",
+        "prometheus_client",
+        "structlog",
+        "orjson",
+        "httpx",
+        "schwifty",
+    ),
+    "temporal": ("temporalio",),
+    "traces": ("opentelemetry.sdk", "opentelemetry.exporter"),
+}
+"""What of an extra headgate imports."""
+DATABASES = {"postgresql": "postgres", "postgres": "postgres", "oracle": "oracle"}
+"""Which extra a database's URL asks for."""
+
+
+def installed(extra: str) -> bool:
+    """Whether all that headgate imports of an extra can be found."""
+    return all(map(_found, MODULES[extra]))
+
+
+def require(what: str, *extras: str) -> None:
+    """Raises `MissingExtra`, with every extra that is missing, unless all are installed: `what` needs them."""
+    missing = [extra for extra in dict.fromkeys(extras) if not installed(extra)]
+    if missing:
+        raise MissingExtra(what, ",".join(missing))
+
+
+@contextmanager
+def needed(what: str, extra: str) -> Iterator[None]:
+    """`require`, around the imports of a module that is nothing without them."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in MODULES[extra]:
+            raise MissingExtra(what, extra) from error
+        raise
+
+
+def _found(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False  # nor is the package it would be in

@@ -1,0 +1,96 @@
+"""The built wheel in a virtual environment of its own, as a stranger installs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.acceptance.service import environment
+
+ROOT = Path(__file__).parents[2]
+CONSTRAINTS = ROOT / "constraints.txt"
+
+
+def build_wheel(directory: Path) -> Path:
+    """The wheel of this tree."""
+    _uv("build", "--wheel", "--build-constraints", str(CONSTRAINTS), "--out-dir", str(directory), str(ROOT))
+    (wheel,) = directory.glob("*.whl")
+    return wheel
+
+
+class Installed:
+    """A virtual environment that holds the wheel, what it needs, and nothing else."""
+
+    def __init__(self, directory: Path, wheel: Path) -> None:
+        self.directory = directory
+        self._wheel = wheel
+        self._bin = directory / "venv" / "bin"
+        _uv("venv", "--python", sys.executable, str(directory / "venv"))
+        # pip compiles every module; uv leaves that to the first import.
+        self._install("headgate", "--compile-bytecode")
+
+    def become(self, *extras: str) -> Installed:
+        """The same as a fresh one with these extras: what they do not ask for is removed. What the core needs stays,
+        and stays compiled."""
+        self._install(f"headgate[{','.join(extras)}]", "--exact")
+        return self
+
+    def _install(self, what: str, *options: str) -> None:
+        wanted = f"{what} @ {self._wheel.as_uri()}"
+        python = str(self._bin / "python")
+        _uv("pip", "install", *options, "--python", python, "--constraints", str(CONSTRAINTS), wanted)
+
+    def packages(self) -> set[str]:
+        """What is installed, by name."""
+        listed = _uv("pip", "freeze", "--python", str(self._bin / "python"))
+        return {line.replace("==", " ").split()[0].lower() for line in listed.splitlines()}
+
+    def megabytes(self) -> float:
+        """What its packages take of a disk, as `du` counts: in blocks."""
+        (packages,) = (self.directory / "venv" / "lib").glob("python*/site-packages")
+        return sum(path.stat().st_blocks * 512 for path in packages.rglob("*")) / 2**20
+
+    def command(self, *arguments: str) -> list[str]:
+        return [str(self._bin / "headgate"), *arguments]
+
+    def headgate(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs the command line to its end."""
+        return self._ended(self.command(*arguments), variables)
+
+    def python(self, script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return self._ended([str(self._bin / "python"), "-c", script], variables)
+
+    def _ended(self, command: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.directory,
+            env=bare_environment(**variables),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+def bare_environment(**variables: str) -> dict[str, str]:
+    """No settings of this machine, and no other place to import from."""
+    return {name: value for name, value in environment(**variables).items() if not name.startswith("PYTHON")}
+
+
+def _uv(*arguments: str) -> str:
+    # What pip is told about where packages come from holds here, too.
+    told = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_FIND_LINKS": "PIP_FIND_LINKS", "SSL_CERT_FILE": "PIP_CERT"}
+    variables = {ours: os.environ[theirs] for ours, theirs in told.items() if theirs in os.environ}
+    ended = subprocess.run(
+        [str(Path(sys.executable).with_name("uv")), "--quiet", *arguments],
+        env=variables | os.environ,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout

@@ -1,0 +1,313 @@
+"""`pip install headgate`: the built wheel in fresh environments, without any extra and with each one alone."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import tomllib
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.acceptance.installed import ROOT, Installed, bare_environment, build_wheel
+from tests.acceptance.service import until
+
+MOST_PACKAGES = 12
+MOST_MEGABYTES = 55
+"""As a disk counts them, with the compiled modules that pip leaves beside every file."""
+
+JOURNEY = """
+import asyncio, os, sys, tempfile
+import headgate
+
+os.chdir(tempfile.mkdtemp(dir="."))
+DRIVERS = {"alembic", "confluent_kafka", "fastapi", "greenlet", "hiredis", "holidays", "httpx", "matplotlib",
+           "opentelemetry", "oracledb", "psycopg", "pydantic", "schwifty", "sqlalchemy", "starlette",
+           "temporalio", "uvicorn"}
+from headgate import *
+assert not DRIVERS & set(sys.modules), DRIVERS & set(sys.modules)
+
+from headgate import bootstrap
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.registry import Domain
+
+def limits():
+    for url in ("memory://", "sqlite:///journey.db"):
+        with Limiter(url, plans=[Plan("two", FixedWindow(limit=2, window="P1D"))]) as limiter:
+            assert [limiter.acquire("user", plans=["two"]).allowed for _ in range(3)] == [True, True, False]
+
+async def main():
+    for url in ("memory://", "sqlite:///journey.db"):
+        async with AsyncLimiter(url, plans=[Plan("one", FixedWindow(limit=1, window="P1D"))]) as limiter:
+            assert [(await limiter.acquire("other", plans=["one"])).allowed for _ in range(2)] == [True, False]
+    async with SlotScheduler.open("sqlite:///journey.db") as slots:
+        await slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
+        slot = await slots.assign("pay-123", "default", "2030-03-01T16:00:00Z")
+        assert slot.window_start.isoformat() == "2030-03-01T16:00:00+00:00"
+    done = asyncio.Event()
+    async def send(item_id, context):
+        assert (item_id, context) == ("inv-1", {"total": "12.00"})
+        done.set()
+    async with DispatchQueue.open("sqlite:///journey.db") as queue:
+        domain = Domain(DispatchConfig(item_type="INVOICE"), execute=send)
+        async with bootstrap.local_dispatch(queue, [domain]):
+            await queue.enqueue("INVOICE", "inv-1", context={"total": "12.00"})
+            await asyncio.wait_for(done.wait(), 30)
+
+limits()
+asyncio.run(main())
+assert not any(name.startswith("headgate.testing") for name in sys.modules)
+"""
+
+NO_ANSWER = """
+import asyncio
+from headgate import SlotScheduler, StoreError
+async def main():
+    try:
+        async with SlotScheduler.open("{url}"):
+            pass
+    except StoreError:
+        return  # the driver is there, and says that nobody answers
+    raise AssertionError("somebody answered")
+asyncio.run(main())
+"""
+
+ALONE = {
+    "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
+    "kafka": "import headgate.adapters.kafka.log, headgate.adapters.kafka.facts",
+    "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
+    "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
+    "plot": "import matplotlib.figure",
+    "postgres": NO_ANSWER.format(url="postgresql://u:p@127.0.0.1:1/x"),
+    "redis": "from headgate import Limiter\nLimiter('redis://127.0.0.1:1')",
+    "temporal": "import headgate.adapters.temporal.crew, headgate.adapters.temporal.engine",
+    "traces": "from headgate.bootstrap import tracer\nfrom headgate.settings import Settings\n"
+    "assert tracer(Settings(traces='console')) and tracer(Settings(traces='otlp'))",
+}
+"""What each extra is for, without a server to talk to."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installed:
+    """`pip install headgate`, and nothing else."""
+    return Installed(tmp_path_factory.mktemp("core"), wheel)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Installed:
+    """Becomes what a test wants it to be."""
+    return Installed(tmp_path_factory.mktemp("other"), wheel)
+
+
+def works(installed: Installed, script: str) -> None:
+    ended = installed.python(script)
+    assert ended.returncode == 0, ended.stderr
+
+
+# -- without any extra -------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_install_is_small(core: Installed) -> None:
+    assert len(core.packages()) <= MOST_PACKAGES, core.packages()
+    assert core.megabytes() <= MOST_MEGABYTES
+
+
+def test_a_plain_install_limits_books_and_dispatches(core: Installed) -> None:
+    works(core, JOURNEY)
+
+
+def test_the_command_line_of_a_plain_install(core: Installed) -> None:
+    told = core.headgate("--help")
+    assert told.returncode == 0
+    assert "slots" in told.stdout
+    for arguments in (
+        ["config", "set", "default", "--max", "7", "--window", "PT4S"],
+        ["slots", "assign", "--event", "pay-124", "--at", "2030-03-01T16:00:00Z"],
+        ["plans", "set", "gold", "--capacity", "1", "--per-second", "0.001"],
+        ["limits", "acquire", "user:1", "--plan", "gold"],
+        ["forecast", "--events", "5"],
+        ["tokens", "list"],
+        ["migrate", "status"],
+        ["prune", "--before", "P30D"],
+        ["doctor"],
+    ):
+        ended = core.headgate(*arguments)
+        assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr)
+        assert ended.stderr == "", arguments
+
+
+def test_the_worker_of_a_plain_install_runs_an_item(core: Installed) -> None:
+    (core.directory / "letters.py").write_text(
+        "from pathlib import Path\n"
+        "from headgate.dispatch.config import DispatchConfig\n"
+        "from headgate.dispatch.registry import Domain\n"
+        "async def send(number, context):\n"
+        "    Path(number).write_text(context['to'])\n"
+        "domain = Domain(DispatchConfig(item_type='LETTER'), execute=send)\n"
+    )
+    queued = core.python(
+        "import asyncio\nfrom headgate import DispatchQueue\n"
+        "async def main():\n"
+        "    async with DispatchQueue.open('sqlite:///headgate.db') as queue:\n"
+        "        await queue.configure('LETTER')\n"
+        "        await queue.enqueue('LETTER', 'letter-1', context={'to': 'you'})\n"
+        "asyncio.run(main())"
+    )
+    assert queued.returncode == 0, queued.stderr
+    letter = core.directory / "letter-1"
+    with running(core, "worker", "--domain", "letters:domain") as worker:
+        until(lambda: (letter.exists() and letter.read_text() == "you") or worker.poll() is not None)
+        assert letter.exists(), (core.directory / "worker.log").read_text()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+    assert core.headgate("queue", "stats", "LETTER").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "extra"),
+    [
+        (["serve"], {}, "server"),
+        (["demo"], {}, "payments"),
+        (["payments", "show", "p-1"], {}, "payments"),
+        (["payments", "submit", "feed.csv"], {}, "payments"),
+        (["worker", "--metrics-port", "0"], {}, "server"),
+        (["worker"], {"HEADGATE_LOG_FORMAT": "json"}, "server"),
+        (["worker", "sender"], {"HEADGATE_SMS_WEBHOOK_URL": "http://127.0.0.1:1"}, "httpx"),
+        (["worker", "sender"], {"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
+        (["worker"], {"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
+        (["slots", "show", "pay-1"], {"HEADGATE_DATABASE_URL": "postgresql://127.0.0.1:1/x"}, "postgres"),
+        (["slots", "show", "pay-1"], {"HEADGATE_DATABASE_URL": "oracle://127.0.0.1:1/x"}, "oracle"),
+        (["limits", "acquire", "u", "--plan", "p"], {"HEADGATE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
+        (["slots", "show", "pay-1"], {"HEADGATE_TRACES": "console"}, "traces"),
+        (["forecast", "--events", "5", "--plot", "feed.png"], {}, "plot"),
+        (["config", "set", "x", "--max", "1", "--window", "PT4S", "--calendar", "holidays.json"], {}, "calendars"),
+    ],
+)
+def test_a_command_says_which_extra_it_lacks(
+    core: Installed, arguments: list[str], variables: dict[str, str], extra: str
+) -> None:
+    (core.directory / "feed.csv").write_text("")
+    (core.directory / "holidays.json").write_text('{"zone": "Europe/Berlin", "holidays": "DE"}')
+    ended = core.headgate(*arguments, **variables)
+    assert ended.stderr == f"headgate {arguments[0]} needs: pip install 'headgate[{extra}]'\n"
+    assert ended.returncode == 2
+
+
+def test_a_library_user_is_told_which_extra_is_lacking(core: Installed) -> None:
+    script = """
+import asyncio, importlib
+from headgate import *
+
+def told(attempt):
+    try:
+        attempt()
+    except ConfigurationError as error:
+        print(error)
+    else:
+        print("nothing was said")
+
+async def opened(opening):
+    async with opening:
+        pass
+
+for url in ("redis://h", "rediss://h", "redis+sentinel://h/m", "redis+cluster://h", "postgresql://h/x"):
+    told(lambda: Limiter(url))
+    told(lambda: AsyncLimiter(url))
+for url in ("postgresql://h/x", "oracle://h/x"):
+    told(lambda: asyncio.run(opened(SlotScheduler.open(url))))
+    told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
+told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
+for name in ("fastapi", "flask", "django", "httpx", "requests"):
+    told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
+Calendar.from_json({"zone": "Europe/Berlin"})
+"""
+    ended = core.python(script)
+    assert ended.returncode == 0, ended.stderr
+    named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
+    frameworks = ["fastapi", "flask", "django", "httpx", "requests"]
+    assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + ["calendars", *frameworks], ended.stdout
+
+
+# -- with extras -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extra", sorted(ALONE))
+def test_an_extra_alone(other: Installed, extra: str) -> None:
+    installed = other.become(extra)
+    works(installed, JOURNEY + "\n" + ALONE[extra])
+    if extra == "redis":
+        assert "redis" not in installed.packages(), "hiredis is what is used"
+
+
+def test_the_server_serves(other: Installed) -> None:
+    server = other.become("server")
+    works(server, JOURNEY)
+    with running(server, "serve", "--port", "0") as process:
+        log = server.directory / "serve.log"
+        until(lambda: "listening on" in log.read_text() or process.poll() is not None)
+        found = re.search(r"listening on (\S+)", log.read_text())
+        assert found is not None, log.read_text()
+        for path in ("/health/live", "/health/ready", "/docs", "/"):
+            assert httpx.get(found[1] + path).status_code == 200, path
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def test_the_server_says_which_extra_its_settings_lack(other: Installed) -> None:
+    server = other.become("server")
+    for variables, extra in (
+        ({"HEADGATE_REDIS_URL": "redis://127.0.0.1:1"}, "redis"),
+        ({"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
+        ({"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
+        ({"HEADGATE_TRACES": "otlp"}, "traces"),
+    ):
+        ended = server.headgate("serve", "--port", "0", **variables)
+        assert ended.stderr == f"headgate serve needs: pip install 'headgate[{extra}]'\n"
+        assert ended.returncode == 2
+
+
+def test_all_of_it(other: Installed) -> None:
+    """One environment for everything: the extras get along, and nothing is told to be lacking."""
+    installed = other.become("all")
+    works(installed, "\n".join([JOURNEY, *ALONE.values()]))
+    assert installed.headgate("demo", "--payments", "10", "--json").returncode == 0
+    assert installed.headgate("doctor").returncode == 0
+
+
+def test_every_extra_is_walked() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    frameworks = {"django", "fastapi", "flask", "httpx", "requests"}
+    assert set(extras) == {*ALONE, *frameworks, "server", "console", "all", "testing"}
+    assert extras["console"] == ["headgate[server]"]
+    everything = set(extras["all"][0].removeprefix("headgate[").removesuffix("]").split(","))
+    assert everything == {*ALONE, "server", "console"}
+
+
+class running:  # noqa: N801 - used as a function
+    """A command that goes on until it is told to stop; its output is in a file of its name."""
+
+    def __init__(self, installed: Installed, *arguments: str) -> None:
+        self._output = (installed.directory / f"{arguments[0]}.log").open("w")
+        self._process = subprocess.Popen(
+            installed.command(*arguments),
+            cwd=installed.directory,
+            env=bare_environment(PYTHONUNBUFFERED="1"),
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def __enter__(self) -> subprocess.Popen[bytes]:
+        return self._process
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        self._output.close()
