@@ -69,7 +69,7 @@ class Installed:
             env=bare_environment(**variables),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
 

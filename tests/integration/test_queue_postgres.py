@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from headgate.adapters.sql import queue_postgres
+from headgate.adapters.sql import queue_hints, queue_postgres
 from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.flight import BY_KEY, Statement
 from headgate.adapters.sql.queue import SqlQueueStore
@@ -301,7 +301,7 @@ async def test_concurrent_claims_of_one_store_share_the_items(store: Store) -> N
 async def test_who_queues_right_after_another_is_heard_of_too(store: Store, postgres_url: str) -> None:
     """At most so many hints a second, but the last item of a burst must not wait for the next poll."""
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as listener:
-        await listener.execute(f"LISTEN {queue_postgres.CHANNEL}")
+        await listener.execute(f"LISTEN {queue_hints.CHANNEL}")
         # All in one turn of the loop, so that only the first is due to be told of.
         await asyncio.gather(*(store.enqueue([EnqueueRequest.of("PAY", name, {})]) for name in "abc"))
         heard = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]
