@@ -2,13 +2,14 @@
 
 - `bash` blocks run in order in one folder and keep what they export. A last line that keeps running (`make run`,
   `headgate serve`, `headgate worker`, `uvicorn`, …) is started beside them, for real.
-- A block with a title (`python title="greet.py"`, `toml title="rules.toml"`) is saved under it, for a later block to use.
+- A block with a title (`python title="greet.py"`, `toml title="rules.toml"`) is saved under it for a later block.
   Other `python` blocks are whole programs and are run.
 - A `json` or `text` block shows what the block before it printed. In text `…` stands for anything. In JSON a time is
   right when it is less than a minute away, `delayMs` when it is a number: where in its window a slot lies is random.
-- `<!-- not run: reason -->` in the line before a block leaves it out; `test_blocks_that_are_not_run_are_known` lists these.
-- `<!-- peer: name -->` marks a program of another library: it is run where that library is installed (`make bench` installs
-  them), and only compiled where it is not.
+- `<!-- not run: reason -->` in the line before a block leaves it out; `test_blocks_that_are_not_run_are_known` lists
+  these.
+- `<!-- peer: name -->` marks a program of another library: it is run where that library is installed (`make bench`
+  installs them), and only compiled where it is not.
 
 The example hosts of `HOSTS` and the ports of `PORTS` become real test servers and free ports. Nothing else is replaced.
 `pip install` finds what is installed already: it downloads nothing, and a missing extra fails.
