@@ -47,10 +47,10 @@ BLOCK = re.compile(
 )
 SERVE = re.compile(r"^(?:make run|headgate serve\b(.*))$", re.MULTILINE)
 KEEPS_RUNNING = re.compile(
-    r"^(?:headgate worker|uvicorn|flask|python -m headgate\.apps\.payments\.downstream)\b.*$", re.MULTILINE
+    r"^(?:headgate worker|uvicorn|celery|python -m headgate\.apps\.payments\.downstream)\b.*$", re.MULTILINE
 )
 INSTANT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
-READ_BY_ITSELF = {"headgate.toml", "pyproject.toml", "settings.py", "views.py"}
+READ_BY_ITSELF = {"headgate.toml", "pyproject.toml"}
 """Files that are read without being named."""
 OFFLINE = {"PIP_NO_INDEX": "1", "PIP_DRY_RUN": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
@@ -132,6 +132,8 @@ class Reader:
             if block.language == "python":
                 compile(text, block.title or block.peer, "exec")
             return
+        if block.language in ("bash", "python", "toml"):
+            self._saved = {name for name in self._saved if Path(name).stem not in text}
         match block.language:
             case _ if block.title:
                 path = self._directory / block.title
@@ -161,7 +163,6 @@ class Reader:
         return self._directory / "running.log"
 
     def _type(self, text: str) -> None:
-        self._saved = {name for name in self._saved if name not in text and Path(name).stem not in text}
         if served := SERVE.search(text):
             self._begin(text, served)
             self._stop()
@@ -232,7 +233,8 @@ def assert_matches(shown: str, real: str) -> None:
         r"(?:.*\n)*" if line.strip() == "…" else re.escape(line).replace("…", ".*") + r"\n"
         for line in shown.splitlines()
     )
-    assert re.fullmatch(pattern, real), f"this is shown:\n{shown}\nand this came:\n{real}"
+    ended = real if real.endswith("\n") else f"{real}\n"
+    assert re.fullmatch(pattern, ended), f"this is shown:\n{shown}\nand this came:\n{real}"
 
 
 def _listens(port: int) -> bool:
