@@ -66,7 +66,7 @@ def test_guides_show_the_token_that_a_guarded_path_asks_for() -> None:
     ):
         for typed in re.findall(r"^ *curl .*$", page.read_text("utf-8").replace("\\\n", " "), re.MULTILINE):
             for area, token in (("/admin", "HEADGATE_ADMIN_TOKEN"), ("/api", "HEADGATE_API_TOKEN")):
-                if re.search(rf":\d+{area}/", typed):
+                if re.search(rf":8080{area}/", typed):
                     seen += 1
                     assert f'-H "Authorization: Bearer ${token}"' in typed, f"{page.name}: {typed}"
     assert seen >= 7
@@ -110,6 +110,20 @@ def test_every_entry_of_the_runbook_says_what_to_check_what_to_do_and_how() -> N
         # What is down outside is repaired outside; everything else has a command.
         outside = re.match(r"\*\*Do\*\* (?:repair|restart|correct|set all clocks)", text[action + 1 :])
         assert outside or re.search(r"^    (?:headgate|curl) .+$", text[action:], re.MULTILINE), heading
+
+
+def test_the_arithmetic_on_scale_uses_the_figures_of_the_readme() -> None:
+    table = (ROOT / "README.md").read_text("utf-8").partition("## How fast")[2]
+    measured = re.findall(r"^\|[^|]+\| ([\d.]+[kM]/s) \|", table, re.MULTILINE)
+    assert len(measured) >= 6
+    used = re.findall(r"^\|[^|]+\| ([\d.]+[kM]/s) \|", (ROOT / "docs/explanation/scale.md").read_text(), re.MULTILINE)
+    assert sorted(used) == sorted(measured)
+
+
+def test_no_page_has_a_name_that_only_the_authors_know() -> None:
+    """A seed is what this project grew from; readers never saw one."""
+    for page in [ROOT / "README.md", *PAGES]:
+        assert not re.search(r"\bseeds?\b", page.read_text("utf-8"), re.IGNORECASE), page.name
 
 
 def test_every_page_is_in_the_site() -> None:
