@@ -199,7 +199,7 @@ class Reader:
 
     def _run(self, typed: list[str]) -> None:
         ended = subprocess.run(
-            typed, cwd=self._directory, env=self._environment, capture_output=True, text=True, timeout=60, check=False
+            typed, cwd=self._directory, env=self._environment, capture_output=True, text=True, timeout=120, check=False
         )
         self._out, self._all = ended.stdout, ended.stdout + ended.stderr
         assert ended.returncode == 0, f"status {ended.returncode}\n{self._all}"
