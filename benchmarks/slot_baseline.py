@@ -1,4 +1,4 @@
-"""The algorithm to beat: seed 001's slot assignment, an event a transaction, as one PL/pgSQL function.
+"""The algorithm to beat: slot assignment with one transaction per event, as one PL/pgSQL function.
 
 Its three phases are kept: idempotency check; first window with proportional capacity, `SKIP LOCKED`; frontier-tracked
 find-and-lock over provisioned chunks, then chunk extensions. Read generously: the nested query and its scout are one
@@ -15,18 +15,18 @@ from itertools import count
 import psycopg
 
 SCHEMA = """
-CREATE TABLE seed_wndw_ct (wndw_strt timestamptz PRIMARY KEY, slot_ct int NOT NULL, creat_ts timestamptz NOT NULL);
-CREATE INDEX seed_wndw_ct_i01x ON seed_wndw_ct (wndw_strt, slot_ct);
-CREATE TABLE seed_slot (
+CREATE TABLE baseline_wndw_ct (wndw_strt timestamptz PRIMARY KEY, slot_ct int NOT NULL, creat_ts timestamptz NOT NULL);
+CREATE INDEX baseline_wndw_ct_i01x ON baseline_wndw_ct (wndw_strt, slot_ct);
+CREATE TABLE baseline_slot (
     slot_id text PRIMARY KEY, event_id text NOT NULL UNIQUE, req_ts timestamptz NOT NULL,
     wndw_strt timestamptz NOT NULL, sched_ts timestamptz NOT NULL, config_id text NOT NULL,
     creat_ts timestamptz NOT NULL);
-CREATE INDEX seed_slot_i01x ON seed_slot (wndw_strt);
-CREATE INDEX seed_slot_i02x ON seed_slot (creat_ts);
-CREATE TABLE seed_frontier (
+CREATE INDEX baseline_slot_i01x ON baseline_slot (wndw_strt);
+CREATE INDEX baseline_slot_i02x ON baseline_slot (creat_ts);
+CREATE TABLE baseline_frontier (
     req_ts timestamptz, wndw_end timestamptz, creat_ts timestamptz NOT NULL, PRIMARY KEY (req_ts, wndw_end));
 
-CREATE FUNCTION seed_assign(p_event text, p_req timestamptz, p_max int, p_size interval, p_chunk int, p_chunks int)
+CREATE FUNCTION baseline_assign(p_event text, p_req timestamptz, p_max int, p_size interval, p_chunk int, p_chunks int)
 RETURNS timestamptz LANGUAGE plpgsql AS $$
 DECLARE
     aligned timestamptz := date_bin(p_size, p_req, 'epoch');
@@ -39,33 +39,33 @@ DECLARE
     sched timestamptz;
     low double precision := 0;
 BEGIN
-    SELECT sched_ts INTO sched FROM seed_slot WHERE event_id = p_event;
+    SELECT sched_ts INTO sched FROM baseline_slot WHERE event_id = p_event;
     IF sched IS NOT NULL THEN RETURN sched; END IF;
 
-    INSERT INTO seed_wndw_ct VALUES (aligned, 0, now()) ON CONFLICT DO NOTHING;
-    SELECT slot_ct INTO held FROM seed_wndw_ct WHERE wndw_strt = aligned FOR UPDATE SKIP LOCKED;
+    INSERT INTO baseline_wndw_ct VALUES (aligned, 0, now()) ON CONFLICT DO NOTHING;
+    SELECT slot_ct INTO held FROM baseline_wndw_ct WHERE wndw_strt = aligned FOR UPDATE SKIP LOCKED;
     IF held < first_max THEN
         found := aligned;
         low := elapsed;
     ELSE
-        SELECT max(wndw_end) INTO frontier FROM seed_frontier WHERE req_ts = aligned;
+        SELECT max(wndw_end) INTO frontier FROM baseline_frontier WHERE req_ts = aligned;
         IF frontier IS NULL THEN
             frontier := aligned + p_size * p_chunk;
-            INSERT INTO seed_wndw_ct SELECT aligned + p_size * n, 0, now() FROM generate_series(1, p_chunk) n
+            INSERT INTO baseline_wndw_ct SELECT aligned + p_size * n, 0, now() FROM generate_series(1, p_chunk) n
                 ON CONFLICT DO NOTHING;
-            INSERT INTO seed_frontier VALUES (aligned, frontier, now()) ON CONFLICT DO NOTHING;
+            INSERT INTO baseline_frontier VALUES (aligned, frontier, now()) ON CONFLICT DO NOTHING;
         END IF;
-        SELECT wndw_strt INTO found FROM seed_wndw_ct
+        SELECT wndw_strt INTO found FROM baseline_wndw_ct
             WHERE wndw_strt > aligned AND wndw_strt <= frontier AND slot_ct < p_max
             ORDER BY wndw_strt LIMIT 1 FOR UPDATE SKIP LOCKED;
         FOR chunk IN 1..p_chunks LOOP
             EXIT WHEN found IS NOT NULL;
-            IF NOT EXISTS (SELECT FROM seed_wndw_ct WHERE wndw_strt = frontier + p_size * p_chunk) THEN
-                INSERT INTO seed_wndw_ct SELECT frontier + p_size * n, 0, now() FROM generate_series(1, p_chunk) n
+            IF NOT EXISTS (SELECT FROM baseline_wndw_ct WHERE wndw_strt = frontier + p_size * p_chunk) THEN
+                INSERT INTO baseline_wndw_ct SELECT frontier + p_size * n, 0, now() FROM generate_series(1, p_chunk) n
                     ON CONFLICT DO NOTHING;
             END IF;
-            INSERT INTO seed_frontier VALUES (aligned, frontier + p_size * p_chunk, now()) ON CONFLICT DO NOTHING;
-            SELECT wndw_strt INTO found FROM seed_wndw_ct
+            INSERT INTO baseline_frontier VALUES (aligned, frontier + p_size * p_chunk, now()) ON CONFLICT DO NOTHING;
+            SELECT wndw_strt INTO found FROM baseline_wndw_ct
                 WHERE wndw_strt > frontier AND wndw_strt <= frontier + p_size * p_chunk AND slot_ct < p_max
                 ORDER BY wndw_strt LIMIT 1 FOR UPDATE SKIP LOCKED;
             frontier := frontier + p_size * p_chunk;
@@ -73,16 +73,16 @@ BEGIN
         IF found IS NULL THEN RETURN NULL; END IF;
     END IF;
     sched := found + make_interval(secs => low + random() * (size_s - low));
-    INSERT INTO seed_slot VALUES (gen_random_uuid()::text, p_event, p_req, found, sched, '1', now());
-    UPDATE seed_wndw_ct SET slot_ct = slot_ct + 1 WHERE wndw_strt = found;
+    INSERT INTO baseline_slot VALUES (gen_random_uuid()::text, p_event, p_req, found, sched, '1', now());
+    UPDATE baseline_wndw_ct SET slot_ct = slot_ct + 1 WHERE wndw_strt = found;
     RETURN sched;
 END $$;
 """
-ASSIGN = "SELECT seed_assign(%s, %s, 100, interval '4 seconds', 100, 2)"
+ASSIGN = "SELECT baseline_assign(%s, %s, 100, interval '4 seconds', 100, 2)"
 
 
 def create(url: str) -> None:
-    """Creates the seed's tables and function."""
+    """Creates its tables and function."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(SCHEMA)
 
@@ -112,8 +112,8 @@ def assign(url: str, connections: int, events: int, requested: object, prefix: s
 def underfilled(url: str) -> int:
     """Windows that lost capacity to skipped locks: not full, though a later one is used."""
     query = """
-        SELECT count(*) FROM seed_wndw_ct w WHERE slot_ct < 100 AND EXISTS (
-            SELECT FROM seed_slot s JOIN seed_frontier f ON f.req_ts = date_bin('4 seconds', s.req_ts, 'epoch')
+        SELECT count(*) FROM baseline_wndw_ct w WHERE slot_ct < 100 AND EXISTS (
+            SELECT FROM baseline_slot s JOIN baseline_frontier f ON f.req_ts = date_bin('4 seconds', s.req_ts, 'epoch')
             WHERE s.wndw_strt > w.wndw_strt AND w.wndw_strt >= s.req_ts AND w.wndw_strt <= f.wndw_end)
     """
     with psycopg.connect(url) as connection:

@@ -14,6 +14,7 @@ MODULES = (
     "headgate",
     "headgate.dispatch.registry",
     "headgate.dispatch.config",
+    "headgate.dispatch.lifecycle",
     "headgate.integrations.fastapi",
     "headgate.integrations.asgi",
     "headgate.integrations.flask",
@@ -21,6 +22,7 @@ MODULES = (
     "headgate.integrations.functions",
     "headgate.integrations.httpx",
     "headgate.integrations.requests",
+    "headgate.integrations.opentelemetry",
     "headgate.testing",
 )
 LONGEST_LINE = 100

@@ -1,14 +1,23 @@
-"""Runs the code blocks of a document, as a reader would type them.
+"""Runs the code blocks of a document, as a reader would type them in an empty folder.
 
-- `bash` blocks run in order in one folder and keep what they export. A line `make run` or `headgate serve …` starts a
-  real service beside them, `headgate worker …` a real worker; the documents' port 8080 becomes a free one.
-- `python` blocks with a title (`python title="greet.py"`) are saved under it, for a later block to run; others are run.
+- `bash` blocks run in order in one folder and keep what they export. A last line that keeps running (`make run`,
+  `headgate serve`, `headgate worker`, `uvicorn`, …) is started beside them, for real.
+- A block with a title (`python title="greet.py"`, `toml title="rules.toml"`) is saved under it for a later block.
+  Other `python` blocks are whole programs and are run.
 - A `json` or `text` block shows what the block before it printed. In text `…` stands for anything. In JSON a time is
   right when it is less than a minute away, `delayMs` when it is a number: where in its window a slot lies is random.
+- `<!-- not run: reason -->` in the line before a block leaves it out; `test_blocks_that_are_not_run_are_known` lists
+  these.
+- `<!-- peer: name -->` marks a program of another library: it is run where that library is installed (`make bench`
+  installs them), and only compiled where it is not.
+
+The example hosts of `HOSTS` and the ports of `PORTS` become real test servers and free ports. Nothing else is replaced.
+`pip install` finds what is installed already: it downloads nothing, and a missing extra fails.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -21,12 +30,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from tests.acceptance.service import Service, command, environment
+from tests.acceptance.service import Service, environment, until
 
-BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WORK = re.compile(r"^headgate worker\b(.*)$")
+HOSTS = {
+    "postgresql://headgate:secret@db/headgate": "postgres_url",
+    "redis://cache": "redis_url",
+    "temporal:7233": "temporal_frontend",
+    "kafka:9092": "kafka_bootstrap",
+    "http://collector:4318": "trace_collector",
+}
+"""The servers that documents name, and the fixture that is put in each one's place."""
+PORTS = (8000, 8080, 9090)
+"""The ports that documents name, as `127.0.0.1:N` or `--port N`; each becomes a free one."""
+BLOCK = re.compile(
+    r"^(?:<!-- (not run|peer): ([^\n]+) -->\n)?```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 SERVE = re.compile(r"^(?:make run|headgate serve\b(.*))$", re.MULTILINE)
+KEEPS_RUNNING = re.compile(
+    r"^(?:headgate worker|uvicorn|celery|python -m headgate\.apps\.payments\.downstream)\b.*$", re.MULTILINE
+)
 INSTANT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
+READ_BY_ITSELF = {"headgate.toml", "pyproject.toml"}
+"""Files that are read without being named."""
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_DRY_RUN": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 class Block(NamedTuple):
@@ -36,29 +62,48 @@ class Block(NamedTuple):
     language: str
     title: str | None
     text: str
+    not_run: str | None = None
+    """Why it can't be run here."""
+    peer: str | None = None
+    """The library it shows, which is not headgate."""
 
 
 def blocks(document: Path) -> list[Block]:
     """Every fenced block, in order."""
     text = document.read_text("utf-8")
-    found = [
-        Block(text.count("\n", 0, match.start()) + 1, match[1], match[2], match[3]) for match in BLOCK.finditer(text)
-    ]
-    fences = sum(line.startswith("```") for line in text.splitlines())
-    assert 2 * len(found) == fences, f"{document.name} has a block without a language, or an unknown form of one"
+    found = []
+    for match in BLOCK.finditer(text):
+        mark, value, language, title, code = match.groups()
+        marks = {"not_run": value if mark == "not run" else None, "peer": value if mark == "peer" else None}
+        found.append(Block(text.count("\n", 0, match.start(3)) + 1, language, title, code, **marks))
     return found
+
+
+def assert_every_block_is_read(document: Path) -> None:
+    """Whether `blocks` sees every fence: a block without a language, or in a list, would else be passed by."""
+    fences = sum(line.lstrip().startswith("```") for line in document.read_text("utf-8").splitlines())
+    assert 2 * len(blocks(document)) == fences, f"{document.name} has a block without a language, or indented"
+
+
+def hosts(document: Path) -> dict[str, str]:
+    """The part of `HOSTS` that the blocks of a document name."""
+    typed = "\n".join(block.text for block in blocks(document) if not block.not_run)
+    return {shown: fixture for shown, fixture in HOSTS.items() if shown in typed}
 
 
 class Reader:
     """Somebody who follows a document word for word; use it as a context."""
 
-    def __init__(self, directory: Path, *, replaced: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, *, replaced: Mapping[str, str] | None = None, **variables: str) -> None:
         self._directory = directory
-        self._environment = environment(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        self._port = _free_port()
-        self._replaced = {"127.0.0.1:8080": f"127.0.0.1:{self._port}", **(replaced or {})}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self._environment = environment(PATH=path, **OFFLINE, **variables)
+        self._ports = {shown: _free_port() for shown in PORTS}
+        self._replaced = {**(replaced or {})}
+        for shown, real in self._ports.items():
+            self._replaced |= {f"127.0.0.1:{shown}": f"127.0.0.1:{real}", f"--port {shown}": f"--port {real}"}
         self._services: list[Service] = []
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._saved: set[str] = set()
         self._out = self._all = ""
         # What `make run` leaves in the clone.
@@ -71,68 +116,94 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
-        while self._workers:
-            worker = self._workers.pop()
-            worker.terminate()
-            worker.wait(60)
+        while self._running:
+            _, process = self._running.pop()
+            process.terminate()
+            process.wait(60)
 
     def follow(self, block: Block) -> None:
         """Does what the block says, or checks what it shows."""
+        if block.not_run:
+            return
         text = block.text
         for shown, real in self._replaced.items():
             text = text.replace(shown, real)
+        if block.peer and importlib.util.find_spec(block.peer) is None:
+            if block.language == "python":
+                compile(text, block.title or block.peer, "exec")
+            return
+        if block.language in ("bash", "python", "toml"):
+            self._saved = {name for name in self._saved if Path(name).stem not in text}
         match block.language:
+            case _ if block.title:
+                path = self._directory / block.title
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+                self._saved.add(block.title)
             case "bash":
                 self._type(text)
-            case "python" if block.title:
-                (self._directory / block.title).write_text(text)
-                self._saved.add(block.title)
             case "python":
                 self._run([sys.executable, "-c", text])
             case "json":
                 assert_alike(json.loads(text), json.loads(self._out))
             case "text":
-                assert_matches(text, self._all)
+                # A library's warning on standard error need not be shown.
+                printed = self._out if matches(text, self._out) else self._all
+                assert matches(text, printed), f"this is shown:\n{text}\nand this came:\n{printed}"
             case other:
                 raise AssertionError(f"a block in {other!r}: use bash, python, json or text, which are checked")
+        for typed, process in self._running:
+            assert process.poll() is None, f"{typed!r} has ended:\n{self._log.read_text()}"
 
     @property
     def unused(self) -> set[str]:
-        """Files that were saved and never run."""
-        return self._saved
+        """Files that were saved and never used."""
+        return self._saved - READ_BY_ITSELF
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "running.log"
 
     def _type(self, text: str) -> None:
-        self._saved = {name for name in self._saved if name not in text and Path(name).stem not in text}
-        if working := WORK.match(text.strip()):
-            with (self._directory / "worker.log").open("a") as log:
-                arguments = command("worker", *working[1].split())
-                self._workers.append(
-                    subprocess.Popen(arguments, cwd=self._directory, env=self._environment, stdout=log, stderr=log)
+        if served := SERVE.search(text):
+            self._begin(text, served)
+            self._stop()
+            # The service's own `--port 0` comes first: the last one given is the one that counts.
+            arguments = [*(served[1] or "").split(), "--port", str(self._ports[8080])]
+            service = Service(self._directory, *arguments, **self._environment).start()
+            self._services.append(service)
+            self._out = self._all = "\n".join(service.announced) + "\n"
+        elif left := KEEPS_RUNNING.search(text):
+            self._begin(text, left)
+            with self._log.open("a") as log:
+                process = subprocess.Popen(
+                    ["bash", "-c", f"exec {left[0]}"],
+                    cwd=self._directory,
+                    env=self._environment,
+                    stdout=log,
+                    stderr=log,
                 )
-            return
-        served = SERVE.search(text)
-        if served is None:
+            self._running.append((left[0], process))
+            if port := re.search(r"--port (\d+)", left[0]):
+                until(lambda: process.poll() is not None or _listens(int(port[1])))
+        else:
             self._run(["bash", "-euo", "pipefail", "-c", f"{text}\nenv -0 > .environment"])
             pairs = (self._directory / ".environment").read_text().split("\0")
             self._environment = dict(pair.split("=", 1) for pair in pairs if pair)
-            return
-        before, after = text[: served.start()], text[served.end() :]
-        assert not after.strip(), "whatever follows `headgate serve` in a block would never be typed"
-        if before.strip():
+
+    def _begin(self, text: str, last: re.Match[str]) -> None:
+        """Types what stands before a line that keeps running."""
+        assert not text[last.end() :].strip(), f"whatever follows {last[0]!r} in a block would never be typed"
+        if before := text[: last.start()].strip():
             self._type(before)
-        self._stop()
-        arguments = [*(served[1] or "").split(), "--port", str(self._port)]
-        given = {name: value for name, value in self._environment.items() if name.startswith(("HEADGATE_", "PATH"))}
-        service = Service(self._directory, *arguments, **given).start()
-        self._services.append(service)
-        self._out = self._all = "\n".join(service.announced) + "\n"
 
     def _run(self, typed: list[str]) -> None:
         ended = subprocess.run(
-            typed, cwd=self._directory, env=self._environment, capture_output=True, text=True, timeout=60, check=False
+            typed, cwd=self._directory, env=self._environment, capture_output=True, text=True, timeout=120, check=False
         )
         self._out, self._all = ended.stdout, ended.stdout + ended.stderr
         assert ended.returncode == 0, f"status {ended.returncode}\n{self._all}"
+        assert "does not provide the extra" not in self._all, self._all
 
     def _stop(self) -> None:
         while self._services:
@@ -158,13 +229,19 @@ def assert_alike(shown: Any, real: Any, where: str = "") -> None:
         assert shown == real, f"{shown!r} is shown{where}, {real!r} came"
 
 
-def assert_matches(shown: str, real: str) -> None:
+def matches(shown: str, real: str) -> bool:
     """Whether a shown text is what came; a line `…` stands for any number of lines, `…` in a line for anything."""
     pattern = "".join(
         r"(?:.*\n)*" if line.strip() == "…" else re.escape(line).replace("…", ".*") + r"\n"
         for line in shown.splitlines()
     )
-    assert re.fullmatch(pattern, real), f"this is shown:\n{shown}\nand this came:\n{real}"
+    lines = real.replace("\r\n", "\n")
+    return re.fullmatch(pattern, lines if lines.endswith("\n") else f"{lines}\n") is not None
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _free_port() -> int:

@@ -1,4 +1,4 @@
-"""What the documents say is what happens: every block of the README and the tutorial is typed and run."""
+"""What the documents say is so: links, commands, options, tokens, and the site that is built of them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,12 @@ from pathlib import Path
 import pytest
 
 from headgate.entrypoints.cli import app
-from tests.acceptance.documents import Reader, assert_alike, assert_matches, blocks
+from tests.acceptance.documents import assert_alike, matches
 from tests.acceptance.service import run
 
 ROOT = Path(__file__).parents[2]
 FOREIGN = re.compile(r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
-def test_every_block_runs_as_it_is_written(page: str, tmp_path: Path, postgres_url: str) -> None:
-    replaced = {"postgresql://user:password@host/name": postgres_url}
-    with Reader(tmp_path, replaced=replaced) as reader:
-        for block in blocks(ROOT / page):
-            try:
-                reader.follow(block)
-            except (AssertionError, ValueError, RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
-                pytest.fail(f"{page}, line {block.line}: {error}\n{block.text}", pytrace=False)
-        assert not reader.unused, "saved, and never run"
 
 
 def test_make_run_is_headgate_serve() -> None:
@@ -77,7 +65,7 @@ def test_guides_show_the_token_that_a_guarded_path_asks_for() -> None:
     ):
         for typed in re.findall(r"^ *curl .*$", page.read_text("utf-8").replace("\\\n", " "), re.MULTILINE):
             for area, token in (("/admin", "HEADGATE_ADMIN_TOKEN"), ("/api", "HEADGATE_API_TOKEN")):
-                if re.search(rf":\d+{area}/", typed):
+                if re.search(rf":8080{area}/", typed):
                     seen += 1
                     assert f'-H "Authorization: Bearer ${token}"' in typed, f"{page.name}: {typed}"
     assert seen >= 7
@@ -123,6 +111,20 @@ def test_every_entry_of_the_runbook_says_what_to_check_what_to_do_and_how() -> N
         assert outside or re.search(r"^    (?:headgate|curl) .+$", text[action:], re.MULTILINE), heading
 
 
+def test_the_arithmetic_on_scale_uses_the_figures_of_the_readme() -> None:
+    table = (ROOT / "README.md").read_text("utf-8").partition("## How fast")[2]
+    measured = re.findall(r"^\|[^|]+\| ([\d.]+[kM]/s) \|", table, re.MULTILINE)
+    assert len(measured) >= 6
+    used = re.findall(r"^\|[^|]+\| ([\d.]+[kM]/s) \|", (ROOT / "docs/explanation/scale.md").read_text(), re.MULTILINE)
+    assert sorted(used) == sorted(measured)
+
+
+def test_no_page_has_a_name_that_only_the_authors_know() -> None:
+    """A seed is what this project grew from; readers never saw one."""
+    for page in [ROOT / "README.md", *PAGES]:
+        assert not re.search(r"\bseeds?\b", page.read_text("utf-8"), re.IGNORECASE), page.name
+
+
 def test_every_page_is_in_the_site() -> None:
     listed = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     for page in PAGES:
@@ -160,9 +162,8 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
 
 
 def test_the_checks_can_fail() -> None:
-    assert_matches("a …\n…\nz\n", "a b\nc\nd\nz\n")
-    with pytest.raises(AssertionError):
-        assert_matches("a …\nz\n", "a b\nc\nz\n")
+    assert matches("a …\n…\nz\n", "a b\nc\nd\nz\n")
+    assert not matches("a …\nz\n", "a b\nc\nz\n")
     shown = {"at": "2030-03-01T16:00:02.371Z", "start": "2030-03-01T16:00:00.000Z", "delayMs": 1}
     assert_alike(shown, shown | {"at": "2030-03-01T16:00:03.000Z", "delayMs": 2})
     for wrong in ({"at": "2030-03-01T16:09:03.000Z"}, {"start": "2030-03-01T16:00:04.000Z"}, {"more": 1}):

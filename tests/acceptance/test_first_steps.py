@@ -44,7 +44,7 @@ def test_the_announced_curl_works(service: Service) -> None:
     assert slot["existing"] is False
 
 
-def test_the_seed_s_curls_work_as_written(service: Service, http: httpx.Client) -> None:
+def test_a_config_and_a_slot_by_curl_as_written(service: Service, http: httpx.Client) -> None:
     config = shell(CONFIG_CURL.format(url=service.url))
     assert (config["maxPerWindow"], config["windowSize"]) == (100, "PT4S")
     before = datetime.fromisoformat(http.get("/api/v1/forecast").json()["requestedTime"])

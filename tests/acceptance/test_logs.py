@@ -1,4 +1,4 @@
-"""The log: every line a record with its request, its event or its item; the seeds' messages; no forged lines."""
+"""The log: every line a record with its request, its event or its item; the messages to know; no forged lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def unreachable() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory, unreachable: str) -> list[dict[str, Any]]:
-    """What a service wrote while everything happened that the seeds name a message for; each line must be JSON."""
+    """What a service wrote while everything happened that the reference names a message for; each line must be JSON."""
     directory = tmp_path_factory.mktemp("logs")
     variables = {"HEADGATE_LOG_FORMAT": "json", "HEADGATE_LOG_LEVEL": "debug", "HEADGATE_REDIS_URL": unreachable}
     with Service(directory, **variables) as service, service.client() as http:
@@ -140,7 +140,7 @@ def test_no_request_can_forge_a_line(tmp_path: Path) -> None:
 
 
 def test_the_reference_lists_the_messages() -> None:
-    """What the table of the seeds' messages promises is what the test above looks for."""
+    """What the table of messages promises is what the test above looks for."""
     page = (ROOT / "docs/reference/logs.md").read_text("utf-8")
     for message in (
         "Assigned slot for eventId=",

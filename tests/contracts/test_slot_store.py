@@ -102,7 +102,7 @@ async def test_an_unknown_config_is_not_found_and_writes_nothing(slots: SlotStor
 
 
 async def test_a_burst_of_twenty_thousand_and_one_finds_room(slots: SlotStore) -> None:
-    """Peer bug 15: the seed's search gave up after 200 windows."""
+    """Peer bug 15: a search that gave up after 200 windows."""
     await slots.configure("c", WindowPolicy(100, "PT4S"), now_ms=NOW)
     await book(slots, wants(20_000))
     (last,) = await book(slots, wants(1, prefix="last"))

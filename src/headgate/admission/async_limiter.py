@@ -69,6 +69,7 @@ class AsyncLimiter(PlansInForce):
         self._pause = pause
         self._own: list[AsyncLimitStore] = []
         self._deadline = deadline
+        self._given_clock = clock
         self._patience = DEFAULT_DEADLINE if deadline is None else deadline
         """Seconds for stores that were not opened here; the others were told the deadline, and keep it."""
         self._decide_on(self._opened(store))
@@ -215,7 +216,7 @@ class AsyncLimiter(PlansInForce):
     def _opened(self, store: str | AsyncLimitStore) -> AsyncLimitStore:
         if not isinstance(store, str):
             return store
-        opened: AsyncLimitStore = factory("async_limit_store")(store, deadline=self._deadline)
+        opened: AsyncLimitStore = factory("async_limit_store")(store, deadline=self._deadline, clock=self._given_clock)
         self._own.append(opened)
         return opened
 

@@ -69,6 +69,7 @@ class Limiter(PlansInForce):
         self._pause = pause
         self._own: list[LimitStore] = []
         self._deadline = deadline
+        self._given_clock = clock
         self._decide_on(self._opened(store))
         self._fallback_at = fallback
         self._fallback: LimitStore | None = None
@@ -207,7 +208,7 @@ class Limiter(PlansInForce):
     def _opened(self, store: str | LimitStore) -> LimitStore:
         if not isinstance(store, str):
             return store
-        opened: LimitStore = factory("limit_store")(store, deadline=self._deadline)
+        opened: LimitStore = factory("limit_store")(store, deadline=self._deadline, clock=self._given_clock)
         self._own.append(opened)
         return opened
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.admission.outage import DEFAULT_DEADLINE
 from headgate.admission.ports import AsyncLimitStore, LimitStore
+from headgate.clock import Clock
 from headgate.errors import ConfigurationError
 
 REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
 SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
 
 
-def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
+def limit_store(url: str, *, deadline: float | None = None, clock: Clock | None = None) -> LimitStore:
     """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds,
-    or else as many as the URL says, or 0.5."""
+    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
-        return MemoryLimitStore()
+        return MemoryLimitStore(clock=clock)
     if scheme in REDIS_SCHEMES:
         from headgate.adapters.redis.limits import RedisLimitStore
 
@@ -32,12 +33,12 @@ def limit_store(url: str, *, deadline: float | None = None) -> LimitStore:
     raise _unknown(scheme)
 
 
-def async_limit_store(url: str, *, deadline: float | None = None) -> AsyncLimitStore:
+def async_limit_store(url: str, *, deadline: float | None = None, clock: Clock | None = None) -> AsyncLimitStore:
     """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds,
-    or else as many as the URL says, or 0.5."""
+    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own."""
     scheme = url.partition(":")[0]
     if scheme == "memory":
-        return AsyncMemoryLimitStore()
+        return AsyncMemoryLimitStore(MemoryLimitStore(clock=clock))
     if scheme in REDIS_SCHEMES:
         from headgate.adapters.redis.limits import AsyncRedisLimitStore
 

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 from collections.abc import Awaitable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from headgate.errors import (
     RateLimitExceeded,
     StoreUnavailable,
 )
-from headgate.testing import eventually
+from headgate.testing import FakeClock, eventually
 from tests.unit.admission.both import World
 
 GOLD = Plan("gold", TokenBucket(10, 1))
@@ -41,6 +42,17 @@ async def test_decides_charges_and_names_the_plan_that_bound(limiter: Any, world
     world.clock.advance(denied.retry_after)
     assert await limiter.acquire("u", "gold")
     assert (await limiter.acquire("other", "gold")).remaining == 9
+
+
+async def test_a_limiter_in_memory_counts_by_the_clock_it_is_given() -> None:
+    clock = FakeClock(datetime(2030, 3, 1, tzinfo=UTC))
+    slow = Plan("slow", TokenBucket(1, 0.01))
+    limiter, awaited = Limiter("memory://", plans=[slow], clock=clock), AsyncLimiter(plans=[slow], clock=clock)
+    assert [limiter.acquire("u", "slow").allowed for _ in range(2)] == [True, False]
+    assert [(await awaited.acquire("u", "slow")).allowed for _ in range(2)] == [True, False]
+    clock.advance(100)
+    assert limiter.acquire("u", "slow").allowed
+    assert (await awaited.acquire("u", "slow")).allowed
 
 
 async def test_a_chain_is_all_or_nothing(limiter: Any, world: World) -> None:

@@ -1,0 +1,73 @@
+"""Every Python and shell block of every document is typed and run, page by page, each in an empty folder."""
+
+from __future__ import annotations
+
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.testing import TemporalServer, require
+from tests.acceptance.collector import collector
+from tests.acceptance.documents import Reader, assert_every_block_is_read, blocks, hosts
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOT_RUN = {
+    "docs/explanation/dispatch.md": ["a diagram"],
+    "docs/explanation/notifications.md": ["a diagram"],
+    "docs/howto/deploy.md": ["needs a container engine"],
+    "docs/howto/temporal.md": ["changes which build of the running workers is current"],
+    "docs/howto/trace-a-payment.md": ["a diagram"],
+    "docs/reference/logs.md": ["a line of the log, cut short; tests/acceptance/test_logs.py reads real ones"],
+}
+"""The blocks that nothing runs, by page, each with its reason as the page gives it."""
+MARKS = {"postgres_url": "postgres", "redis_url": "redis", "temporal_frontend": "temporal", "kafka_bootstrap": "kafka"}
+FAILURES = (AssertionError, ValueError, RuntimeError, TimeoutError, SyntaxError, subprocess.TimeoutExpired)
+
+
+@pytest.fixture
+def temporal_frontend() -> Iterator[str]:
+    """A Temporal of the page's own: workers of other tests poll the same task queues."""
+    require("temporal")
+    with TemporalServer(durable=False) as server:
+        yield server.address
+
+
+@pytest.fixture
+def trace_collector() -> Iterator[str]:
+    with collector() as received:
+        yield received.url
+
+
+def _named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def _marked(page: Path) -> Any:
+    servers = [getattr(pytest.mark, MARKS[fixture]) for fixture in hosts(page).values() if fixture in MARKS]
+    return pytest.param(page, marks=servers, id=_named(page))
+
+
+@pytest.mark.parametrize("page", [_marked(page) for page in PAGES if "```" in page.read_text("utf-8")])
+def test_every_block_runs_as_it_is_written(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    assert_every_block_is_read(page)
+    replaced = {shown: request.getfixturevalue(fixture) for shown, fixture in hosts(page).items()}
+    # The broker is shared with other tests: topics of the page's own.
+    own = uuid.uuid4().hex[:12]
+    topics = {"HEADGATE_SMS_TOPIC": f"sms-{own}", "HEADGATE_SMS_EVENTS_TOPIC": f"events-{own}"}
+    with Reader(tmp_path, replaced=replaced, **(topics if "kafka:9092" in replaced else {})) as reader:
+        for block in blocks(page):
+            try:
+                reader.follow(block)
+            except FAILURES as error:
+                pytest.fail(f"{_named(page)}, line {block.line}: {error}\n{block.text}", pytrace=False)
+        assert not reader.unused, "saved, and never used"
+
+
+def test_blocks_that_are_not_run_are_known() -> None:
+    left_out = {_named(page): [block.not_run for block in blocks(page) if block.not_run] for page in PAGES}
+    assert {page: reasons for page, reasons in left_out.items() if reasons} == NOT_RUN
