@@ -46,8 +46,8 @@ bench-quick: $(VENV)/peers
 	$(BIN)/python -m benchmarks --quick
 
 docs: $(STAMP)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(BIN)/python -m zensical build --clean --strict
 	@echo "read site/index.html, or with search: $(BIN)/python -m http.server -d site 8000"
 
 clean:
-	rm -rf .venv .venv-* build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* build dist site .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
