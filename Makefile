@@ -1,13 +1,17 @@
 # Everything a newcomer needs is one word after `make`. Only Python >= 3.11 and make are assumed.
+# Another Python has an environment of its own: `make test PYTHON=python3.13`, in .venv-python3.13.
 PYTHON ?= python3
-BIN := .venv/bin
-STAMP := .venv/installed
+VENV ?= $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(PYTHON)))
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+# pyenv runs only the versions that are chosen; one that is named here is to be found among all that it has.
+CHOSEN = $(if $(filter python3,$(PYTHON)),,PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd: -)")
 
 .PHONY: run test lint types imports demo bench bench-quick docs clean
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing headgate into .venv (once; about a minute)"
+	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
+	@echo "installing headgate into $(VENV) (once; about a minute)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,testing]" --group dev
 	@touch $@
@@ -31,19 +35,19 @@ imports: $(STAMP)
 demo: $(STAMP)
 	@$(BIN)/headgate demo
 
-.venv/peers: $(STAMP)
+$(VENV)/peers: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group peers
 	@touch $@
 
-bench: .venv/peers
+bench: $(VENV)/peers
 	$(BIN)/python -m benchmarks
 
-bench-quick: .venv/peers
+bench-quick: $(VENV)/peers
 	$(BIN)/python -m benchmarks --quick
 
 docs: $(STAMP)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(BIN)/python -m zensical build --clean --strict
 	@echo "read site/index.html, or with search: $(BIN)/python -m http.server -d site 8000"
 
 clean:
-	rm -rf .venv build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .venv-* build dist site .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

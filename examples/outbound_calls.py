@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import httpx
+import httpx2
 import requests
 
 from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
@@ -20,9 +20,9 @@ PLANS = [Plan("partner", TokenBucket(capacity=4, per_second=50))]
 HEADERS = {"X-API-Key": "outbound"}
 
 
-def with_httpx(url: str, calls: int) -> list[int]:
+def with_httpx2(url: str, calls: int) -> list[int]:
     limiter = Limiter(plans=PLANS)
-    with httpx.Client(transport=LimitedTransport(limiter, "partner", max_wait=10), headers=HEADERS) as client:
+    with httpx2.Client(transport=LimitedTransport(limiter, "partner", max_wait=10), headers=HEADERS) as client:
         return [client.get(url).status_code for _ in range(calls)]
 
 
@@ -33,14 +33,14 @@ def with_requests(url: str, calls: int) -> list[int]:
         return [session.get(url).status_code for _ in range(calls)]
 
 
-async def with_async_httpx(url: str, calls: int) -> list[int]:
+async def with_async_httpx2(url: str, calls: int) -> list[int]:
     transport = AsyncLimitedTransport(AsyncLimiter(plans=PLANS), "partner", max_wait=10)
-    async with httpx.AsyncClient(transport=transport, headers=HEADERS) as client:
+    async with httpx2.AsyncClient(transport=transport, headers=HEADERS) as client:
         return [(await client.get(url)).status_code for _ in range(calls)]
 
 
 if __name__ == "__main__":
     target = sys.argv[1]
-    print("httpx", *with_httpx(target, 8))
+    print("httpx2", *with_httpx2(target, 8))
     print("requests", *with_requests(target, 8))
-    print("async httpx", *asyncio.run(with_async_httpx(target, 8)))
+    print("async httpx2", *asyncio.run(with_async_httpx2(target, 8)))

@@ -1,15 +1,16 @@
-"""Fills the reference pages when the site is built: a line `<!-- generated: NAME -->` becomes what the code says."""
+"""Fills the reference pages when the site is built: a line `<!-- generated: NAME -->` becomes what the code says.
+
+A Markdown extension, named in mkdocs.yml: every builder that renders with Python-Markdown runs it.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
-from typing import Any
 
-import command_line
-import http_operations
-import metric_names
-import python_names
+from docs.hooks import command_line, http_operations, metric_names, python_names
+from markdown import Extension, Markdown
+from markdown.preprocessors import Preprocessor
 
 from headgate import errors
 
@@ -34,9 +35,28 @@ GENERATORS = {
     "python": python_names.page,
     "errors": error_tree,
 }
-MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+MARK = re.compile(r"<!-- generated: (\w+) -->")
+BEFORE_EVERY_OTHER = 1000
 
 
-def on_page_markdown(markdown: str, **_context: Any) -> str:
-    """Called by MkDocs for every page."""
-    return MARK.sub(lambda found: GENERATORS[found[1]](), markdown)
+class Reference(Preprocessor):
+    """Puts in what the marks stand for."""
+
+    def run(self, lines: list[str]) -> list[str]:
+        filled: list[str] = []
+        for line in lines:
+            mark = MARK.fullmatch(line)
+            filled += GENERATORS[mark[1]]().splitlines() if mark else [line]
+        return filled
+
+
+class ReferenceExtension(Extension):
+    """The marks, for Python-Markdown."""
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 (Python-Markdown's own name)
+        md.preprocessors.register(Reference(md), "reference", BEFORE_EVERY_OTHER)
+
+
+def makeExtension() -> Extension:  # noqa: N802 (Python-Markdown's own name)
+    """What Python-Markdown looks for in a module."""
+    return ReferenceExtension()

@@ -6,7 +6,7 @@ import json
 import socket
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 GOOD_SLOT = {"eventId": "bad-input", "configName": "default", "requestedTime": "2027-01-01T00:00:00Z"}

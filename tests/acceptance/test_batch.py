@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-import httpx
+import httpx2 as httpx
 
 AT = "2027-05-01T00:00:00Z"
 NDJSON = {"Content-Type": "application/x-ndjson"}

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-import httpx
+import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 

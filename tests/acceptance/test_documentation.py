@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from html import unescape
@@ -125,33 +125,41 @@ def test_no_page_has_a_name_that_only_the_authors_know() -> None:
         assert not re.search(r"\bseeds?\b", page.read_text("utf-8"), re.IGNORECASE), page.name
 
 
-def test_every_page_is_in_the_site() -> None:
-    listed = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
-    for page in PAGES:
-        assert str(page.relative_to(ROOT / "docs")) in listed, "add it to mkdocs.yml"
+def test_the_site_has_every_page_and_no_other() -> None:
+    """The builder says nothing of a page that is not in the navigation, nor of an entry without a page."""
+    listed = re.findall(r"\S+\.md$", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2], re.MULTILINE)
+    assert sorted(listed) == [str(page.relative_to(ROOT / "docs")) for page in PAGES]
 
 
-def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    pytest.importorskip("mkdocs")
-    ended = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
-        cwd=ROOT,
-        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+def built(source: Path) -> subprocess.CompletedProcess[str]:
+    """The site of the documents below `source`, in its folder `site`."""
+    return subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--clean", "--strict"],
+        cwd=source,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
-    pages = list(tmp_path.rglob("*.html"))
+
+
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("zensical")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    ended = built(tmp_path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    site = tmp_path / "site"
+    pages = list(site.rglob("*.html"))
     assert len(pages) > len(PAGES)
     for page in pages:
         text = page.read_text("utf-8")
-        assert not re.findall(r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>", text), (
-            page.name
-        )
+        assert not FOREIGN.findall(text), page.name
         assert "<!-- generated:" not in text
-    reference = tmp_path / "reference"
+        # Links inside what is generated are made after the builder has looked at the links.
+        ids = set(re.findall(r'\bid="([^"]+)"', text))
+        assert {"", *ids} >= {unescape(name) for name in re.findall(r'href="#([^"]*)"', text)}, page.name
+    reference = site / "reference"
     for page, mentioned in {
         "http.html": "/api/v1/slots/{eventId}",
         "cli.html": "headgate config history",
@@ -159,6 +167,16 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
         "python.html": "The event's slot: the one it has, or else the earliest free one",
     }.items():
         assert mentioned in unescape((reference / page).read_text("utf-8")), page
+
+
+def test_a_dead_link_stops_the_build_of_the_site(tmp_path: Path) -> None:
+    pytest.importorskip("zensical")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/README.md").write_text("# Here\n\n[there](#there)\n")
+    (tmp_path / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text().partition("\nmarkdown_extensions:")[0])
+    ended = built(tmp_path)
+    assert ended.returncode != 0
+    assert "anchor does not exist" in ended.stdout + ended.stderr
 
 
 def test_the_checks_can_fail() -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
-import httpx
+import httpx2 as httpx
 
 from tests.acceptance.service import Service, run
 

@@ -6,7 +6,7 @@ import signal
 import threading
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from headgate.testing import eventually

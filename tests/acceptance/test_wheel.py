@@ -8,7 +8,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.acceptance.installed import ROOT, Installed, bare_environment, build_wheel
@@ -23,7 +23,7 @@ import asyncio, os, sys, tempfile
 import headgate
 
 os.chdir(tempfile.mkdtemp(dir="."))
-DRIVERS = {"alembic", "confluent_kafka", "fastapi", "greenlet", "hiredis", "holidays", "httpx", "matplotlib",
+DRIVERS = {"alembic", "confluent_kafka", "fastapi", "greenlet", "hiredis", "holidays", "httpx2", "matplotlib",
            "opentelemetry", "oracledb", "psycopg", "pydantic", "schwifty", "sqlalchemy", "starlette",
            "temporalio", "uvicorn"}
 from headgate import *
@@ -224,14 +224,14 @@ for url in ("postgresql://h/x", "oracle://h/x"):
     told(lambda: asyncio.run(opened(SlotScheduler.open(url))))
     told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
 told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
-for name in ("fastapi", "flask", "django", "httpx", "requests"):
+for name in ("fastapi", "flask", "django", "requests"):
     told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
 """
     ended = core.python(script)
     assert ended.returncode == 0, ended.stderr
     named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
-    frameworks = ["fastapi", "flask", "django", "httpx", "requests"]
+    frameworks = ["fastapi", "flask", "django", "requests"]
     assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + ["calendars", *frameworks], ended.stdout
 
 

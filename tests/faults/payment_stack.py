@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import psycopg
 
 from headgate.apps.payments.downstream.simulator import peak_per_second

@@ -7,7 +7,7 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from headgate.adapters.sql.engine import Database

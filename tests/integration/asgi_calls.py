@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 
 def talk_to(app: Any, peer: str = "198.51.100.7") -> httpx.AsyncClient:

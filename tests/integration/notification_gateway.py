@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import hypothesis
 import sqlalchemy as sa
 from hypothesis import HealthCheck

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias
 
 import django
-import httpx
+import httpx2 as httpx
 import pytest
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2 as httpx
 import pytest
 import structlog
 from fastapi import FastAPI

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from headgate.entrypoints.console.files import FILES

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from headgate.testing import eventually
@@ -171,7 +171,7 @@ async def test_outbound_calls(serve: httpx.AsyncClient) -> None:
     """The server admits 5 and then 5 a second. Each client learns that it is asked to wait, and waits."""
     output = await run("outbound_calls.py", f"{serve.base_url}/api/resource")
     lines = [line.rsplit(maxsplit=8) for line in output.splitlines()]
-    assert [name for name, *_ in lines] == ["httpx", "requests", "async httpx"]
+    assert [name for name, *_ in lines] == ["httpx2", "requests", "async httpx2"]
     for _, *statuses in lines:
         assert statuses.count("200") >= 7
         assert set(statuses) <= {"200", "429"}

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Annotated, Any
 from weakref import ref
 
-import httpx
+import httpx2 as httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, WebSocket
 from fastapi.responses import StreamingResponse

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -10,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
+import httpx2
 import pytest
 import requests
 
@@ -184,34 +187,87 @@ def partner() -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
-def test_httpx_is_held_back_by_its_own_limit_and_the_servers(partner: tuple[str, list[str]]) -> None:
+# The same names in both: httpx2 continues httpx, whose users are served as long as there are any.
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+def test_httpx_is_held_back_by_its_own_limit_and_the_servers(library: Any, partner: tuple[str, list[str]]) -> None:
     url, calls = partner
-    with httpx.Client(transport=LimitedTransport(Limiter(plans=PLANS), "own", max_wait=0.1)) as client:
+    with library.Client(transport=LimitedTransport(Limiter(plans=PLANS), "own", max_wait=0.1)) as client:
         assert [client.get(url).status_code for _ in range(2)] == [200, 200]
         with pytest.raises(RateLimitExceeded) as refused:
             client.get(url)
         assert refused.value.decision.plan == "own"
-    with httpx.Client(transport=LimitedTransport(Limiter(plans=PLANS), "free", max_wait=0.1)) as client:
-        assert client.get(f"{url}/busy").status_code == 429
-        with pytest.raises(RateLimitExceeded) as refused:
-            client.get(url)
-        assert 3590 < refused.value.decision.retry_after <= 3600
+    client = library.Client(transport=LimitedTransport(Limiter(plans=PLANS), "free", max_wait=0.1))
+    assert client.get(f"{url}/busy").status_code == 429
+    with pytest.raises(RateLimitExceeded) as refused:
+        client.get(url)
+    assert 3590 < refused.value.decision.retry_after <= 3600
+    client.close()
     assert calls == ["/", "/", "/busy"]
 
 
-async def test_async_httpx_is_held_back_by_its_own_limit_and_the_servers(partner: tuple[str, list[str]]) -> None:
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+async def test_async_httpx_is_held_back_by_its_own_limit_and_the_servers(
+    library: Any, partner: tuple[str, list[str]]
+) -> None:
     url, calls = partner
     limiter = AsyncLimiter(plans=PLANS)
-    async with httpx.AsyncClient(transport=AsyncLimitedTransport(limiter, "own", key="k", max_wait=0.1)) as client:
+    async with library.AsyncClient(transport=AsyncLimitedTransport(limiter, "own", key="k", max_wait=0.1)) as client:
         assert [(await client.get(url)).status_code for _ in range(2)] == [200, 200]
         with pytest.raises(RateLimitExceeded):
             await client.get(url)
     assert (await limiter.peek("k", ["own"])).remaining == 0
-    async with httpx.AsyncClient(transport=AsyncLimitedTransport(limiter, "free", max_wait=0.1)) as client:
-        assert (await client.get(f"{url}/busy")).status_code == 429
-        with pytest.raises(RateLimitExceeded):
-            await client.get(url)
+    client = library.AsyncClient(transport=AsyncLimitedTransport(limiter, "free", max_wait=0.1))
+    assert (await client.get(f"{url}/busy")).status_code == 429
+    with pytest.raises(RateLimitExceeded):
+        await client.get(url)
+    await client.aclose()
     assert calls == ["/", "/", "/busy"]
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+async def test_the_transport_given_is_opened_used_and_closed(library: Any) -> None:
+    told: list[str] = []
+
+    class Own(library.BaseTransport, library.AsyncBaseTransport):  # type: ignore[misc, name-defined]
+        def handle_request(self, request: Any) -> Any:
+            told.append(str(request.url))
+            return library.Response(204)
+
+        async def handle_async_request(self, request: Any) -> Any:
+            return self.handle_request(request)
+
+        def __enter__(self) -> Any:
+            told.append("open")
+            return self
+
+        def close(self) -> None:
+            told.append("close")
+
+        async def __aenter__(self) -> Any:
+            return self.__enter__()
+
+        async def aclose(self) -> None:
+            self.close()
+
+    with library.Client(transport=LimitedTransport(Limiter(plans=PLANS), "own", transport=Own())) as client:
+        assert client.get("http://a.example").status_code == 204
+    async with library.AsyncClient(
+        transport=AsyncLimitedTransport(AsyncLimiter(plans=PLANS), "own", transport=Own())
+    ) as client:
+        assert (await client.get("http://b.example")).status_code == 204
+    assert told == ["open", "http://a.example", "close", "open", "http://b.example", "close"]
+
+
+def test_neither_library_is_loaded_before_it_is_used() -> None:
+    script = (
+        "import sys\n"
+        "from headgate import Limiter, Plan, TokenBucket\n"
+        "from headgate.integrations.httpx import LimitedTransport\n"
+        "LimitedTransport(Limiter(plans=[Plan('own', TokenBucket(2, 1))]), 'own').close()\n"
+        "print({'httpx', 'httpx2'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.strip() == "set()"
 
 
 def test_requests_is_held_back_by_its_own_limit_and_the_servers(partner: tuple[str, list[str]]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from headgate.adapters.redis.permits import RedisPermits

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 from fastapi import FastAPI
 
 from headgate.entrypoints.http.app import create_app

@@ -14,7 +14,8 @@ from headgate.entrypoints.cli.commands import ABOUT
 
 DRIVERS = {
     "sqlalchemy", "alembic", "psycopg", "oracledb", "redis", "confluent_kafka", "temporalio", "fastapi", "starlette",
-    "uvicorn", "pydantic", "httpx", "prometheus_client", "structlog", "typer", "rich", "holidays", "matplotlib",
+    "uvicorn", "pydantic", "httpx", "httpx2", "prometheus_client", "structlog", "typer", "rich", "holidays",
+    "matplotlib",
 }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def tell_unknown_variables() -> None:
 
 def configure(settings: Settings, tracer: Tracer | None = None) -> None:
     """Sends headgate's and every library's log lines to standard error in the wanted form."""
-    # Libraries are heard when something is wrong only: httpx tells every URL it calls, and a provider's is a secret.
+    # Libraries are heard when something is wrong only: httpx2 tells every URL it calls, and a provider's is a secret.
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     logging.getLogger("headgate").setLevel(level)
     others = max(level, logging.WARNING)

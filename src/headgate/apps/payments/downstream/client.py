@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
-import httpx
+import httpx2
 
 from headgate.apps.payments.domain import Payment
 from headgate.apps.payments.ports import DownstreamBusy, Gate, PaymentRefused, Receipt
@@ -31,7 +31,7 @@ class HttpDownstream:
         *,
         attempts: int = ATTEMPTS,
         timeout: float = TIMEOUT,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
         tracer: Tracer | None = None,
     ) -> None:
@@ -43,10 +43,10 @@ class HttpDownstream:
         self._pause = pause
         self._tracer = tracer
         # No limit on connections: a call that waits for one would be made long after it was admitted.
-        self._http = httpx.AsyncClient(
+        self._http = httpx2.AsyncClient(
             timeout=timeout,
             transport=transport,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=200, keepalive_expiry=60),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=200, keepalive_expiry=60),
             follow_redirects=False,
         )
 
@@ -81,10 +81,10 @@ class HttpDownstream:
         request.extensions["trace"] = before
         try:
             response = await self._http.send(request)
-        except httpx.TransportError as error:
+        except httpx2.TransportError as error:
             if span is not None:
                 span.end(failed=type(error).__name__)
-            if isinstance(error, httpx.TimeoutException):
+            if isinstance(error, httpx2.TimeoutException):
                 raise DownstreamBusy("the downstream did not answer in time") from error
             raise DownstreamBusy(f"the downstream can't be reached: {type(error).__name__}") from error
         finally:
@@ -94,7 +94,7 @@ class HttpDownstream:
             span.end({"http.response.status_code": status}, failed=str(status) if status >= 400 else None)
         return _understood(response)
 
-    def _begun(self, request: httpx.Request, payment_id: str, attempt: int, waited: float) -> Span | None:
+    def _begun(self, request: httpx2.Request, payment_id: str, attempt: int, waited: float) -> Span | None:
         """The call as part of the trace that leads to it, which the downstream is told of."""
         if self._tracer is None or (origin := self._tracer.origin()) is None:
             return None
@@ -109,7 +109,7 @@ class HttpDownstream:
         return span
 
 
-def _understood(response: httpx.Response) -> Receipt:
+def _understood(response: httpx2.Response) -> Receipt:
     if response.is_success:
         return Receipt(_member(response, "reference"))
     status = response.status_code
@@ -119,7 +119,7 @@ def _understood(response: httpx.Response) -> Receipt:
     raise PaymentRefused(f"the downstream answered {status}: {reason[:LONGEST_REASON]}".rstrip(": "))
 
 
-def _member(response: httpx.Response, name: str) -> str | None:
+def _member(response: httpx2.Response, name: str) -> str | None:
     try:
         value = response.json()[name]
     except (ValueError, KeyError, TypeError):
@@ -127,7 +127,7 @@ def _member(response: httpx.Response, name: str) -> str | None:
     return value[:255] if isinstance(value, str) and value.isprintable() else None
 
 
-def _retry_after(response: httpx.Response) -> float | None:
+def _retry_after(response: httpx2.Response) -> float | None:
     """Seconds; a date, which the header may also hold, is not worth believing another clock for."""
     try:
         seconds = float(response.headers.get("Retry-After", ""))

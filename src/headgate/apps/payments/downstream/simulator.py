@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import httpx
+import httpx2
 
 from headgate.clock import Clock, SystemClock
 from headgate.errors import InvalidInput
@@ -150,14 +150,14 @@ def peak_per_second(times_us: Iterable[int]) -> int:
     return max((bisect_right(times, at + SECOND_US - 1) - index for index, at in enumerate(times)), default=0)
 
 
-class SimulatorTransport(httpx.AsyncBaseTransport):
+class SimulatorTransport(httpx2.AsyncBaseTransport):
     """The simulator in the client's own process: the same client, without a network."""
 
     def __init__(self, simulator: Simulator, *, pause: Callable[[float], Any] = asyncio.sleep) -> None:
         self._simulator = simulator
         self._pause = pause
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         try:
             body = json.loads(request.content)
         except ValueError:
@@ -165,4 +165,4 @@ class SimulatorTransport(httpx.AsyncBaseTransport):
         answer = self._simulator.receive(request.headers.get("Idempotency-Key"), body)
         if answer.delay:
             await self._pause(answer.delay)
-        return httpx.Response(answer.status, json=answer.body, headers=answer.headers)
+        return httpx2.Response(answer.status, json=answer.body, headers=answer.headers)

@@ -111,12 +111,12 @@ async def _spans(url: str) -> list[Finding]:
 
 async def _head(name: str, url: str) -> list[Finding]:
     require("asking a provider", "httpx")
-    import httpx
+    import httpx2
 
     try:
-        async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as client:
+        async with httpx2.AsyncClient(timeout=PATIENCE_SECONDS) as client:
             answer = await client.head(f"{origin(url)}/")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         # Its text may hold the whole URL.
         raise StoreUnavailable(f"can't be reached ({type(error).__name__})") from None
     fails = answer.status_code >= 500
