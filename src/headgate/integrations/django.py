@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from django.urls import get_resolver
 from django.utils.decorators import sync_and_async_middleware
 from django.utils.module_loading import import_string
 
@@ -38,6 +39,7 @@ from headgate.admission.keys import (
     principal,
 )
 from headgate.integrations.gate import Cost, Fields, Gate, Limit, PathRule, Refusal
+from headgate.integrations.route_patterns import django_routes, warn_of_unmatched
 from headgate.integrations.stack import recall, remember
 
 __all__ = [
@@ -61,9 +63,11 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
     rules = _rules()
     gate = _gate()
     gate.require(rule.limit for rule in rules)
+    warn_of_unmatched(rules, lambda: django_routes(get_resolver().url_patterns))
 
     def limits(request: HttpRequest) -> tuple[Limit, ...]:
-        return tuple(rule.limit for rule in rules if rule.applies(request.method, request.path))
+        # Unlike `path`, `path_info` is without the prefix (SCRIPT_NAME) that the site is served under.
+        return tuple(rule.limit for rule in rules if rule.applies(request.method, request.path_info))
 
     if iscoroutinefunction(get_response):
 

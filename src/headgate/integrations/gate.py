@@ -52,9 +52,13 @@ class Limit:
 
 class PathRule:
     """A `Limit` for the requests whose path matches a pattern (`/api/*`; `*` also spans slashes) and, if given, whose
-    method is one of `methods`; HEAD counts as GET."""
+    method is one of `methods`; HEAD counts as GET.
 
-    __slots__ = ("_matches", "limit", "methods")
+    The path is relative to the application: without the prefix that it is mounted or served under. One slash at its
+    end makes no difference, so nobody passes `/login` by asking for `/login/`.
+    """
+
+    __slots__ = ("_matches", "limit", "methods", "pattern")
 
     def __init__(
         self,
@@ -69,14 +73,20 @@ class PathRule:
             raise ConfigurationError("pattern", f"{pattern!r} matches no path; begin it with / or *")
         if isinstance(methods, str):
             raise ConfigurationError("methods", f"give a list, as in [{methods!r}]")
+        self.pattern = pattern
         self.limit = Limit(plans, key=key, cost=cost)
         self.methods = None if methods is None else frozenset(method.upper() for method in methods)
-        self._matches = re.compile(translate(pattern)).match
+        bare = pattern.removesuffix("/")
+        self._matches = re.compile(f"{translate(bare)}|{translate(bare + '/')}").match
 
     def applies(self, method: str, path: str) -> bool:
         return self._matches(path) is not None and (
             self.methods is None or ("GET" if method == "HEAD" else method) in self.methods
         )
+
+    def __repr__(self) -> str:
+        methods = "" if self.methods is None else f", methods={sorted(self.methods)}"
+        return f"PathRule({self.pattern!r}, {', '.join(self.limit.plans)!r}{methods})"
 
 
 Fields: TypeAlias = list[tuple[str, str]]
