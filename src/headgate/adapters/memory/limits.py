@@ -21,8 +21,8 @@ from headgate.clock import Clock
 
 
 class MemoryLimitStore:
-    """A `LimitStore` for one process. `max_keys` bounds each plan. The clock is monotonic: setting the host's changes
-    nothing."""
+    """A `LimitStore` for one process. `max_keys` bounds each plan: at the bound, the least recently used keys are
+    evicted. The clock is monotonic: setting the host's changes nothing."""
 
     in_process = True
 
@@ -107,6 +107,9 @@ class MemoryLimitStore:
         found = self._holds.find(name, now_us) if name is not None else None
         repeated = found is not None and not found.cancelled
         states = [self._read(charge) for charge in chain]
+        if spend:
+            for charge in chain:  # also one that is denied is used: it must not be forgotten, and so admitted
+                self._shelf(charge.rule).touch(charge.key, now_us)
         ruling = rule_on(chain, states, now_us, spend=spend and not repeated)
         decision, writes = ruling
         if repeated:
