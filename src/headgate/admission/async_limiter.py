@@ -48,6 +48,7 @@ class AsyncLimiter(PlansInForce):
     """
 
     _store: AsyncLimitStore
+    _fallback: AsyncLimitStore | None
     _registry: PlanRegistry | AsyncPlanRegistry | None
 
     def __init__(
@@ -73,7 +74,6 @@ class AsyncLimiter(PlansInForce):
         """Seconds for stores that were not opened here; the others were told the deadline, and keep it."""
         self._decide_on(self._opened(store))
         self._fallback_at = fallback
-        self._fallback: AsyncLimitStore | None = None
         self._lines = AsyncLines()
         self._turn = asyncio.Lock()
         self._loads: set[asyncio.Task[None]] = set()

@@ -32,6 +32,7 @@ class PlansInForce:
         self._observer = observer
         self._purses = purses
         self._store: Any = None
+        self._fallback: Any = None
         self._local = False
         """Whether the store is in this process, where no call can fail to be answered."""
         self._book = PlanBook()
@@ -79,9 +80,12 @@ class PlansInForce:
 
     def replace_plans(self, plans: Iterable[Plan]) -> None:
         """Puts other plans in force, all at once, for this limiter."""
-        self._book.replace(plans)
+        gone = self._book.replace(plans)
         due_us = None if self._registry is None else lambda: self._refresh_at_us
         self.at_once = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
+        for store in (self._store, self._fallback) if gone else ():
+            if getattr(store, "in_process", False):
+                store.forget(gone)  # elsewhere states go when they expire: other processes may have the plan
 
     def _take(self, plans: Mapping[str, Plan] | None) -> None:
         """Puts what the registry says in force, if that is news."""

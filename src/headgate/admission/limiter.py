@@ -49,6 +49,7 @@ class Limiter(PlansInForce):
     """
 
     _store: LimitStore
+    _fallback: LimitStore | None
     _registry: PlanRegistry | None
 
     def __init__(
@@ -71,7 +72,6 @@ class Limiter(PlansInForce):
         self._deadline = deadline
         self._decide_on(self._opened(store))
         self._fallback_at = fallback
-        self._fallback: LimitStore | None = None
         self._lines = Lines()
         self._loader = PlanLoader(self._load_plans)
         try:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from headgate import Limiter, Plan
-from headgate.adapters.memory.limits import MemoryLimitStore
+from headgate.adapters.memory.limits import MOST_SHELVES, MemoryLimitStore
 from headgate.adapters.memory.shelves import DROPPED_PER_CALL, MOST_SEGMENTS, SEGMENTS, SHORTEST_GENERATION_US
 from headgate.admission.keys import client_address
 from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, Spec, TokenBucket
@@ -238,3 +238,56 @@ def test_at_the_bound_no_use_is_older_than_any_forgotten_one_by_more_than_a_segm
     lately = bound - bound // SEGMENTS
     forgotten = [key for key in recent[:lately] if limiter.peek(key, "daily").remaining == 10**6]
     assert forgotten == []
+
+
+def test_many_different_overrides_share_a_few_tables() -> None:
+    overrides = {f"user{number}": TokenBucket(number + 1, 1) for number in range(5000)}
+    store = MemoryLimitStore(clock=FakeClock(START))
+    limiter = Limiter(store, plans=[Plan("p", FixedWindow(7, "P1D"), overrides=overrides)])
+    for number in (*range(0, 5000, 10), *range(0, 5000, 10)):
+        limiter.acquire(f"user{number}", "p")
+    assert limiter.peek("user0", "p").allowed is False
+    assert limiter.peek("user10", "p").remaining == 9
+    assert limiter.acquire("somebody", "p").remaining == 6
+    assert limiter.acquire("somebody", "p").remaining == 5
+    assert len(store._plans["p"]) <= MOST_SHELVES + 1
+    assert len(store) == 501
+
+
+def test_the_states_of_overrides_outlast_those_that_share_their_table() -> None:
+    clock = FakeClock(START)
+    overrides: dict[str, Spec] = {f"user{number}": FixedWindow(number + 1, "PT1M") for number in range(50)}
+    overrides["daily"] = FixedWindow(1, "P1D")
+    limiter = Limiter(MemoryLimitStore(clock=clock), plans=[Plan("p", TokenBucket(1, 1), overrides=overrides)])
+    for key in overrides:
+        limiter.acquire(key, "p")
+    for _ in range(10):
+        clock.advance(us=GENERATION)
+        limiter.acquire("user49", "p")
+    assert not limiter.acquire("daily", "p").allowed
+
+
+@pytest.mark.parametrize("keys", [1000, 20_000])
+def test_a_deleted_plan_lets_its_keys_go(keys: int) -> None:
+    store = MemoryLimitStore()
+    stays = Plan("stays", FixedWindow(5, "P1D"))
+    limiter = Limiter(store, plans=[stays, Plan("goes", FixedWindow(5, "P1D"), overrides={"k1": TokenBucket(1, 1)})])
+    for number in range(keys):
+        limiter.acquire(f"k{number}", "goes")
+    limiter.acquire("k1", "stays")
+    limiter.replace_plans([stays])
+    assert len(store) == 1
+    assert limiter.acquire("k1", "stays").remaining == 3
+    assert not store._plans.keys() - {"stays"}
+
+
+def test_a_plan_that_is_changed_or_that_another_limiter_has_keeps_its_keys() -> None:
+    store = MemoryLimitStore()
+    plan = Plan("p", FixedWindow(5, "P1D"), overrides={"k": FixedWindow(3, "P1D")})
+    limiter, other = Limiter(store, plans=[plan]), Limiter(store, plans=[plan])
+    other.acquire("k", "p")
+    limiter.acquire("k", "p")
+    limiter.replace_plans([Plan("p", FixedWindow(5, "P1D"), overrides={"k": FixedWindow(4, "P1D")})])
+    assert limiter.peek("k", "p").remaining == 2
+    limiter.replace_plans([])
+    assert other.peek("k", "p").remaining == 1

@@ -2,7 +2,7 @@
 
 A key that is used moves to the young segment. A segment that was closed longer ago than any state of the spec lives
 holds nothing that a missing state would not say as well: it is thrown away, a few keys with every call, so that no call
-pays for all of them. Time closes the young segment; and, as soon as a shelf is half full, so does its size. At its bound
+pays for all of them. Time closes the young segment; once a shelf is half full, so does its size. At its bound
 a shelf evicts the first keys of the oldest segment: the least recently used, to within a segment.
 
 Exact order would cost every decision (a key that is put last in a `dict` is deleted and inserted) or every key (an
@@ -65,7 +65,7 @@ class Shelf:
     )  # fmt: skip
 
     def __init__(self, spec: Spec, max_keys: int) -> None:
-        self.spec = spec
+        self.spec: Spec | None = spec
         self.alone = True
         """Whether this plan has no other shelf, so that a key missing here is missing."""
         self.users = 0
@@ -173,6 +173,10 @@ class Shelf:
                 packed = (0, now_us)
         return packed
 
+    def tables(self) -> list[dict[str, Any]]:
+        """All keys, wherever they are."""
+        return [self.young, *(keys for keys, _ in self._older), *self._drops]
+
     def _pop_older(self, key: str) -> Any:
         for keys, _ in self._older:
             packed = keys.pop(key, None)
@@ -214,6 +218,20 @@ class Shelf:
             self._leaving = list(islice(oldest, EVICTED_AT_ONCE))[::-1]
             if not self._leaving:
                 del self._older[0]
+
+
+class MixedShelf(Shelf):
+    """The states of many specs, kept for as long as the longest of them needs."""
+
+    __slots__ = ()
+
+    def __init__(self, spec: Spec, max_keys: int) -> None:
+        super().__init__(spec, max_keys)
+        self.spec = None
+
+    def take_in(self, spec: Spec) -> None:
+        """Makes room in time for the states of a further spec."""
+        self._span_us = max(self._span_us, spec.life_us)
 
 
 class BucketShelf(Shelf):
