@@ -72,6 +72,8 @@ class AsyncLimiter(PlansInForce):
         self._deadline = deadline
         self._patience = DEFAULT_DEADLINE if deadline is None else deadline
         """Seconds for stores that were not opened here; the others were told the deadline, and keep it."""
+        self._check_store("store", store)
+        self._check_store("fallback", fallback)
         self._decide_on(self._opened(store))
         self._fallback_at = fallback
         self._lines = AsyncLines()

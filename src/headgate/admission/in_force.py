@@ -8,6 +8,7 @@ from typing import Any
 from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.leases import Purses
 from headgate.admission.model import OnError, Plan, Rule
+from headgate.admission.observing import QuietObserver
 from headgate.admission.outage import Outage
 from headgate.admission.plans import PlanBook
 from headgate.admission.ports import AdmissionObserver
@@ -28,6 +29,7 @@ class PlansInForce:
         clock: Clock | None,
     ) -> None:
         self._clock = clock or SystemClock()
+        observer = None if observer is None else QuietObserver(observer)
         self._outage = Outage(on_error, breaker, observer, self._clock)
         self._observer = observer
         self._purses = purses
@@ -92,6 +94,15 @@ class PlansInForce:
         if plans is not None and plans != self._loaded:
             self.replace_plans(plans.values())
             self._loaded = dict(plans)
+
+    @staticmethod
+    def _check_store(option: str, store: Any) -> None:
+        """Refuses what is neither a URL nor a store before anybody asks it."""
+        if not isinstance(store, str) and not callable(getattr(store, "decide", None)):
+            raise ConfigurationError(
+                option,
+                f"{store!r} is no limit store: give a URL such as memory:// or redis://localhost, or a LimitStore",
+            )
 
     def _decide_on(self, store: Any) -> None:
         self._store = store

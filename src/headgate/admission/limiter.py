@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from inspect import iscoroutinefunction
 from time import perf_counter, sleep
 from types import TracebackType
 from typing import Self, TypeVar
@@ -28,7 +29,7 @@ from headgate.admission.reservations import (
 )
 from headgate.admission.waiting import LONGEST_NAP, Lines, deadline_of, out_of_reach, out_of_time
 from headgate.clock import Clock
-from headgate.errors import RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.errors import ConfigurationError, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.wiring import factory
 
 log = logging.getLogger("headgate.admission")
@@ -70,6 +71,10 @@ class Limiter(PlansInForce):
         self._pause = pause
         self._own: list[LimitStore] = []
         self._deadline = deadline
+        self._check_store("store", store)
+        self._check_store("fallback", fallback)
+        if not isinstance(store, str) and iscoroutinefunction(store.decide):
+            raise ConfigurationError("store", f"{store!r} is for event loops; give it to an AsyncLimiter")
         self._decide_on(self._opened(store))
         self._fallback_at = fallback
         self._lines = Lines()
