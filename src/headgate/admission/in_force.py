@@ -101,7 +101,7 @@ class PlansInForce:
         if not isinstance(store, str) and not callable(getattr(store, "decide", None)):
             raise ConfigurationError(
                 option,
-                f"{store!r} is no limit store: give a URL such as memory:// or redis://localhost, or a LimitStore",
+                f"{store!r} is no limit store; give a URL, such as redis://localhost, or a LimitStore",
             )
 
     def _decide_on(self, store: Any) -> None:

@@ -210,5 +210,5 @@ def test_what_is_no_store_is_refused_at_once(kind: Any, wrong: Any) -> None:
 
 
 def test_a_limiter_for_threads_refuses_a_store_for_event_loops() -> None:
-    with pytest.raises(ConfigurationError, match="^store: .*AsyncLimiter"):
+    with pytest.raises(ConfigurationError, match=r"^store: .*AsyncLimiter"):
         Limiter(AsyncMemoryLimitStore())  # type: ignore[arg-type]
