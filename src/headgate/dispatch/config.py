@@ -31,17 +31,17 @@ class DispatchSettings(TypedDict, total=False):
     exec_task_queue: str
     admission_plan: str | None
     retry_backoff_secs: Number
-    batchSize: int  # noqa: N815
-    dispatchIntervalSecs: Number  # noqa: N815
-    jitterWindowMs: int  # noqa: N815
-    preStartBufferMins: Number  # noqa: N815
-    maxDispatchRetries: int  # noqa: N815
-    staleClaimThresholdMins: Number  # noqa: N815
-    maxStaleRecoveryPerCycle: int  # noqa: N815
-    execWorkflowType: str  # noqa: N815
-    execTaskQueue: str  # noqa: N815
-    admissionPlan: str | None  # noqa: N815
-    retryBackoffSecs: Number  # noqa: N815
+    batchSize: int
+    dispatchIntervalSecs: Number
+    jitterWindowMs: int
+    preStartBufferMins: Number
+    maxDispatchRetries: int
+    staleClaimThresholdMins: Number
+    maxStaleRecoveryPerCycle: int
+    execWorkflowType: str
+    execTaskQueue: str
+    admissionPlan: str | None
+    retryBackoffSecs: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,8 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
 
 
 def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[View], View]:
-    """Limits a view, async or not; a class's through `method_decorator(rate_limit(...), name="dispatch")`.
+    """Limits a view, async or not; a class's through `method_decorator(rate_limit(...), name="dispatch")`. One of its
+    methods may also be decorated as it stands, and views of Django REST framework are views like all others.
 
     Several plans, and several such decorators directly on one another, or in one list given to `method_decorator`, are
     one atomic decision; if another decorator or a second `method_decorator` is between them, each decides for itself,
@@ -107,7 +108,8 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
             @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
             async def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-                answer = await _gate().admit_async(limits, _DjangoRequest(request, is_async=True))
+                asked = _DjangoRequest(_request_among(request, *args), is_async=True)
+                answer = await _gate().admit_async(limits, asked)
                 if isinstance(answer, Refusal):
                     return _response(answer)
                 return _told(answer, await bare(request, *args, **kwargs))
@@ -116,7 +118,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
             @wraps(view)
             def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-                answer = _gate().admit(limits, _DjangoRequest(request, is_async=False))
+                answer = _gate().admit(limits, _DjangoRequest(_request_among(request, *args), is_async=False))
                 return (
                     _response(answer) if isinstance(answer, Refusal) else _told(answer, bare(request, *args, **kwargs))
                 )
@@ -161,6 +163,12 @@ class _DjangoRequest:
         # `request.user` may read the session from the database, which Django refuses to do in an event loop.
         find = getattr(self.native, "auser", None)
         return _identity(await find() if find is not None else getattr(self.native, "user", None))
+
+
+def _request_among(first: Any, *others: Any) -> HttpRequest:
+    """A view's request: its first argument, or the second if the view is a method that is decorated as it stands. The
+    one of Django REST framework shows all of Django's."""
+    return others[0] if others and not hasattr(first, "META") else first
 
 
 def _is_async(view: Callable[..., Any]) -> bool:

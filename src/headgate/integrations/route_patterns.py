@@ -23,6 +23,8 @@ SEGMENT = "\ue001"
 """Stands for any text without a slash."""
 SIGN = "\ue002"
 """Stands for any one character."""
+DEEPEST = 8
+"""How far mounts are followed: applications may be mounted in each other."""
 _RUNS = frozenset((ANYTHING, SEGMENT))
 
 _WITHIN_A_SEGMENT = frozenset(("default", "str", "string", "int", "float", "uuid", "slug", "any"))
@@ -50,15 +52,15 @@ def in_angles(path: str) -> str:
     return _ANGLES.sub(_wild, path)
 
 
-def starlette_routes(routes: Iterable[Any], prefix: str = "") -> Iterator[Route]:
+def starlette_routes(routes: Iterable[Any], prefix: str = "", depth: int = 0) -> Iterator[Route]:
     """The routes of a Starlette application, or of one that keeps them alike; also those of what is mounted in it."""
     for route in routes:
         path = getattr(route, "path", None)
         below = getattr(route, "routes", None)
         if hasattr(route, "effective_route_contexts"):  # a router that FastAPI included: since 0.137 it is not copied
-            yield from starlette_routes(route.effective_route_contexts(), prefix)
-        elif below:
-            yield from starlette_routes(below, prefix + in_braces(path or ""))
+            yield from starlette_routes(route.effective_route_contexts(), prefix, depth)
+        elif below and depth < DEEPEST:
+            yield from starlette_routes(below, prefix + in_braces(path or ""), depth + 1)
         elif path is None:
             yield Route(ANYTHING)  # of a kind unknown here: it may serve anything
         elif hasattr(route, "endpoint"):
