@@ -285,7 +285,7 @@ class Limiter(PlansInForce):
         with purse.lock:
             # What somebody was told by the store meanwhile goes for all who waited: a deadline for all, not for each.
             waited = purse.asked != asked
-            decision = purse.spend(cost, self._clock.monotonic_us(), waited)
+            decision = purses.turnstile.run(purse.spend, cost, self._clock.monotonic_us(), waited)
             if decision is not None:
                 return decision
             if not (waited and purse.failed):
@@ -317,11 +317,13 @@ class Limiter(PlansInForce):
             return None
         if decision.allowed and amount > cost:
             self._outage.leased(decision.plan, amount)
-        return purse.took(amount, cost, decision, now_us)
+        assert self._purses is not None
+        return self._purses.turnstile.run(purse.took, amount, cost, decision, now_us)
 
     def _give_back(self, purse: Purse, *, everything: bool = False) -> bool:
         """Gives back what a purse may not keep; false if the store can't be asked."""
-        tokens = purse.leftover(self._clock.monotonic_us(), everything=everything)
+        assert self._purses is not None
+        tokens = self._purses.turnstile.run(purse.leftover, self._clock.monotonic_us(), everything=everything)
         if tokens:
             try:
                 self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))
