@@ -22,7 +22,7 @@ class Turnstile:
     A `threading.Lock` is handed to a waiter before that waiter has the GIL, so under contention every call would wait
     for a switch of threads. Here a token is taken out of a list and put back, by whoever runs first. `try_enter()`
     raises `IndexError` while another is inside. Nobody is told when the token is back, so `enter()` looks again: only
-    the first in line does, and seldom has to, because who is inside lost the GIL there and needs only the GIL to get out.
+    the first in line does, and seldom has to: who is inside lost the GIL there and needs only the GIL to get out.
 
     A signal handler may raise anywhere (Ctrl-C, a worker's time limit), and the token must not be lost. Python runs
     handlers when a C function has returned or a Python function begins. So whoever calls `try_enter` leaves again on
