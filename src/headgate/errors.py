@@ -20,7 +20,10 @@ A refusal is a value with a time (`Decision`); an impossibility is one of these.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headgate.admission.model import Decision
 
 
 class HeadgateError(Exception):
@@ -98,7 +101,7 @@ class SlotsExhausted(HeadgateError):
 class RateLimitExceeded(HeadgateError):
     """The limiter said no. `decision` says which plan and when to come back."""
 
-    def __init__(self, decision: Any) -> None:
+    def __init__(self, decision: Decision) -> None:
         self.decision = decision
         super().__init__(f"rate limit exceeded: plan {decision.plan!r}, retry after {decision.retry_after:.3f} s")
 

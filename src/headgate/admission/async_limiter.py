@@ -48,6 +48,7 @@ class AsyncLimiter(PlansInForce):
     """
 
     _store: AsyncLimitStore
+    _fallback: AsyncLimitStore | None
     _registry: PlanRegistry | AsyncPlanRegistry | None
 
     def __init__(
@@ -72,9 +73,10 @@ class AsyncLimiter(PlansInForce):
         self._given_clock = clock
         self._patience = DEFAULT_DEADLINE if deadline is None else deadline
         """Seconds for stores that were not opened here; the others were told the deadline, and keep it."""
+        self._check_store("store", store)
+        self._check_store("fallback", fallback)
         self._decide_on(self._opened(store))
         self._fallback_at = fallback
-        self._fallback: AsyncLimitStore | None = None
         self._lines = AsyncLines()
         self._turn = asyncio.Lock()
         self._loads: set[asyncio.Task[None]] = set()

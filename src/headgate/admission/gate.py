@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from time import sleep
-from types import TracebackType
 from typing import ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -18,36 +16,13 @@ PAUSE = 0.000_01
 """How long one who found a `Turnstile` taken lets go of the GIL, in seconds: the one inside needs less to get out."""
 
 
-class Gate:
-    """Lets one thread in at a time, however long it stays. `enter()` waits; `leave(None)` must follow.
-
-    A `threading.Lock` is handed to a waiter before that waiter has the GIL, so under contention every call waits for a
-    switch of threads. This one goes to whoever runs first, and costs less besides.
-    """
-
-    __slots__ = ("enter", "leave")
-
-    def __init__(self) -> None:
-        token: SimpleQueue[None] = SimpleQueue()
-        token.put(None)
-        self.enter = token.get
-        self.leave = token.put
-
-    def __enter__(self) -> None:
-        self.enter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.leave(None)
-
-
 class Turnstile:
     """Lets one thread in at a time, for work that never waits for anything. `leave(None)` must follow.
 
-    `try_enter()` raises `IndexError` while another is inside, and costs half of what a `Gate` does: a token is taken
-    out of a list and put back. Nobody is told when it is back, so `enter()` looks again: only the first in line does,
-    and seldom has to, because who is inside lost the GIL there and needs nothing but the GIL to get out.
+    A `threading.Lock` is handed to a waiter before that waiter has the GIL, so under contention every call would wait
+    for a switch of threads. Here a token is taken out of a list and put back, by whoever runs first. `try_enter()`
+    raises `IndexError` while another is inside. Nobody is told when the token is back, so `enter()` looks again: only
+    the first in line does, and seldom has to: who is inside lost the GIL there and needs only the GIL to get out.
 
     A signal handler may raise anywhere (Ctrl-C, a worker's time limit), and the token must not be lost. Python runs
     handlers when a C function has returned or a Python function begins. So whoever calls `try_enter` leaves again on

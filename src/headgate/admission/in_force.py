@@ -8,6 +8,7 @@ from typing import Any
 from headgate.admission.breaker import BreakerPolicy
 from headgate.admission.leases import Purses
 from headgate.admission.model import OnError, Plan, Rule
+from headgate.admission.observing import QuietObserver
 from headgate.admission.outage import Outage
 from headgate.admission.plans import PlanBook
 from headgate.admission.ports import AdmissionObserver
@@ -28,10 +29,12 @@ class PlansInForce:
         clock: Clock | None,
     ) -> None:
         self._clock = clock or SystemClock()
+        observer = None if observer is None else QuietObserver(observer)
         self._outage = Outage(on_error, breaker, observer, self._clock)
         self._observer = observer
         self._purses = purses
         self._store: Any = None
+        self._fallback: Any = None
         self._local = False
         """Whether the store is in this process, where no call can fail to be answered."""
         self._book = PlanBook()
@@ -79,15 +82,27 @@ class PlansInForce:
 
     def replace_plans(self, plans: Iterable[Plan]) -> None:
         """Puts other plans in force, all at once, for this limiter."""
-        self._book.replace(plans)
+        gone = self._book.replace(plans)
         due_us = None if self._registry is None else lambda: self._refresh_at_us
         self.at_once = short_ways(self._book, self._store, self._purses, self._clock, self._observer, due_us)
+        for store in (self._store, self._fallback) if gone else ():
+            if getattr(store, "in_process", False):
+                store.forget(gone)  # elsewhere states go when they expire: other processes may have the plan
 
     def _take(self, plans: Mapping[str, Plan] | None) -> None:
         """Puts what the registry says in force, if that is news."""
         if plans is not None and plans != self._loaded:
             self.replace_plans(plans.values())
             self._loaded = dict(plans)
+
+    @staticmethod
+    def _check_store(option: str, store: Any) -> None:
+        """Refuses what is neither a URL nor a store before anybody asks it."""
+        if not isinstance(store, str) and not callable(getattr(store, "decide", None)):
+            raise ConfigurationError(
+                option,
+                f"{store!r} is no limit store; give a URL, such as redis://localhost, or a LimitStore",
+            )
 
     def _decide_on(self, store: Any) -> None:
         self._store = store

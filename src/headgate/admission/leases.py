@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
-from headgate.admission.gate import Gate
+from headgate.admission.gate import Turnstile
 from headgate.admission.model import (
     Charge,
     Decision,
@@ -225,8 +225,11 @@ class Purse:
 class Purses:
     """A limiter's purses, by key and plans, the one filled longest ago first."""
 
-    def __init__(self, policy: LeasePolicy, new_lock: Callable[[], Any] = Gate) -> None:
+    def __init__(self, policy: LeasePolicy, new_lock: Callable[[], Any] = threading.Lock) -> None:
         self._policy = policy
+        self.turnstile = Turnstile()
+        """Whoever changes a purse's tokens, where threads do, is inside. A purse's own lock is held while the store is
+        asked; it is one of `threading`'s, which `with` never loses to a signal handler that raises."""
         self._new_lock = new_lock
         self._lock = threading.Lock()
         self._purses: OrderedDict[tuple[str, ...], Purse] = OrderedDict()
@@ -310,14 +313,20 @@ class Purses:
     def spender(self, rule: Rule, clock: Clock) -> Callable[[str], Decision | None]:
         """The short way to spend one unit under a rule."""
         purses, plan, tell_us = self._purses, rule.plan, clock.monotonic_us
+        try_enter, leave = self.turnstile.try_enter, self.turnstile.leave
         tell_ns = time.monotonic_ns if isinstance(clock, SystemClock) else lambda: tell_us() * 1000
 
         def spend_one(key: str) -> Decision | None:
             purse = purses.get((key, plan))
             if purse is None or purse.rule is not rule:
                 return None
-            lock = purse.lock
-            lock.enter()
+            try:
+                try_enter()
+            except IndexError:
+                return None
+            except BaseException:
+                leave(None)
+                raise
             try:
                 now_us = tell_ns() // 1000
                 left = purse.tokens - 1
@@ -326,7 +335,7 @@ class Purses:
                 purse.tokens = left
                 last = purse.last
             finally:
-                lock.leave(None)
+                leave(None)
             reset = purse.reset_at_us - left * purse.token_us - now_us
             if reset < 0:
                 reset = 0
@@ -337,7 +346,7 @@ class Purses:
             purse = purses.get((key, plan))
             return None if purse is None or purse.rule is not rule else purse.spend(1, tell_us())
 
-        return spend_one if self._new_lock is Gate else spend_one_on_a_loop
+        return spend_one if self._new_lock is threading.Lock else spend_one_on_a_loop
 
 
 def _token_us(spec: Spec) -> int:

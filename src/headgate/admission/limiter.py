@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from inspect import iscoroutinefunction
 from time import perf_counter, sleep
 from types import TracebackType
 from typing import Self, TypeVar
@@ -28,7 +29,7 @@ from headgate.admission.reservations import (
 )
 from headgate.admission.waiting import LONGEST_NAP, Lines, deadline_of, out_of_reach, out_of_time
 from headgate.clock import Clock
-from headgate.errors import RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.errors import ConfigurationError, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.wiring import factory
 
 log = logging.getLogger("headgate.admission")
@@ -49,6 +50,7 @@ class Limiter(PlansInForce):
     """
 
     _store: LimitStore
+    _fallback: LimitStore | None
     _registry: PlanRegistry | None
 
     def __init__(
@@ -70,9 +72,12 @@ class Limiter(PlansInForce):
         self._own: list[LimitStore] = []
         self._deadline = deadline
         self._given_clock = clock
+        self._check_store("store", store)
+        self._check_store("fallback", fallback)
+        if not isinstance(store, str) and iscoroutinefunction(store.decide):
+            raise ConfigurationError("store", f"{store!r} is for event loops; give it to an AsyncLimiter")
         self._decide_on(self._opened(store))
         self._fallback_at = fallback
-        self._fallback: LimitStore | None = None
         self._lines = Lines()
         self._loader = PlanLoader(self._load_plans)
         try:
@@ -281,7 +286,7 @@ class Limiter(PlansInForce):
         with purse.lock:
             # What somebody was told by the store meanwhile goes for all who waited: a deadline for all, not for each.
             waited = purse.asked != asked
-            decision = purse.spend(cost, self._clock.monotonic_us(), waited)
+            decision = purses.turnstile.run(purse.spend, cost, self._clock.monotonic_us(), waited)
             if decision is not None:
                 return decision
             if not (waited and purse.failed):
@@ -313,11 +318,13 @@ class Limiter(PlansInForce):
             return None
         if decision.allowed and amount > cost:
             self._outage.leased(decision.plan, amount)
-        return purse.took(amount, cost, decision, now_us)
+        assert self._purses is not None
+        return self._purses.turnstile.run(purse.took, amount, cost, decision, now_us)
 
     def _give_back(self, purse: Purse, *, everything: bool = False) -> bool:
         """Gives back what a purse may not keep; false if the store can't be asked."""
-        tokens = purse.leftover(self._clock.monotonic_us(), everything=everything)
+        assert self._purses is not None
+        tokens = self._purses.turnstile.run(purse.leftover, self._clock.monotonic_us(), everything=everything)
         if tokens:
             try:
                 self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))

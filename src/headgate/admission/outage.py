@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from threading import Lock
 from time import perf_counter
 
 from headgate.admission.breaker import Breaker, BreakerPolicy, BreakerState
@@ -19,6 +20,9 @@ DEFAULT_DEADLINE = 0.5
 """Seconds a call to the store may take, unless the limiter or the store's URL says otherwise."""
 UNKNOWN_WAIT_US = 1_000_000
 """What a denial by policy tells callers to wait when nothing better is known."""
+
+LOG_EVERY_US = 10_000_000
+"""How often, at most, it is logged how many decisions were let through."""
 
 
 class Outage:
@@ -38,6 +42,10 @@ class Outage:
         self._breaker = Breaker(breaker)
         self._observer = observer
         self._clock = clock
+        self._let_through = 0
+        """Decisions by `on_error=open` that were not logged yet."""
+        self._logged_us: int | None = None
+        self._count_lock = Lock()
         self.shadow_denials: Counter[str] = Counter()
         """How often each shadow plan would have denied."""
 
@@ -58,6 +66,8 @@ class Outage:
 
     def worked(self, operation: str, started: float, failed: bool = False) -> None:
         """The store answered."""
+        if self._let_through:
+            self._log_let_through()
         if self._breaker.succeeded():
             log.warning("the limit store answers again")
             if self._observer is not None:
@@ -111,6 +121,30 @@ class Outage:
         for state in decision.chain:
             if state.shadow and not state.allowed:
                 self.shadow_denials[state.plan] += 1
+        if decision.reason is Reason.FAIL_OPEN:
+            self._note_let_through(decision.plan)
         if self._observer is not None:
             self._observer.decided(decision)
         return decision
+
+    def _note_let_through(self, plan: str) -> None:
+        """Counts a decision that nobody limited, and logs the count now and then: an outage has thousands of them."""
+        with self._count_lock:
+            self._let_through += 1
+            due = self._logged_us is None or self._clock.monotonic_us() - self._logged_us >= LOG_EVERY_US
+        if due:
+            self._log_let_through(plan)
+
+    def _log_let_through(self, plan: str | None = None) -> None:
+        with self._count_lock:
+            count, self._let_through = self._let_through, 0
+            now_us, before_us = self._clock.monotonic_us(), self._logged_us
+            self._logged_us = now_us
+        if count:
+            log.warning(
+                "%d decision%s let through by on_error=open%s%s: the limit store can't be asked",
+                count,
+                "" if count == 1 else "s",
+                "" if before_us is None else f" in the last {(now_us - before_us) / 1_000_000:.0f} s",
+                "" if plan is None else f" (plan {plan!r})",
+            )

@@ -33,8 +33,8 @@ class PlanBook:
         """By plan and key, for plans with overrides."""
         self.replace(plans)
 
-    def replace(self, plans: Iterable[Plan]) -> None:
-        """Puts other plans in force, all at once."""
+    def replace(self, plans: Iterable[Plan]) -> list[Rule]:
+        """Puts other plans in force, all at once; returns the rules of plans that are no more."""
         book: dict[str, Plan] = {}
         for plan in plans:
             if not isinstance(plan, Plan):
@@ -55,8 +55,12 @@ class PlanBook:
                 exceptions[name] = {
                     key: Rule(name, spec, plan.shadow, on_error) for key, spec in plan.overrides.items()
                 }
+        gone = [rule for name, rule in self.rules.items() if name not in book]
+        for name in self.exceptions.keys() - book.keys():
+            gone += self.exceptions[name].values()
         self.plans, self.rules, self.exceptions = book, rules, exceptions
         self._known: dict[tuple[str, ...], _Known] = {}
+        return gone
 
     def rule(self, name: str, key: str) -> Rule:
         """The rule of a plan for a key; `NotFound` if there is no such plan."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 from headgate.errors import ConfigurationError, InvalidInput
 
@@ -14,6 +14,34 @@ LONGEST_NAME = 255
 LONGEST_BACKOFF = timedelta(hours=1)
 
 Number = int | float
+
+
+class DispatchSettings(TypedDict, total=False):
+    """What of a `DispatchConfig` can be changed, by its name in Python or on the wire."""
+
+    enabled: bool
+    batch_size: int
+    dispatch_interval_secs: Number
+    jitter_window_ms: int
+    pre_start_buffer_mins: Number
+    max_dispatch_retries: int
+    stale_claim_threshold_mins: Number
+    max_stale_recovery_per_cycle: int
+    exec_workflow_type: str
+    exec_task_queue: str
+    admission_plan: str | None
+    retry_backoff_secs: Number
+    batchSize: int
+    dispatchIntervalSecs: Number
+    jitterWindowMs: int
+    preStartBufferMins: Number
+    maxDispatchRetries: int
+    staleClaimThresholdMins: Number
+    maxStaleRecoveryPerCycle: int
+    execWorkflowType: str
+    execTaskQueue: str
+    admissionPlan: str | None
+    retryBackoffSecs: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

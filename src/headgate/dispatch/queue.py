@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
-from headgate.dispatch.config import DispatchConfig, checked_type
+from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
     AuditEntry,
@@ -56,6 +56,14 @@ class ItemDetail(NamedTuple):
         }
 
 
+class QueueOptions(TypedDict, total=False):
+    """What `DispatchQueue` takes beside its store."""
+
+    largest_context: int
+    batch: int
+    tracer: Tracer | None
+
+
 class DispatchQueue:
     """A durable queue of items that shall each run once, at their time.
 
@@ -79,7 +87,7 @@ class DispatchQueue:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, **options: Any) -> AsyncIterator[DispatchQueue]:
+    async def open(cls, url: str, **options: Unpack[QueueOptions]) -> AsyncIterator[DispatchQueue]:
         """A queue on the database at `url`, migrated and ready; closed when the block ends."""
         store = await factory("queue_store")(url)
         async with cls(store, **options) as queue:
@@ -179,7 +187,7 @@ class DispatchQueue:
 
     # -- settings ------------------------------------------------------------------------------------------------
 
-    async def configure(self, item_type: str, **settings: Any) -> DispatchConfig:
+    async def configure(self, item_type: str, **settings: Unpack[DispatchSettings]) -> DispatchConfig:
         """Changes some of an item type's settings, in snake_case or camelCase; a new type begins with the defaults."""
         config = await self.store.change(checked_type(item_type), settings)
         if config is None:

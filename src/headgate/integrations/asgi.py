@@ -5,12 +5,13 @@
         PathRule("/login", "logins", key=client_address(), methods=["POST"]),
     ])
 
-All rules that match a request are one atomic decision. A WebSocket counts when it connects.
+All rules that match a request are one atomic decision. A WebSocket counts when it connects. Patterns are relative to
+the application: `/login` holds also where the application is mounted, or served with a `root_path`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -23,6 +24,7 @@ from headgate.admission.model import Decision
 from headgate.admission.short_ways import ShortWay
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
 from headgate.integrations.gate import Fields, Gate, Limit, PathRule, Refusal, refused
+from headgate.integrations.route_patterns import Route, starlette_routes, warn_of_unmatched
 
 __all__ = [
     "PathRule",
@@ -70,14 +72,21 @@ class RateLimitMiddleware:
         self._rules = tuple(rules)
         self._gate.require(rule.limit for rule in self._rules)
         self._principal = principal or user_of
+        self._root_path: str = getattr(app, "root_path", "")
+        """What FastAPI writes into the scope, when that is only on its way to it."""
+        self._checked = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._checked:
+            self._checked = True  # now, with its lifespan or its first request, the application has all its routes
+            warn_of_unmatched(self._rules, lambda: _routes_of(scope.get("app") or self._app))
         kind = scope["type"]
         if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         request = AsgiRequest(scope, self._principal)
-        limits = [rule.limit for rule in self._rules if rule.applies(request.method, request.path)]
+        method, path = request.method, route_path(scope, self._root_path)
+        limits = [rule.limit for rule in self._rules if rule.applies(method, path)]
         if not limits:
             await self._app(scope, receive, send)
             return
@@ -90,6 +99,21 @@ class RateLimitMiddleware:
             await refuse(answer, scope, send)
         else:
             await self._app(scope, receive, with_fields(send, answer))
+
+
+def route_path(scope: Scope, root_path: str = "") -> str:
+    """The path without the prefix that the application is mounted or served under. Servers leave the prefix in the path
+    (`--root-path`), a proxy may have taken it off before."""
+    path: str = scope["path"]
+    root_path = root_path or scope.get("root_path", "")
+    return path[len(root_path) :] if root_path and f"{path}/".startswith(f"{root_path}/") else path
+
+
+def _routes_of(app: Any) -> Iterator[Route]:
+    """The routes of an application behind any middlewares; none if it does not keep them as Starlette does."""
+    while not hasattr(app, "routes") and hasattr(app, "app"):
+        app = app.app
+    return starlette_routes(getattr(app, "routes", ()))
 
 
 class AsgiGate(Gate):

@@ -33,12 +33,14 @@ from headgate.admission.keys import (
 )
 from headgate.extras import needed
 from headgate.integrations.gate import Cost, Fields, Gate, Limit, PathRule, Refusal
+from headgate.integrations.route_patterns import django_routes, warn_of_unmatched
 from headgate.integrations.stack import recall, remember
 
 with needed("headgate.integrations.django", "django"):
     from asgiref.sync import iscoroutinefunction
     from django.conf import settings
     from django.http import HttpRequest, HttpResponse
+    from django.urls import get_resolver
     from django.utils.decorators import sync_and_async_middleware
     from django.utils.module_loading import import_string
 
@@ -63,9 +65,11 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
     rules = _rules()
     gate = _gate()
     gate.require(rule.limit for rule in rules)
+    warn_of_unmatched(rules, lambda: django_routes(get_resolver().url_patterns))
 
     def limits(request: HttpRequest) -> tuple[Limit, ...]:
-        return tuple(rule.limit for rule in rules if rule.applies(request.method, request.path))
+        # Unlike `path`, `path_info` is without the prefix (SCRIPT_NAME) that the site is served under.
+        return tuple(rule.limit for rule in rules if rule.applies(request.method, request.path_info))
 
     if iscoroutinefunction(get_response):
 
@@ -89,7 +93,8 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
 
 
 def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[View], View]:
-    """Limits a view, async or not; a class's through `method_decorator(rate_limit(...), name="dispatch")`.
+    """Limits a view, async or not; a class's through `method_decorator(rate_limit(...), name="dispatch")`. One of its
+    methods may also be decorated as it stands, and views of Django REST framework are views like all others.
 
     Several plans, and several such decorators directly on one another, or in one list given to `method_decorator`, are
     one atomic decision; if another decorator or a second `method_decorator` is between them, each decides for itself,
@@ -105,7 +110,8 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
             @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
             async def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-                answer = await _gate().admit_async(limits, _DjangoRequest(request, is_async=True))
+                asked = _DjangoRequest(_request_among(request, *args), is_async=True)
+                answer = await _gate().admit_async(limits, asked)
                 if isinstance(answer, Refusal):
                     return _response(answer)
                 return _told(answer, await bare(request, *args, **kwargs))
@@ -114,7 +120,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
             @wraps(view)
             def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-                answer = _gate().admit(limits, _DjangoRequest(request, is_async=False))
+                answer = _gate().admit(limits, _DjangoRequest(_request_among(request, *args), is_async=False))
                 return (
                     _response(answer) if isinstance(answer, Refusal) else _told(answer, bare(request, *args, **kwargs))
                 )
@@ -159,6 +165,12 @@ class _DjangoRequest:
         # `request.user` may read the session from the database, which Django refuses to do in an event loop.
         find = getattr(self.native, "auser", None)
         return _identity(await find() if find is not None else getattr(self.native, "user", None))
+
+
+def _request_among(first: Any, *others: Any) -> HttpRequest:
+    """A view's request: its first argument, or the second if the view is a method that is decorated as it stands. The
+    one of Django REST framework shows all of Django's."""
+    return others[0] if others and not hasattr(first, "META") else first
 
 
 def _is_async(view: Callable[..., Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Limits for FastAPI: a decorator for endpoints, a dependency for routers.
+"""Limits for FastAPI and Starlette: a decorator for endpoints, a dependency for FastAPI's routers.
 
     install(app, limiter)
 
@@ -55,7 +55,7 @@ from headgate.integrations.gate import Cost, Limit, Refusal, denial
 from headgate.integrations.stack import recall, remember
 
 with needed("headgate.integrations.fastapi", "fastapi"):
-    from fastapi import FastAPI, HTTPException, routing
+    from fastapi import HTTPException, routing
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import HTTPConnection
@@ -95,7 +95,7 @@ LIMITS = "__headgate_limits__"
 
 
 def install(
-    app: FastAPI,
+    app: Starlette,
     limiter: Limiter | AsyncLimiter,
     *,
     principal: Finder | None = None,
@@ -139,6 +139,8 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
         @wraps(endpoint)
         async def admitted(*args: Any, **kwargs: Any) -> Any:
             connection: Any = take(kwargs, name, None)
+            if connection is None:  # Starlette hands it over by position
+                connection = next((each for each in args if isinstance(each, HTTPConnection)), None)
             undecided = _admit(connection, limits)
             if undecided is not None and (refusal := await undecided) is not None:
                 if connection.scope["type"] == "http":
@@ -206,7 +208,8 @@ def _admit(connection: HTTPConnection | None, limits: tuple[Limit, ...]) -> Coro
     """`None` if the request was admitted at once; else what must be awaited to know."""
     if connection is None:
         raise ConfigurationError(
-            "endpoint", "FastAPI must call it: pass keyword arguments on in decorators above rate_limit, and use wraps"
+            "endpoint",
+            "FastAPI must call it: pass keyword arguments on in decorators above rate_limit, and use wraps",
         )
     scope = connection.scope
     if EXCHANGE not in scope:
@@ -267,8 +270,14 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
 def _carrying(app: App, gate: AsgiGate, principal: Finder) -> App:
     """The middleware behind `install`: requests carry who limits them, responses the fields of those who did."""
 
+    prepared = False
+
     # No coroutine of its own: this is on the way of every request.
     def carrying(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        nonlocal prepared
+        if not prepared:
+            prepared = True
+            _handle_denials(scope["app"].routes, scope["app"])
         if scope["type"] not in ("http", "websocket"):
             return beside(scope, receive, send)
         # Shared with whatever copies the scope further in, so that a principal found there is seen here.
@@ -291,7 +300,18 @@ def _carrying(app: App, gate: AsgiGate, principal: Finder) -> App:
     return carrying
 
 
-async def _check_plans(gate: AsgiGate, app: FastAPI, receive: Receive, send: Send) -> None:
+def _handle_denials(routes: Iterable[Any], *around: Any) -> None:
+    """Has mounted applications answer `RateLimitExceeded` as the one around them does: each has handlers of its own,
+    and they are fixed with its first request."""
+    for route in _routes(routes):
+        mounted: Any = getattr(route, "_base_app", getattr(route, "app", None))
+        if isinstance(mounted, Starlette) and mounted.middleware_stack is None:
+            mounted.exception_handlers.setdefault(RateLimitExceeded, _answer)
+        if hasattr(mounted, "routes") and all(mounted is not app for app in around):
+            _handle_denials(mounted.routes, mounted, *around)
+
+
+async def _check_plans(gate: AsgiGate, app: Starlette, receive: Receive, send: Send) -> None:
     """Fails the application's start if a limit names a plan that the limiter does not have."""
     try:
         _require_plans(gate, app)

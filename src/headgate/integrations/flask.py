@@ -31,6 +31,7 @@ from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.gate import Cost, Gate, Limit, PathRule, Refusal, denial
+from headgate.integrations.route_patterns import Route, in_angles, warn_of_unmatched
 from headgate.integrations.stack import recall, remember
 
 with needed("headgate.integrations.flask", "flask"):
@@ -113,11 +114,18 @@ class _Extension:
     def __init__(self, gate: Gate, rules: tuple[PathRule, ...], principal: Finder) -> None:
         self._gate = gate
         self._principal = principal
+        self._checked = False
         self.rules = rules
 
     def guard(self) -> Response | None:
         """Limits the current request by the rules that match it."""
-        limits = [rule.limit for rule in self.rules if rule.applies(request.method, request.path)]
+        if not self._checked:
+            self._checked = True  # Flask says nothing when an application starts
+            warn_of_unmatched(self.rules, _routes)
+        method, path, route = request.method, request.path, request.url_rule
+        # Without strict slashes the view of `/users/` is also asked for as `/users`.
+        full = f"{path}/" if route is not None and route.rule.endswith("/") and not path.endswith("/") else path
+        limits = [rule.limit for rule in self.rules if rule.applies(method, path) or rule.applies(method, full)]
         return self.admit(limits) if limits else None
 
     def admit(self, limits: Iterable[Limit]) -> Response | None:
@@ -155,6 +163,10 @@ class _FlaskRequest:
 
     def principal(self) -> Found:
         return self._principal(self.native)
+
+
+def _routes() -> list[Route]:
+    return [Route(in_angles(rule.rule), rule.methods) for rule in current_app.url_map.iter_rules()]
 
 
 def _remote_user(request: Request) -> Found:

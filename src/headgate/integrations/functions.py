@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from inspect import isclass, iscoroutinefunction, isroutine
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.limiter import Limiter
@@ -25,14 +25,24 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Limits(Protocol):
+    """A decorator that leaves a function its parameters and what it returns.
+
+    Of a lambda that finds the key type checkers know no more than that its parameters are anything; so what is known
+    of the function's must come from the function.
+    """
+
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
 def rate_limit(
     limiter: Limiter | AsyncLimiter,
     plans: str | Iterable[str],
     *,
-    key: str | Callable[P, str],
-    cost: int | Callable[P, int] = 1,
+    key: str | Callable[..., str],
+    cost: int | Callable[..., int] = 1,
     wait: float | None = None,
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+) -> Limits:
     """Limits a function, a partial or an object that can be called. `key` and `cost` are values, or functions of the
     call's arguments.
 
@@ -94,5 +104,5 @@ def name_of(called: Callable[..., Any]) -> str:
 V = TypeVar("V", str, int)
 
 
-def _resolve(value: V | Callable[P, V], *args: P.args, **kwargs: P.kwargs) -> V:
+def _resolve(value: V | Callable[..., V], *args: Any, **kwargs: Any) -> V:
     return value(*args, **kwargs) if callable(value) else value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from fnmatch import translate
@@ -18,7 +19,9 @@ from headgate.admission.async_limiter import AsyncLimiter
 from headgate.admission.keys import Key, KeyFunction, RequestSource, key_from
 from headgate.admission.limiter import Limiter
 from headgate.admission.model import Decision
-from headgate.errors import ConfigurationError, InvalidInput, NotFound, StoreUnavailable
+from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound, StoreUnavailable
+
+log = logging.getLogger("headgate.integrations")
 
 Cost: TypeAlias = int | Callable[[Any], int]
 Charges: TypeAlias = dict[tuple[str, str], int]
@@ -44,17 +47,34 @@ class Limit:
 
     def charge(self, charges: Charges, key: str, request: RequestSource) -> None:
         """Adds what `key` is charged. A plan that several limits hold on one key is charged once, the highest cost."""
-        cost = self.cost if isinstance(self.cost, int) else self.cost(request.native)
+        cost = self.cost if isinstance(self.cost, int) else _checked(self.cost(request.native))
         for plan in self.plans:
             link = (key, plan)
             charges[link] = max(cost, charges[link]) if link in charges else cost
 
 
+def _checked(cost: object) -> int:
+    """What a function found, if it is a number. One below 1 may be what the client asked for: the limiter refuses."""
+    if isinstance(cost, bool) or not isinstance(cost, int):
+        raise own_mistake(f"the cost function gave {cost!r}, which is not a whole number")
+    return cost
+
+
+def own_mistake(problem: str) -> ConfigurationError:
+    """What to raise for a cost that the application got wrong: no client could send a better request."""
+    log.error("a limit's cost is wrong: %s", problem)
+    return ConfigurationError("cost", problem)
+
+
 class PathRule:
     """A `Limit` for the requests whose path matches a pattern (`/api/*`; `*` also spans slashes) and, if given, whose
-    method is one of `methods`; HEAD counts as GET."""
+    method is one of `methods`; HEAD counts as GET.
 
-    __slots__ = ("_matches", "limit", "methods")
+    The path is relative to the application: without the prefix that it is mounted or served under. One slash at its
+    end makes no difference, so nobody passes `/login` by asking for `/login/`.
+    """
+
+    __slots__ = ("_matches", "limit", "methods", "pattern")
 
     def __init__(
         self,
@@ -69,14 +89,20 @@ class PathRule:
             raise ConfigurationError("pattern", f"{pattern!r} matches no path; begin it with / or *")
         if isinstance(methods, str):
             raise ConfigurationError("methods", f"give a list, as in [{methods!r}]")
+        self.pattern = pattern
         self.limit = Limit(plans, key=key, cost=cost)
         self.methods = None if methods is None else frozenset(method.upper() for method in methods)
-        self._matches = re.compile(translate(pattern)).match
+        bare = pattern.removesuffix("/")
+        self._matches = re.compile(f"{translate(bare)}|{translate(bare + '/')}").match
 
     def applies(self, method: str, path: str) -> bool:
         return self._matches(path) is not None and (
             self.methods is None or ("GET" if method == "HEAD" else method) in self.methods
         )
+
+    def __repr__(self) -> str:
+        methods = "" if self.methods is None else f", methods={sorted(self.methods)}"
+        return f"PathRule({self.pattern!r}, {', '.join(self.limit.plans)!r}{methods})"
 
 
 Fields: TypeAlias = list[tuple[str, str]]
@@ -95,8 +121,8 @@ class Gate:
     """Asks a limiter about requests.
 
     In an event loop a `Limiter` is asked in a thread, unless its store is this process's memory: the loop is never
-    blocked. A request without its key, or with an impossible cost, is refused with 400; a store that can't be asked
-    is a matter of the plans' `on_error`, never of this gate.
+    blocked. A request without its key, or that asks for more than a plan ever has, is refused with 400; a store that
+    can't be asked is a matter of the plans' `on_error`, never of this gate.
     """
 
     def __init__(self, limiter: Limiter | AsyncLimiter, *, partition_keys: bool = False) -> None:
@@ -130,7 +156,7 @@ class Gate:
                     limit.charge(charges, key, request)
             return self._answer(limiter.acquire_chain(chain(charges)), charges) if charges else []
         except (InvalidInput, StoreUnavailable) as error:
-            return refused(error)
+            return refused(error, limits)
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
         """Decides a request in an event loop."""
@@ -148,7 +174,7 @@ class Gate:
                 return []
             return self._answer(await self._awaited(self._limiter.acquire_chain, chain(charges)), charges)
         except (InvalidInput, StoreUnavailable) as error:
-            return refused(error)
+            return refused(error, limits)
 
     async def _admit_plain(self, limit: Limit, key: str | Awaitable[str | None] | None) -> Fields | Refusal:
         """The common case: one plan at one cost, for a key that was asked for."""
@@ -160,7 +186,7 @@ class Gate:
             decision = await self._awaited(self._limiter.acquire, key, limit.plans, limit.cost)
             return self._answer(decision, [(key, limit.plans[0])])
         except (InvalidInput, StoreUnavailable) as error:
-            return refused(error)
+            return refused(error, [limit])
 
     async def _awaited(self, question: Callable[..., Any], *words: Any) -> Any:
         if self._is_async:
@@ -188,11 +214,13 @@ def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) 
     return _refusal(429, told, headers.problem(decision))
 
 
-def refused(error: InvalidInput | StoreUnavailable) -> Refusal:
+def refused(error: InvalidInput | StoreUnavailable, limits: Iterable[Limit] = ()) -> Refusal:
     """400 for a request that can't be decided, 503 if not even the plans could ever be loaded; the application's own
-    mistakes are raised again."""
+    mistakes are raised again: also a cost above a plan's capacity, unless a function found it in the request."""
     if isinstance(error, ConfigurationError):
         raise error
+    if isinstance(error, CostExceedsCapacity) and not any(callable(limit.cost) for limit in limits):
+        raise own_mistake(error.problem) from error
     if isinstance(error, StoreUnavailable):
         detail = "the limits can't be read just now; try again"
         unavailable = {"type": headers.REDUCED_CAPACITY, "title": "Service Unavailable", "status": 503}

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from datetime import datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from headgate.slots.forecast import Forecast
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.packing import Booking
-from headgate.slots.scheduler import EventTime, SlotScheduler
+from headgate.slots.scheduler import EventTime, SchedulerOptions, SlotScheduler
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class BlockingSlots:
         slot = slots.assign("pay-123", "default", "2027-03-01T16:00:00Z")
     """
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, **options: Unpack[SchedulerOptions]) -> None:
         self._runner = asyncio.Runner()
         self._opening = SlotScheduler.open(url, **options)
         self._slots: SlotScheduler = self._run(self._opening.__aenter__())

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound
 from headgate.gather import Gatherer
@@ -42,6 +42,16 @@ EventTime = tuple[str, datetime | str]
 T = TypeVar("T")
 
 
+class SchedulerOptions(TypedDict, total=False):
+    """What `SlotScheduler` takes beside its store."""
+
+    observer: SlotObserver | None
+    tracer: Tracer | None
+    batch: int
+    bulk_batch: int
+    cache_ttl: float
+
+
 class SlotScheduler:
     """Books times at which the downstream can take the work.
 
@@ -70,10 +80,10 @@ class SlotScheduler:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, **options: object) -> AsyncIterator[SlotScheduler]:
+    async def open(cls, url: str, **options: Unpack[SchedulerOptions]) -> AsyncIterator[SlotScheduler]:
         """A scheduler on the database at `url`, migrated and ready; closed when the block ends."""
         store = await factory("slot_store")(url)
-        async with cls(store, **options) as scheduler:  # type: ignore[arg-type]
+        async with cls(store, **options) as scheduler:
             yield scheduler
 
     async def __aenter__(self) -> SlotScheduler:

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate import FixedWindow, Limiter, Plan, TokenBucket
+from headgate import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
 from headgate.adapters.memory.limits import MemoryLimitStore
 from headgate.admission.gate import Turnstile
+from headgate.testing import FakeClock
+from tests.unit.admission.both import START, SwitchedStore
 
 
 @pytest.fixture
@@ -148,3 +150,38 @@ def test_a_signal_handler_that_raises_locks_nobody_out(spec: TokenBucket | Fixed
     store._gate.try_enter()
     with pytest.raises(IndexError):
         store._gate.try_enter()
+
+
+def test_a_signal_handler_that_raises_locks_nobody_out_of_a_lease() -> None:
+    class Interrupted(Exception):
+        pass
+
+    armed = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
+
+    limiter = Limiter(
+        SwitchedStore(FakeClock(START)),  # type: ignore[arg-type]
+        plans=[Plan("gold", TokenBucket(10**9, 10**6))],
+        lease=LeasePolicy(most=50),
+    )
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.000_1, 0.000_1)
+    try:
+        for _ in range(3_000):
+            with contextlib.suppress(Interrupted):
+                armed = True
+                for _ in range(1_000_000):
+                    limiter.acquire("ada", "gold")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    admitted: list[bool] = []
+    late = threading.Thread(target=lambda: admitted.append(limiter.acquire("ada", "gold").allowed), daemon=True)
+    late.start()
+    late.join(20)
+    assert admitted == [True]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from fractions import Fraction
+from random import Random
 
 import pytest
 
 from headgate import Limiter, Plan
-from headgate.adapters.memory.limits import MemoryLimitStore
-from headgate.adapters.memory.shelves import DROPPED_PER_CALL, SHORTEST_GENERATION_US
+from headgate.adapters.memory.limits import MOST_SHELVES, MemoryLimitStore
+from headgate.adapters.memory.shelves import DROPPED_PER_CALL, MOST_SEGMENTS, SEGMENTS, SHORTEST_GENERATION_US
 from headgate.admission.keys import client_address
-from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, TokenBucket
+from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, Spec, TokenBucket
 from headgate.admission.ports import Hold
 from headgate.integrations.asgi import AsgiGate
 from headgate.integrations.gate import Limit
@@ -104,7 +106,7 @@ def test_a_turn_is_paid_in_small_pieces() -> None:
     shelf = store._shelf(rule)
     store.decide([Charge("hot", rule)], now_us=GENERATION + 1)
     store.decide([Charge("hot", rule)], now_us=2 * GENERATION + 2)
-    assert len(shelf._drop) == 10_000 - DROPPED_PER_CALL
+    assert sum(map(len, shelf._drops)) == 10_000 - DROPPED_PER_CALL
 
 
 def test_what_a_changed_plan_left_behind_goes_with_the_calls_that_follow() -> None:
@@ -187,3 +189,105 @@ def test_a_bucket_with_a_hold_in_line_takes_the_long_way_until_it_is_settled() -
     decision = spend("k")
     assert decision is not None
     assert decision.remaining == 3
+
+
+@pytest.mark.parametrize("spec", [TokenBucket(5, Fraction(1, 86400)), FixedWindow(5, "P1D"), SlidingLog(5, "P1D")])
+def test_at_the_bound_nobody_newly_come_exceeds_the_limit(spec: Spec) -> None:
+    limiter = Limiter(MemoryLimitStore(max_keys=1000, clock=FakeClock(START)), plans=[Plan("daily", spec)])
+    for number in range(1000):
+        limiter.acquire(f"early{number}", "daily")
+    admitted = 0
+    for number in range(500):
+        admitted += limiter.acquire("user", "daily").allowed
+        limiter.acquire(f"late{number}", "daily")
+    assert admitted == 5
+
+
+@pytest.mark.parametrize("spec", [TokenBucket(5, Fraction(1, 86400)), FixedWindow(5, "P1D"), SlidingLog(5, "P1D")])
+@pytest.mark.parametrize("bound", [3, 10, 100, 1000])
+def test_the_least_recently_used_key_goes_first(bound: int, spec: Spec) -> None:
+    store = MemoryLimitStore(max_keys=bound, clock=FakeClock(START))
+    limiter = Limiter(store, plans=[Plan("daily", spec)])
+    for number in range(bound):
+        limiter.acquire(str(number), "daily", 5)
+    used_again = range(0, bound, 2)
+    for number in used_again:
+        assert not limiter.acquire(str(number), "daily").allowed
+    unused = bound - len(used_again)
+    for number in range(unused):
+        limiter.acquire(f"new{number}", "daily")
+        assert len(store) == bound
+    kept = [not limiter.peek(str(number), "daily").allowed for number in range(bound)]
+    assert kept == [number % 2 == 0 for number in range(bound)]
+
+
+def test_at_the_bound_no_use_is_older_than_any_forgotten_one_by_more_than_a_segment() -> None:
+    bound, used = 640, OrderedDict[str, None]()
+    store = MemoryLimitStore(max_keys=bound, clock=FakeClock(START))
+    limiter = Limiter(store, plans=[Plan("daily", FixedWindow(10**6, "P1D"))])
+    chance = Random(7)
+    for _ in range(20_000):
+        # Some keys are used all the time, most hardly ever.
+        key = str(chance.randrange(2000) if chance.random() < 0.5 else chance.randrange(200))
+        limiter.acquire(key, "daily")
+        used[key] = None
+        used.move_to_end(key)
+    assert len(store) == bound
+    assert len(store._plans["daily"][0]._older) <= MOST_SEGMENTS
+    recent = list(reversed(used))
+    lately = bound - bound // SEGMENTS
+    forgotten = [key for key in recent[:lately] if limiter.peek(key, "daily").remaining == 10**6]
+    assert forgotten == []
+
+
+def test_many_different_overrides_share_a_few_tables() -> None:
+    overrides = {f"user{number}": TokenBucket(number + 1, 1) for number in range(5000)}
+    store = MemoryLimitStore(clock=FakeClock(START))
+    limiter = Limiter(store, plans=[Plan("p", FixedWindow(7, "P1D"), overrides=overrides)])
+    for number in (*range(0, 5000, 10), *range(0, 5000, 10)):
+        limiter.acquire(f"user{number}", "p")
+    assert limiter.peek("user0", "p").allowed is False
+    assert limiter.peek("user10", "p").remaining == 9
+    assert limiter.acquire("somebody", "p").remaining == 6
+    assert limiter.acquire("somebody", "p").remaining == 5
+    assert len(store._plans["p"]) <= MOST_SHELVES + 1
+    assert len(store) == 501
+
+
+def test_the_states_of_overrides_outlast_those_that_share_their_table() -> None:
+    clock = FakeClock(START)
+    overrides: dict[str, Spec] = {f"user{number}": FixedWindow(number + 1, "PT1M") for number in range(50)}
+    overrides["daily"] = FixedWindow(1, "P1D")
+    limiter = Limiter(MemoryLimitStore(clock=clock), plans=[Plan("p", TokenBucket(1, 1), overrides=overrides)])
+    for key in overrides:
+        limiter.acquire(key, "p")
+    for _ in range(10):
+        clock.advance(us=GENERATION)
+        limiter.acquire("user49", "p")
+    assert not limiter.acquire("daily", "p").allowed
+
+
+@pytest.mark.parametrize("keys", [1000, 20_000])
+def test_a_deleted_plan_lets_its_keys_go(keys: int) -> None:
+    store = MemoryLimitStore()
+    stays = Plan("stays", FixedWindow(5, "P1D"))
+    limiter = Limiter(store, plans=[stays, Plan("goes", FixedWindow(5, "P1D"), overrides={"k1": TokenBucket(1, 1)})])
+    for number in range(keys):
+        limiter.acquire(f"k{number}", "goes")
+    limiter.acquire("k1", "stays")
+    limiter.replace_plans([stays])
+    assert len(store) == 1
+    assert limiter.acquire("k1", "stays").remaining == 3
+    assert not store._plans.keys() - {"stays"}
+
+
+def test_a_plan_that_is_changed_or_that_another_limiter_has_keeps_its_keys() -> None:
+    store = MemoryLimitStore()
+    plan = Plan("p", FixedWindow(5, "P1D"), overrides={"k": FixedWindow(3, "P1D")})
+    limiter, other = Limiter(store, plans=[plan]), Limiter(store, plans=[plan])
+    other.acquire("k", "p")
+    limiter.acquire("k", "p")
+    limiter.replace_plans([Plan("p", FixedWindow(5, "P1D"), overrides={"k": FixedWindow(4, "P1D")})])
+    assert limiter.peek("k", "p").remaining == 2
+    limiter.replace_plans([])
+    assert other.peek("k", "p").remaining == 1

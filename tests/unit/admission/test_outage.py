@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from inspect import isawaitable
 from typing import Any
 
 import pytest
 
-from headgate import BreakerPolicy, FixedWindow, Plan, TokenBucket
+from headgate import AsyncLimiter, BreakerPolicy, FixedWindow, Limiter, Plan, TokenBucket
 from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.errors import StoreRefused, StoreUnavailable
+from headgate.errors import ConfigurationError, StoreRefused, StoreUnavailable
 from tests.unit.admission.both import World
 
 BREAKER = BreakerPolicy(failures=2, first_pause=1)
@@ -144,3 +145,70 @@ async def test_a_call_that_hangs_is_cut_off_and_not_repeated() -> None:
     assert (await limiter.acquire("u", "closed")).reason == "FAIL_CLOSED"
     assert world.store.calls == []
     assert world.watcher.store_calls == [("decide", True)]
+
+
+async def test_what_was_let_through_is_logged_with_its_count_and_not_each_time(
+    limiter: Any, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def logged() -> list[str]:
+        return [record.getMessage() for record in caplog.records if "let through" in record.getMessage()]
+
+    world.store.down = True
+    for _ in range(50):
+        await limiter.acquire("u", "open")
+    await limiter.acquire("u", "closed")
+    await limiter.peek("u", "open")
+    assert [message.split(" (")[0] for message in logged()] == ["1 decision let through by on_error=open"]
+    world.clock.advance(seconds=11)
+    await limiter.acquire("u", "default")
+    assert logged()[1].startswith("50 decisions let through by on_error=open in the last 11 s (plan 'default')")
+    await limiter.acquire("u", "open")
+    assert len(logged()) == 2
+    world.store.down = False
+    world.clock.advance(seconds=60)
+    assert not (await limiter.acquire("u", "open")).degraded
+    assert logged()[2].startswith("1 decision let through"), "the rest is told when the store answers again"
+    await limiter.acquire("u", "open")
+    assert len(logged()) == 3
+
+
+class Raising:
+    """An observer with a mistake in it."""
+
+    def _raise(self, *_: Any) -> None:
+        raise KeyError("plan")
+
+    decided = store_called = breaker_moved = leased = _raise
+
+
+async def test_an_observer_that_raises_charges_nobody_twice(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = world.limiter(plans=PLANS, breaker=BREAKER, observer=Raising())
+    assert [(await limiter.acquire("u", "open")).remaining for _ in range(3)] == [9, 8, 7]
+    assert "observer" in caplog.text
+    world.store.down = True
+    for _ in range(4):
+        assert (await limiter.acquire("u", "closed")).reason == "FAIL_CLOSED"
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+async def test_an_observer_that_raises_charges_nobody_twice_in_memory(kind: Any) -> None:
+    limiter = kind(plans=[Plan("p", FixedWindow(10, "P1D"))], observer=Raising())
+
+    async def remaining() -> int:
+        decision = limiter.acquire("u", "p")
+        return int((await decision if isawaitable(decision) else decision).remaining)
+
+    assert [await remaining() for _ in range(4)] == [9, 8, 7, 6]
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("wrong", [None, 5, object(), ["redis://localhost"]])
+def test_what_is_no_store_is_refused_at_once(kind: Any, wrong: Any) -> None:
+    for option in ("store", "fallback"):
+        with pytest.raises(ConfigurationError, match=f"^{option}: "):
+            kind(**{option: wrong})
+
+
+def test_a_limiter_for_threads_refuses_a_store_for_event_loops() -> None:
+    with pytest.raises(ConfigurationError, match=r"^store: .*AsyncLimiter"):
+        Limiter(AsyncMemoryLimitStore())  # type: ignore[arg-type]

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from threading import Thread
 from weakref import ref
 
-from headgate.adapters.memory.shelves import OneSpender, Shelf, Ticks, shelf_for
+from headgate.adapters.memory.shelves import MixedShelf, OneSpender, Shelf, Ticks, shelf_for
 from headgate.admission.algorithms import State
 from headgate.admission.chain import refunded, rule_on
 from headgate.admission.gate import Turnstile
@@ -19,10 +20,14 @@ from headgate.admission.model import Charge, Decision, Reason, Rule
 from headgate.admission.ports import Hold, Settlement
 from headgate.clock import Clock
 
+MOST_SHELVES = 8
+"""How many specs of one plan have a shelf of their own."""
+RELEASED_AT_ONCE = 10_000
+
 
 class MemoryLimitStore:
-    """A `LimitStore` for one process. `max_keys` bounds each plan. The clock is monotonic: setting the host's changes
-    nothing."""
+    """A `LimitStore` for one process. `max_keys` bounds each plan: at the bound, the least recently used keys are
+    evicted. The clock is monotonic: setting the host's changes nothing."""
 
     in_process = True
 
@@ -35,6 +40,8 @@ class MemoryLimitStore:
         self._rules: dict[int, ref[Rule]] = {}
         self._plans: dict[str, list[Shelf]] = {}
         self._holds = _Holds(max_keys)
+        self._unused = False
+        """Whether a shelf may be there that no rule has any more."""
 
     def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
@@ -59,6 +66,12 @@ class MemoryLimitStore:
 
     def reset(self, chain: Sequence[Charge]) -> None:
         self._gate.run(self._reset, chain)
+
+    def forget(self, rules: Iterable[Rule]) -> None:
+        """Lets the keys of deleted plans go, unless somebody else has rules of theirs."""
+        shelves = self._gate.run(self._forget, rules)
+        if sum(map(len, shelves)) > RELEASED_AT_ONCE:
+            Thread(target=_release, args=(shelves,), name="headgate-release", daemon=True).start()
 
     def close(self) -> None:
         """Forgets everything."""
@@ -107,6 +120,9 @@ class MemoryLimitStore:
         found = self._holds.find(name, now_us) if name is not None else None
         repeated = found is not None and not found.cancelled
         states = [self._read(charge) for charge in chain]
+        if spend:
+            for charge in chain:  # also one that is denied is used: it must not be forgotten, and so admitted
+                self._shelf(charge.rule).touch(charge.key, now_us)
         ruling = rule_on(chain, states, now_us, spend=spend and not repeated)
         decision, writes = ruling
         if repeated:
@@ -151,18 +167,30 @@ class MemoryLimitStore:
     def _shelf(self, rule: Rule) -> Shelf:
         shelf = self._shelves.get(id(rule))
         if shelf is None:
-            self._tidy()
+            if self._unused:
+                self._tidy()
             shelves = self._plans.setdefault(rule.plan, [])
-            for shelf in shelves:
-                if shelf.spec == rule.spec:
-                    break
-            else:
-                shelf = shelf_for(rule.plan, rule.spec, self._max_keys, self._gate, self._monotonic_ns)
-                shelves.append(shelf)
-            for one in shelves:
-                one.alone = len(shelves) == 1
+            shelf = next((known for known in shelves if known.spec == rule.spec), None)
+            if shelf is None:
+                shelf = self._new_shelf(rule, shelves)
+            for known in shelves:
+                known.alone = len(shelves) == 1
             self._use(rule, shelf)
         return shelf
+
+    def _new_shelf(self, rule: Rule, shelves: list[Shelf]) -> Shelf:
+        """A shelf for a spec that the plan has not had; one for all that come after the first few: whoever has
+        thousands of different overrides must not look for a key in thousands of places."""
+        if len(shelves) < MOST_SHELVES:
+            shelf = shelf_for(rule.plan, rule.spec, self._max_keys, self._gate, self._monotonic_ns)
+            shelves.append(shelf)
+            return shelf
+        mixed = next((known for known in shelves if isinstance(known, MixedShelf)), None)
+        if mixed is None:
+            mixed = MixedShelf(rule.spec, self._max_keys)
+            shelves.append(mixed)
+        mixed.take_in(rule.spec)
+        return mixed
 
     def _use(self, rule: Rule, shelf: Shelf) -> None:
         name = id(rule)
@@ -172,6 +200,7 @@ class MemoryLimitStore:
             self._rules.pop(name, None)
             if self._shelves.pop(name, None) is not None:
                 shelf.users -= 1
+                self._unused = True
 
         shelf.users += 1
         self._shelves[name], self._rules[name] = shelf, ref(rule, died)
@@ -179,13 +208,35 @@ class MemoryLimitStore:
     def _tidy(self) -> None:
         """Lets the shelves of plans that are no more forget, and drops them when they are empty."""
         now_us = self._now()
+        self._unused = False
         for plan, shelves in list(self._plans.items()):
             for shelf in [shelf for shelf in shelves if not shelf.users]:
                 shelf.keep_house(now_us)
                 if shelf.empty:
                     shelves.remove(shelf)
+                else:
+                    self._unused = True
             if not shelves:
                 del self._plans[plan]
+
+    def _forget(self, rules: Iterable[Rule]) -> list[Shelf]:
+        plans = set()
+        for rule in rules:
+            plans.add(rule.plan)
+            shelf = self._shelves.pop(id(rule), None)
+            self._rules.pop(id(rule), None)
+            if shelf is not None:
+                shelf.users -= 1
+        gone = [plan for plan in plans if not any(shelf.users for shelf in self._plans.get(plan, ()))]
+        return [shelf for plan in gone for shelf in self._plans.pop(plan, ())]
+
+
+def _release(shelves: Sequence[Shelf]) -> None:
+    """Empties shelves that nobody has any more. Python would free a million keys in one go, while nothing else runs."""
+    for shelf in shelves:
+        for table in shelf.tables():
+            while table:
+                table.popitem()
 
 
 class AsyncMemoryLimitStore:
@@ -217,6 +268,9 @@ class AsyncMemoryLimitStore:
 
     def spender(self, rule: Rule) -> OneSpender | None:
         return self.store.spender(rule)
+
+    def forget(self, rules: Iterable[Rule]) -> None:
+        self.store.forget(rules)
 
 
 class _Holds:

@@ -1,0 +1,144 @@
+"""Rules by path against the routes of an application: which rule can match no route at all.
+
+A typing mistake in a rule, or a prefix that the application never sees, would switch a limit off without a word. So
+each integration collects its framework's routes as `Route`s when the application starts, and a rule that meets none of
+them is named in a warning.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from headgate.integrations.gate import PathRule
+
+log = logging.getLogger("headgate.integrations")
+
+ANYTHING = "\ue000"
+"""Stands for any text, in routes and in patterns."""
+SEGMENT = "\ue001"
+"""Stands for any text without a slash."""
+SIGN = "\ue002"
+"""Stands for any one character."""
+DEEPEST = 8
+"""How far mounts are followed: applications may be mounted in each other."""
+_RUNS = frozenset((ANYTHING, SEGMENT))
+
+_WITHIN_A_SEGMENT = frozenset(("default", "str", "string", "int", "float", "uuid", "slug", "any"))
+"""Converters, of all frameworks, whose values hold no slash. One of the application's own may hold anything."""
+_BRACES = re.compile(r"\{[^}:]*(?::(?P<converter>[^}]+))?\}")
+_ANGLES = re.compile(r"<(?:(?P<converter>[^<>:()]+)(?:\([^()]*\))?:)?[^<>:]+>")
+_LITERAL = re.compile(r"(?:[^.^$*+?{}\[\]\\|()](?![*?{]))*")
+_GLOB = re.compile(r"(?P<run>\*+)|\?|\[!?\]?[^\]]*\]")
+
+
+class Route(NamedTuple):
+    """A path that an application serves, and the methods it takes there; `None` if that is not known."""
+
+    path: str
+    methods: Collection[str] | None = None
+
+
+def in_braces(path: str) -> str:
+    """A path as Starlette writes it (`/users/{id:int}`), for a `Route`."""
+    return _BRACES.sub(_wild, path)
+
+
+def in_angles(path: str) -> str:
+    """A path as Flask and Django write it (`/users/<int:id>`), for a `Route`."""
+    return _ANGLES.sub(_wild, path)
+
+
+def starlette_routes(routes: Iterable[Any], prefix: str = "", depth: int = 0) -> Iterator[Route]:
+    """The routes of a Starlette application, or of one that keeps them alike; also those of what is mounted in it."""
+    for route in routes:
+        path = getattr(route, "path", None)
+        below = getattr(route, "routes", None)
+        if hasattr(route, "effective_route_contexts"):  # a router that FastAPI included: since 0.137 it is not copied
+            yield from starlette_routes(route.effective_route_contexts(), prefix, depth)
+        elif below and depth < DEEPEST:
+            yield from starlette_routes(below, prefix + in_braces(path or ""), depth + 1)
+        elif path is None:
+            yield Route(ANYTHING)  # of a kind unknown here: it may serve anything
+        elif hasattr(route, "endpoint"):
+            yield Route(prefix + in_braces(path), getattr(route, "methods", None))
+        else:
+            yield Route(prefix + in_braces(path) + ANYTHING)  # a mounted application that shows no routes
+
+
+def django_routes(patterns: Iterable[Any], prefix: str = "/") -> Iterator[Route]:
+    """The routes of a list of Django's URL patterns; also those that it includes."""
+    for pattern in patterns:
+        own = pattern.pattern
+        if hasattr(own, "converters") and hasattr(own, "_route"):
+            path = prefix + in_angles(str(own))
+        elif hasattr(own, "_regex"):
+            path = prefix + _beginning(str(own)) + ANYTHING
+        else:
+            path = prefix + ANYTHING  # by language, or of a kind unknown here
+        below = getattr(pattern, "url_patterns", None)
+        if below is None:
+            yield Route(path)
+        else:
+            yield from django_routes(below, path)
+
+
+def _beginning(regex: str) -> str:
+    """What every text that matches begins with, as far as that is easy to see."""
+    regex = regex.removeprefix("^")
+    if "|" in regex:
+        return ""
+    literal = _LITERAL.match(regex)
+    return literal[0] if literal is not None else ""
+
+
+def warn_of_unmatched(rules: Iterable[PathRule], routes: Callable[[], Iterable[Route]]) -> None:
+    """Logs a warning for each rule that matches none of the routes. An application without routes is not judged."""
+    served = list(routes())
+    for rule in rules if served else ():
+        if not any(_meet(rule, route) for route in served):
+            log.warning(
+                "%r matches no route of the application, so it limits nothing; "
+                "patterns are relative to the application, without the prefix it is mounted under",
+                rule,
+            )
+
+
+def _meet(rule: PathRule, route: Route) -> bool:
+    if rule.methods is not None and route.methods is not None and rule.methods.isdisjoint(route.methods):
+        return False
+    pattern = _GLOB.sub(lambda found: ANYTHING if found["run"] else SIGN, rule.pattern.removesuffix("/"))
+    return _overlap(pattern, route.path) or _overlap(pattern, route.path.removesuffix("/"))
+
+
+def _wild(found: re.Match[str]) -> str:
+    converter = found["converter"]
+    return SEGMENT if converter is None or converter in _WITHIN_A_SEGMENT else ANYTHING
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether some text matches both."""
+    seen: set[tuple[int, int]] = set()
+    waiting = [(0, 0)]
+    while waiting:
+        i, j = place = waiting.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        if i == len(one) and j == len(other):
+            return True
+        a, b = one[i : i + 1], other[j : j + 1]
+        if a in _RUNS:
+            waiting += [(i + 1, j), (i, j + 1)] if _takes(a, b) else [(i + 1, j)]
+        elif b in _RUNS:
+            waiting += [(i, j + 1), (i + 1, j)] if _takes(b, a) else [(i, j + 1)]
+        elif a and b and (a == b or SIGN in (a, b)):
+            waiting.append((i + 1, j + 1))
+    return False
+
+
+def _takes(run: str, sign: str) -> bool:
+    return bool(sign) and (run == ANYTHING or sign != "/")

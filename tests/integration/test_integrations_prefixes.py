@@ -1,0 +1,280 @@
+"""Rules by path under a URL prefix: they hold for the application's own paths, wherever it is served or mounted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import django
+import httpx
+import pytest
+from django.conf import settings
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpResponse
+from django.test import override_settings
+from django.urls import include, re_path
+from django.urls import path as route
+from fastapi import APIRouter, FastAPI
+from flask import Flask
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+from werkzeug.test import Client as WsgiClient
+
+if not settings.configured:
+    settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
+    django.setup()
+
+from headgate import FixedWindow, Limiter, Plan
+from headgate.integrations import django as django_integration
+from headgate.integrations import flask as flask_integration
+from headgate.integrations.asgi import PathRule, RateLimitMiddleware, everyone
+from tests.integration.asgi_calls import connect
+
+PLANS = [Plan("logins", FixedWindow(limit=1, window="PT1H"))]
+DJANGO = "headgate.integrations.django.RateLimitMiddleware"
+
+
+def hello(*_: Any, **__: Any) -> Any:
+    return PlainTextResponse("hello")
+
+
+def greet(*_: Any, **__: Any) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+urlpatterns: list[Any] = [
+    route("login", greet),
+    re_path("^both/?$", greet),
+    route("users/<int:id>/", greet),
+    route("in/", include([route("login", greet)])),
+]
+
+
+def rule(pattern: str = "/login", **options: Any) -> PathRule:
+    return PathRule(pattern, "logins", key=everyone("all"), **options)
+
+
+def starlette(*rules: PathRule, routes: list[Any] | None = None) -> Starlette:
+    served = [Route("/login", hello, methods=["GET", "POST"])] if routes is None else routes
+    return Starlette(
+        routes=served, middleware=[Middleware(RateLimitMiddleware, limiter=Limiter(plans=PLANS), rules=rules)]
+    )
+
+
+async def statuses(app: Any, *paths: str, root_path: str = "", **options: Any) -> list[int]:
+    transport = httpx.ASGITransport(app, root_path=root_path)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return [(await client.get(path, **options)).status_code for path in paths]
+
+
+async def start(app: Any) -> None:
+    """Runs an ASGI application's start and end."""
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    async def send(message: dict[str, Any]) -> None:
+        assert "failed" not in message["type"]
+
+    await app({"type": "lifespan", "state": {}}, receive, send)
+
+
+@pytest.fixture
+def on_django() -> Iterator[Any]:
+    def use(*rules: PathRule, kind: Any = WSGIHandler, **values: Any) -> Any:
+        # Applied until the test ends: Django looks at its settings with every request.
+        overridden = override_settings(
+            ROOT_URLCONF=__name__,
+            MIDDLEWARE=[DJANGO],
+            HEADGATE_LIMITER=Limiter(plans=PLANS),
+            HEADGATE_RULES=rules,
+            **values,
+        )
+        overridden.enable()
+        opened.append(overridden)
+        return kind()
+
+    opened: list[Any] = []
+    django_integration._gate.cache_clear()
+    yield use
+    for overridden in opened:
+        overridden.disable()
+    django_integration._gate.cache_clear()
+
+
+async def test_an_asgi_rule_holds_under_a_root_path() -> None:
+    # As uvicorn --root-path has it: the path begins with the prefix.
+    assert await statuses(starlette(rule()), "/api/login", "/api/login", root_path="/api") == [200, 429]
+    wrapped = RateLimitMiddleware(Starlette(routes=[Route("/login", hello)]), Limiter(plans=PLANS), [rule()])
+    assert await statuses(wrapped, "/api/login", "/api/login", root_path="/api") == [200, 429]
+
+
+async def test_an_asgi_rule_holds_behind_a_proxy_that_strips_the_prefix() -> None:
+    assert await statuses(starlette(rule()), "/login", "/login", root_path="/api") == [200, 429]
+
+
+async def test_a_prefix_ends_at_a_slash() -> None:
+    app = starlette(rule("/login"), routes=[Route("/{all:path}", hello)])
+    assert await statuses(app, "/apilogin", "/apilogin", root_path="/api") == [200, 200]
+
+
+async def test_an_asgi_rule_holds_in_a_mounted_application() -> None:
+    parent = Starlette(routes=[Mount("/shop", starlette(rule()))])
+    assert await statuses(parent, "/shop/login", "/shop/login") == [200, 429]
+
+
+async def test_the_root_of_a_mounted_application_is_a_path() -> None:
+    async def child(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("hello")(scope, receive, send)
+
+    limited = RateLimitMiddleware(child, Limiter(plans=PLANS), [rule("/")])
+    assert await statuses(limited, "/shop", "/shop/", root_path="/shop") == [200, 429]
+
+
+async def test_a_rule_around_a_fastapi_application_knows_its_root_path() -> None:
+    app = FastAPI()
+    app.root_path = "/api"  # the parameter of this name is deprecated, and still used
+    app.get("/login")(lambda: "hello")
+    limited = RateLimitMiddleware(app, Limiter(plans=PLANS), [rule()])
+    assert await statuses(limited, "/api/login", "/api/login") == [200, 429]
+
+
+async def test_a_websocket_is_held_under_a_root_path() -> None:
+    async def accept(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+
+    app = RateLimitMiddleware(accept, Limiter(plans=PLANS), [rule("/ws")])
+    kinds = [(await connect(app, "/api/ws", root_path="/api"))[0]["type"] for _ in range(2)]
+    assert kinds == ["websocket.accept", "websocket.close"]
+
+
+def test_a_django_rule_holds_under_a_script_name(on_django: Any) -> None:
+    client = WsgiClient(on_django(rule()))
+    told = [client.get("/login", environ_overrides={"SCRIPT_NAME": "/shop"}).status_code for _ in range(2)]
+    assert told == [200, 429]
+
+
+async def test_a_django_rule_holds_under_a_root_path(on_django: Any) -> None:
+    app = on_django(rule(), kind=ASGIHandler)
+    assert await statuses(app, "/shop/login", "/shop/login", root_path="/shop") == [200, 429]
+
+
+def test_a_django_rule_holds_under_force_script_name(on_django: Any) -> None:
+    client = WsgiClient(on_django(rule(), FORCE_SCRIPT_NAME="/shop"))
+    assert [client.get("/login").status_code for _ in range(2)] == [200, 429]
+
+
+def flask(*rules: PathRule, **options: Any) -> Flask:
+    app = Flask(__name__)
+    flask_integration.install(app, Limiter(plans=PLANS), rules)
+    app.add_url_rule("/login", "login", lambda: "hello", methods=["GET"], **options)
+    app.add_url_rule("/users/<int:id>/", "users", lambda id: "hello", **options)
+    return app
+
+
+def test_a_flask_rule_holds_in_a_mounted_application() -> None:
+    client = WsgiClient(DispatcherMiddleware(Flask("parent"), {"/shop": flask(rule())}))
+    assert [client.get("/shop/login").status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_slash_at_the_end_passes_no_flask_rule() -> None:
+    client = flask(rule(), strict_slashes=False).test_client()
+    assert [client.get(path).status_code for path in ("/login", "/login/", "/login")] == [200, 429, 429]
+
+
+def test_a_path_without_its_slash_passes_no_flask_rule() -> None:
+    client = flask(rule("/users/7/*"), strict_slashes=False).test_client()
+    assert [client.get(path).status_code for path in ("/users/7/", "/users/7")] == [200, 429]
+
+
+def test_a_slash_at_the_end_passes_no_django_rule(on_django: Any) -> None:
+    client = WsgiClient(on_django(rule("/both")))
+    assert [client.get(path).status_code for path in ("/both/", "/both", "/both/")] == [200, 429, 429]
+
+
+async def test_a_slash_at_the_end_passes_no_asgi_rule() -> None:
+    app = starlette(rule(), routes=[Route("/login", hello), Route("/login/", hello)])
+    assert await statuses(app, "/login/", "/login") == [200, 429]
+    app = starlette(rule("/login/"), routes=[Route("/login", hello), Route("/login/", hello)])
+    assert await statuses(app, "/login/", "/login") == [200, 429]
+
+
+def included() -> FastAPI:
+    app, router, child = FastAPI(), APIRouter(prefix="/v1"), FastAPI()
+    router.get("/login")(lambda: "hello")
+    router.post("/users/{id:int}/posts")(lambda id: "hello")
+    child.get("/login")(lambda: "hello")
+    app.include_router(router, prefix="/api")
+    app.mount("/child", child)
+    app.mount("/files", lambda scope, receive, send: None)  # type: ignore[arg-type,return-value]
+    return app
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "unmatched"),
+    [
+        ("/api/v1/login", {}, False),
+        ("/api/v1/login/", {}, False),
+        ("/api/*", {}, False),
+        ("*", {}, False),
+        ("/api/v1/users/7/posts", {}, False),
+        ("/api/v?/login", {}, False),
+        ("/api/v[12]/login", {}, False),
+        ("/child/login", {}, False),
+        ("/files/any/thing", {}, False),
+        ("/api/v1/login", {"methods": ["GET"]}, False),
+        ("/login", {}, True),
+        ("/v1/*", {}, True),
+        ("/api/v1/login", {"methods": ["POST"]}, True),
+        ("/api/v1/users/7/8/posts", {}, True),
+        ("/child/logout", {}, True),
+    ],
+)
+async def test_a_rule_that_matches_no_route_is_named_at_the_start(
+    pattern: str, options: dict[str, Any], unmatched: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = included()
+    app.add_middleware(RateLimitMiddleware, limiter=Limiter(plans=PLANS), rules=[rule(pattern, **options)])
+    await start(app)
+    told = warnings(caplog)
+    assert bool(told) is unmatched
+    assert all(f"PathRule({pattern!r}, 'logins'" in message for message in told)
+    await statuses(app, "/")
+    assert warnings(caplog) == told, "it is said once"
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "headgate.integrations" and record.levelno == logging.WARNING
+    ]
+
+
+async def test_it_is_named_also_around_an_application_and_in_a_mounted_one(caplog: pytest.LogCaptureFixture) -> None:
+    await start(RateLimitMiddleware(included(), Limiter(plans=PLANS), [rule("/lgin")]))
+    assert len(warnings(caplog)) == 1
+    # What is mounted is never told that the application starts; its first request has to do.
+    parent = Starlette(routes=[Mount("/shop", starlette(rule("/shop/login")))])
+    await start(parent)
+    assert await statuses(parent, "/shop/login", "/shop/login") == [200, 200]
+    assert len(warnings(caplog)) == 2
+
+
+def test_flask_names_a_rule_that_matches_no_route(caplog: pytest.LogCaptureFixture) -> None:
+    app = flask(rule("/users/7"), rule("/lgin"), rule("/login", methods=["POST"]), rule("/static/*"))
+    for _ in range(2):
+        app.test_client().get("/")
+    assert ["'/lgin'" in warnings(caplog)[0], "['POST']" in warnings(caplog)[1]] == [True, True]
+    assert len(warnings(caplog)) == 2
+
+
+def test_django_names_a_rule_that_matches_no_route(on_django: Any, caplog: pytest.LogCaptureFixture) -> None:
+    on_django(rule("/users/7"), rule("/lgin"), rule("/both"), rule("/both/or"), rule("/users/7/8"), rule("/in/login"))
+    assert [message.split(",")[0] for message in warnings(caplog)] == ["PathRule('/lgin'", "PathRule('/users/7/8'"]

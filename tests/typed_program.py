@@ -1,0 +1,72 @@
+"""The public API as a strict type checker sees it. Not run: checked by `tests/integration/test_types.py`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import assert_type
+
+from headgate import (
+    AsyncLimiter,
+    BlockingSlots,
+    Decision,
+    DispatchQueue,
+    FixedWindow,
+    Limiter,
+    Plan,
+    RateLimitExceeded,
+    SlotScheduler,
+    TokenBucket,
+    WindowPolicy,
+)
+from headgate.integrations.functions import rate_limit
+
+limiter = Limiter("memory://", plans=[Plan("partner", TokenBucket(capacity=10, per_second=1))])
+on_a_loop = AsyncLimiter("memory://", plans=[Plan("partner", FixedWindow(limit=10, window="PT1M"))])
+
+
+@rate_limit(limiter, "partner", key="partner")
+def fetch(page: int, *, size: int = 10) -> list[str]:
+    return [str(page)] * size
+
+
+@rate_limit(limiter, ["partner"], key=lambda user, text: user, cost=lambda user, text: len(text), wait=10)
+def send(user: str, text: str) -> int:
+    return len(text)
+
+
+@rate_limit(on_a_loop, "partner", key="partner", wait=10)
+async def pay(payment: str) -> float:
+    return float(payment)
+
+
+assert_type(fetch(1, size=2), list[str])
+assert_type(send("ada", "hello"), int)
+fetch("1")  # type: ignore[arg-type]
+send("ada", 5)  # type: ignore[arg-type]
+send("ada", wrong=5)  # type: ignore[call-arg]
+
+try:
+    limiter.check("ada", "partner")
+except RateLimitExceeded as error:
+    assert_type(error.decision, Decision)
+    assert_type(error.decision.retry_after, float)
+    assert_type(error.decision.plan, str)
+
+
+async def main() -> None:
+    assert_type(await pay("12.5"), float)
+    await pay(12)  # type: ignore[arg-type]
+    async with SlotScheduler.open("sqlite:///slots.db", batch=500, cache_ttl=1.0) as slots:
+        assert_type(slots, SlotScheduler)
+        await slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
+        slot = await slots.assign("pay-123", "default", datetime(2027, 3, 1, tzinfo=UTC))
+        assert_type(slot.scheduled_time, datetime)
+    SlotScheduler.open("sqlite:///slots.db", batch="500")  # type: ignore[arg-type]
+    SlotScheduler.open("sqlite:///slots.db", bacth=500)  # type: ignore[call-arg]
+    BlockingSlots("sqlite:///slots.db", cache_ttl="a while")  # type: ignore[arg-type]
+    async with DispatchQueue.open("sqlite:///queue.db", batch=100, largest_context=1000) as queue:
+        assert_type(queue, DispatchQueue)
+        await queue.configure("PAYMENT", enabled=False, batch_size=10, retryBackoffSecs=0.5)
+        await queue.configure("PAYMENT", enabled="no")  # type: ignore[arg-type]
+        await queue.configure("PAYMENT", batchsize=10)  # type: ignore[call-arg]
+    DispatchQueue.open("sqlite:///queue.db", batch=None)  # type: ignore[arg-type]
