@@ -306,3 +306,18 @@ async def test_odd_ids_survive(slots: SlotStore) -> None:
         found = await slots.find(event_id)
         assert found is not None
         assert found.event_id == event_id
+
+
+async def test_no_slot_is_booked_in_a_window_that_was_closed_meanwhile(slots: SlotStore) -> None:
+    """A cancel inside a closed window gives no room there, although the window was full and now is not."""
+    await slots.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await book(slots, wants(250))
+    blackout = {"zone": "UTC", "blackouts": [{"from": "2027-03-01T16:08:00Z", "to": "2027-03-01T16:10:00Z"}]}
+    await slots.configure("c", WindowPolicy(1, "PT4S", calendar=blackout), now_ms=NOW)
+    assert await slots.cancel("e125") is not None
+    (booked,) = await book(slots, wants(1, prefix="n"))
+    assert booked.window_start_ms == T_MS + 250 * 4000
+    await check_ledger(slots, "c", NOW)
+    await slots.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    (opened,) = await book(slots, wants(1, prefix="o"))
+    assert opened.window_start_ms == T_MS + 125 * 4000

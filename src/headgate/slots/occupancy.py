@@ -140,7 +140,8 @@ class Occupancy:
         counts = self._counts[start_ms]
         counts[0] -= 1
         self._changed.add(start_ms)
-        if was_full and counts[0] < self.limit:
+        # A closed window inside a run gives no room: the run would be split at a window where nothing may be booked.
+        if was_full and counts[0] < self.limit and self.following(start_ms) == start_ms:
             self._opened.add(start_ms)
 
     def learn_windows(self, from_ms: int, rows: Iterable[WindowCount], limit: int) -> None:
