@@ -170,13 +170,13 @@ async def test_even_slots_do_not_meet_after_a_cancel(slots: SlotStore) -> None:
 async def test_beyond_the_horizon_nothing_is_booked(slots: SlotStore) -> None:
     await slots.configure("c", WindowPolicy(2, "PT4S", max_delay="PT6S"), now_ms=NOW)
     bookings = await slots.book("c", wants(6), now_ms=NOW)
-    assert [type(booking).__name__ for booking in bookings] == ["AssignedSlot"] * 4 + ["SlotsExhausted"] * 2
+    assert [type(booking).__name__ for booking in bookings] == ["AssignedSlot"] * 3 + ["SlotsExhausted"] * 3
     refused = bookings[-1]
     assert isinstance(refused, SlotsExhausted)
-    assert refused.earliest == T + timedelta(seconds=8)
+    assert refused.earliest == T + timedelta(seconds=6, milliseconds=1)
     assert all(slot.delay <= timedelta(seconds=6) for slot in bookings if isinstance(slot, AssignedSlot))
     assert await slots.find("e5") is None
-    assert sum((await check_ledger(slots, "c", NOW)).values()) == 4
+    assert sum((await check_ledger(slots, "c", NOW)).values()) == 3
 
 
 async def test_a_calendar_defers_work_and_keeps_one_run_over_the_weekend(slots: SlotStore) -> None:
@@ -321,3 +321,28 @@ async def test_no_slot_is_booked_in_a_window_that_was_closed_meanwhile(slots: Sl
     await slots.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
     (opened,) = await book(slots, wants(1, prefix="o"))
     assert opened.window_start_ms == T_MS + 125 * 4000
+
+
+async def test_the_window_that_the_horizon_cuts_holds_in_proportion_to_what_lies_before_it(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(200, "PT4S", max_delay="PT4S"), now_ms=NOW)
+    bookings = await slots.book("c", wants(500), now_ms=NOW)
+    held = Counter(slot.window_start_ms for slot in bookings if isinstance(slot, AssignedSlot))
+    assert held == {T_MS: 200}  # of the next window one millisecond may be used: 200 × 1 // 4000
+    bookings = await slots.book("c", wants(500, T_MS + 1000, "later"), now_ms=NOW)
+    held = Counter(slot.window_start_ms for slot in bookings if isinstance(slot, AssignedSlot))
+    assert held == {T_MS + 4000: 50}
+    await check_ledger(slots, "c", NOW)
+
+
+@pytest.mark.parametrize("spread", ["jitter", "even"])
+async def test_steady_overload_against_a_horizon_does_not_crowd_at_the_start_of_windows(
+    slots: SlotStore, spread: str
+) -> None:
+    await slots.configure("c", WindowPolicy(40, "PT4S", spread=spread, max_delay="PT8S"), now_ms=NOW)
+    booked: list[int] = []
+    for step in range(200):  # twice what fits, for twenty seconds
+        now = T_MS + step * 100
+        bookings = await slots.book("c", wants(2, now, f"{step}-"), now_ms=now)
+        booked += [slot.scheduled_ms for slot in bookings if isinstance(slot, AssignedSlot)]
+    steady = Counter(at % 4000 // 1000 for at in booked if T_MS + 8000 <= at < T_MS + 24_000)
+    assert all(30 <= steady[second] <= 50 for second in range(4)), steady

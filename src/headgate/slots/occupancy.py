@@ -74,7 +74,7 @@ class Occupancy:
         self.ledger = ledger
         self._chunk = chunk
         self._counts: dict[int, list[int]] = {}
-        self._last_ms = -1  # the last window that has counters, as far as is known
+        self._ordered: list[int] = []  # of these, when they were last wanted in order
         self._known: list[tuple[int, int]] = []  # disjoint, ordered stretches whose counters have been read
         self._jumps: dict[int, int] = {}
         self._runs: dict[int, FullRun] = {}
@@ -100,10 +100,15 @@ class Occupancy:
             counts = self._counts.get(start_ms)
         return 0 if counts is None else counts[0]
 
-    def is_empty_from(self, start_ms: int) -> bool:
-        """Whether it is known that no window at or after a time holds anything."""
+    def empty_until(self, start_ms: int) -> int:
+        """Up to where it is known that no window from `start_ms` on has counters: at most `LATEST_MS`."""
         self.taken(start_ms)
-        return self._last_ms < start_ms and self._known[-1][0] <= start_ms and self._known[-1][1] >= LATEST_MS
+        known = bisect_right(self._known, (start_ms, LATEST_MS)) - 1
+        if len(self._ordered) != len(self._counts):
+            self._ordered = sorted(self._counts)
+        following = bisect_left(self._ordered, start_ms)
+        counted = self._ordered[following] if following < len(self._ordered) else LATEST_MS
+        return min(counted, self._known[known][1])
 
     def first_free(self, start_ms: int) -> int:
         """The first open window at or after `start_ms` (itself open) that is not full; `LATEST_MS` if none."""
@@ -196,7 +201,6 @@ class Occupancy:
 
     def _remember(self, count: WindowCount) -> None:
         self._stored.add(count.start_ms)
-        self._last_ms = max(self._last_ms, count.start_ms)
         if count.start_ms not in self._changed:
             self._counts[count.start_ms] = [count.taken, count.placed]
 

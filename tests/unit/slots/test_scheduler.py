@@ -94,10 +94,10 @@ async def test_a_conflicting_writer_costs_another_try(slots: SlotScheduler, stor
 
 
 async def test_many_raise_the_first_error_after_the_others_have_their_slots(slots: SlotScheduler) -> None:
-    await slots.configure("short", WindowPolicy(1, "PT4S", max_delay="PT4S"))
+    await slots.configure("short", WindowPolicy(1, "PT4S", max_delay="PT8S"))
     with pytest.raises(SlotsExhausted) as refusal:
         await slots.assign_many([(f"e{n}", T) for n in range(3)], "short")
-    assert refusal.value.earliest == T + timedelta(seconds=8)
+    assert refusal.value.earliest == T + timedelta(seconds=8, milliseconds=1)
     assert (await slots.find("e1")).scheduled_time >= T
 
 
