@@ -132,3 +132,12 @@ def unbooked(name: str, requests: Sequence[SlotRequest], existing: Mapping[str, 
         existing[event_id]._replace(existing=True) if event_id in existing else NotFound("config", name)
         for event_id, _ in requests
     ]
+
+
+def proves_config(name: str, bookings: Sequence[Booking]) -> bool:
+    """Whether a booking could only come from a config that exists. An event that had a slot gets it also when the
+    config it asks for does not exist."""
+    return any(
+        booking.config_name == name if isinstance(booking, AssignedSlot) else isinstance(booking, SlotsExhausted)
+        for booking in bookings
+    )

@@ -27,7 +27,7 @@ from headgate.slots.model import (
     checked_name,
 )
 from headgate.slots.occupancy import Occupancy
-from headgate.slots.packing import Booking
+from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import Pruned, SlotObserver, SlotStore, Unobserved
 from headgate.slots.windows import ever_opens
 from headgate.tracing import Tracer
@@ -160,7 +160,8 @@ class SlotScheduler:
         if writer is None:
             writer = self._writer(checked_name(config_name))
         slot = await writer.submit(request)
-        self._observer.assigned(config_name, time.perf_counter() - started)
+        # Under the slot's own config: the one that was asked for need not exist, if the event had a slot before.
+        self._observer.assigned(slot.config_name, time.perf_counter() - started)
         return slot
 
     async def assign_many(
@@ -273,10 +274,13 @@ class SlotScheduler:
 
     def _writer(self, name: str) -> Gatherer[SlotRequest, AssignedSlot]:
         async def carry(batch: Sequence[SlotRequest]) -> list[Booking]:
-            bookings = await self._carry(name, batch)
-            if all(isinstance(booking, NotFound) for booking in bookings):
-                # A name that does not exist must not leave a writer behind for every typing mistake.
-                self._writers.pop(name, None)
+            bookings: list[Booking] = []
+            try:
+                bookings = await self._carry(name, batch)
+            finally:
+                # Names without number come from typing mistakes: only one that is known to exist keeps its writer.
+                if not writer.waiting and not proves_config(name, bookings):
+                    self._writers.pop(name, None)
             return bookings
 
         writer: Gatherer[SlotRequest, AssignedSlot] = Gatherer(carry, most=self._batch)
