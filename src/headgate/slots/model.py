@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -79,6 +80,25 @@ class WindowPolicy:
             "calendar": None if self.calendar is None else self.calendar.to_json(),
             "maxDelay": None if self.max_delay is None else format_duration(self.max_delay),
         }
+
+
+def changed_policy(current: WindowPolicy | None, changes: Mapping[str, Any]) -> WindowPolicy:
+    """A policy with some fields changed: a field that is not given stays as it is, None removes a `calendar`, a
+    `max_delay` or a `spread`. Without a `current` policy, `max_per_window` and `window` must be given."""
+    if current is None:
+        for field in ("max_per_window", "window"):
+            if field not in changes:
+                raise InvalidInput(field, "is required for a new config")
+        return WindowPolicy(**_without_spread(changes))
+    kept = {field.name: getattr(current, field.name) for field in fields(WindowPolicy)}
+    if "spread" in changes and changes["spread"] is None:
+        del kept["spread"]
+    return WindowPolicy(**kept | _without_spread(changes))
+
+
+def _without_spread(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes without a spread of None: the policy's own default holds."""
+    return {field: value for field, value in changes.items() if field != "spread" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)

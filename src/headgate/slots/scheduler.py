@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound
 from headgate.gather import Gatherer
@@ -23,6 +23,7 @@ from headgate.slots.model import (
     SlotRequest,
     TracedRequest,
     WindowPolicy,
+    changed_policy,
     checked_id,
     checked_name,
 )
@@ -99,22 +100,49 @@ class SlotScheduler:
         """The active version of `name`; `policy` becomes its first one if there is none, for whoever asks first."""
         return await self._configure(name, policy, None, only_if_absent=True)
 
+    async def change(self, name: str, changes: Mapping[str, Any]) -> PolicyVersion:
+        """Makes a new version of `name` that differs from the active one in the given fields of `WindowPolicy` only;
+        None removes a `calendar`, a `max_delay` or a `spread`. A name that is new needs `max_per_window` and `window`.
+        Two who change different fields at once both have their change.
+
+        Raises:
+            InvalidInput: a value is wrong, or a new config lacks one.
+        """
+        checked_name(name)
+
+        async def attempt() -> PolicyVersion:
+            versions = await self._store.history(name)
+            policy = changed_policy(versions[0].policy if versions else None, changes)
+            await self._check_opens(policy, None)
+            return await self._store.configure(name, policy, replacing=versions[0].version if versions else 0)
+
+        return await self._changed(await self._retried(name, attempt))
+
     async def _configure(
         self, name: str, policy: WindowPolicy, now: datetime | None, *, only_if_absent: bool
     ) -> PolicyVersion:
         checked_name(name)
         now_ms = None if now is None else to_ms(parse_instant(now, "now"))
+        await self._check_opens(policy, now_ms)
+        version = await self._retried(
+            name, lambda: self._store.configure(name, policy, now_ms=now_ms, only_if_absent=only_if_absent)
+        )
+        if only_if_absent:
+            self._policies[name] = time.monotonic(), version
+            return version
+        return await self._changed(version)
+
+    async def _check_opens(self, policy: WindowPolicy, now_ms: int | None) -> None:
         at = int(time.time() * 1000) if now_ms is None else now_ms
         # On a thread: a calendar that never opens takes a while to be found out.
         if not await asyncio.to_thread(ever_opens, policy, at, duration_ms(OPENS_WITHIN)):
             raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
-        version = await self._retried(
-            name, lambda: self._store.configure(name, policy, now_ms=now_ms, only_if_absent=only_if_absent)
-        )
-        self._policies[name] = time.monotonic(), version
-        if not only_if_absent and journal.log.isEnabledFor(logging.INFO):
+
+    async def _changed(self, version: PolicyVersion) -> PolicyVersion:
+        self._policies[version.name] = time.monotonic(), version
+        if journal.log.isEnabledFor(logging.INFO):
             with suppress(HeadgateError):  # it is done, whether or not it can be told what was before
-                journal.log_change(version, await self._store.history(name))
+                journal.log_change(version, await self._store.history(version.name))
         return version
 
     async def policy(self, name: str) -> PolicyVersion:

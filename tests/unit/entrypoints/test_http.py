@@ -223,3 +223,30 @@ async def test_a_stream_that_breaks_leaves_no_task_behind() -> None:
     with pytest.raises(KeyError):
         await book_stream(cast(SlotScheduler, Broken()), "default", receive, send, 10)  # type: ignore[arg-type]
     await eventually(lambda: asyncio.all_tasks() == before)
+
+
+async def test_a_config_keeps_what_a_change_does_not_name_and_loses_what_it_sets_to_null() -> None:
+    calendar = {"zone": "Europe/Berlin", "open": [{"days": ["MON"], "from": "09:00", "to": "17:00"}]}
+    whole = {"configName": "c", "maxPerWindow": 10, "windowSize": "PT4S", "spread": "even", "maxDelay": "PT6H"}
+    async with opened() as client:
+
+        async def change(**members: object) -> dict[str, Any]:
+            answer = await client.post("/admin/rate-limit/config", json={"configName": "c"} | members)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        for missing in ("maxPerWindow", "windowSize"):
+            body = {member: value for member, value in whole.items() if member != missing}
+            refused = await client.post("/admin/rate-limit/config", json=body)
+            assert (refused.status_code, refused.json()["field"]) == (400, missing)
+        made = await change(**whole | {"calendar": calendar})
+        raised = await change(maxPerWindow=20)
+        assert raised["maxPerWindow"] == 20
+        assert [raised[name] for name in ("windowSize", "spread", "maxDelay")] == ["PT4S", "even", "PT6H"]
+        assert raised["calendar"] == made["calendar"]
+        # As the seeds have it: the limit and the window, nothing else.
+        resized = await change(maxPerWindow=30, windowSizeSecs=8)
+        assert [resized[name] for name in ("windowSize", "spread", "maxDelay")] == ["PT8S", "even", "PT6H"]
+        assert resized["calendar"] == made["calendar"]
+        bare = await change(calendar=None, maxDelay=None, spread=None)
+        assert [bare[name] for name in ("maxPerWindow", "spread", "maxDelay", "calendar")] == [30, "jitter", None, None]

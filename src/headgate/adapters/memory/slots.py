@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headgate.clock import Clock, SystemClock
-from headgate.errors import NotFound
+from headgate.errors import Conflict, NotFound
 from headgate.iso8601 import from_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
@@ -71,12 +71,20 @@ class MemorySlotStore:
         self._slots: dict[str, AssignedSlot] = {}
 
     async def configure(
-        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, only_if_absent: bool = False
+        self,
+        name: str,
+        policy: WindowPolicy,
+        *,
+        now_ms: int | None = None,
+        only_if_absent: bool = False,
+        replacing: int | None = None,
     ) -> PolicyVersion:
         now_ms = self._now(now_ms)
         config = self._configs.get(name)
         if config is not None and only_if_absent:
             return config.active
+        if replacing is not None and replacing != (config.active.version if config else 0):
+            raise Conflict
         version = PolicyVersion(name, config.active.version + 1 if config else 1, policy, from_ms(now_ms))
         if config is None:
             self._configs[name] = _Config([version])

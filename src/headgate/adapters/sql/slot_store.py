@@ -33,10 +33,16 @@ class SqlSlotStore:
             self._book = Booker().book
 
     async def configure(
-        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, only_if_absent: bool = False
+        self,
+        name: str,
+        policy: WindowPolicy,
+        *,
+        now_ms: int | None = None,
+        only_if_absent: bool = False,
+        replacing: int | None = None,
     ) -> PolicyVersion:
         # A changed window size counts every booked slot again, however many there are.
-        return await self._database.write_unhurried(slots.configure, name, policy, now_ms, only_if_absent)
+        return await self._database.write_unhurried(slots.configure, name, policy, now_ms, only_if_absent, replacing)
 
     async def history(self, name: str) -> list[PolicyVersion]:
         return await self._database.read(slots.history, name)

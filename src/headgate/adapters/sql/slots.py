@@ -69,12 +69,19 @@ class SqlLedger:
 
 
 def configure(
-    connection: Connection, name: str, policy: WindowPolicy, now_ms: int | None, only_if_absent: bool
+    connection: Connection,
+    name: str,
+    policy: WindowPolicy,
+    now_ms: int | None,
+    only_if_absent: bool,
+    replacing: int | None,
 ) -> PolicyVersion:
     """Adds a version and makes it the active one; recounts windows and runs where the change makes them differ."""
     active = lock_active(connection, name)
     if active is not None and only_if_absent:
         return active
+    if replacing is not None and replacing != (active.version if active else 0):
+        raise Conflict
     now_ms = _now_ms(connection, now_ms)
     version = PolicyVersion(name, active.version + 1 if active else 1, policy, from_ms(now_ms))
     connection.execute(
