@@ -5,6 +5,7 @@
     │   ├── ConfigurationError       a plan, policy, setting or calendar that can't work
     │   └── CostExceedsCapacity      a cost no amount of waiting can ever admit
     ├── NotFound                     no such config, plan, slot, item or user
+    ├── SlotOwned                    the slot belongs to an application, which alone may cancel it
     ├── SlotsExhausted               nothing free before the horizon; carries the earliest free time
     ├── RateLimitExceeded            a denial, where the caller asked for an exception; carries the decision
     └── StoreError                   the store's fault, not the caller's
@@ -65,6 +66,18 @@ class NotFound(HeadgateError, LookupError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.kind, self.name)
+
+
+class SlotOwned(HeadgateError):
+    """The slot belongs to `owner`, an application, which alone may cancel it; None: it belongs to no application."""
+
+    def __init__(self, event_id: str, owner: str | None) -> None:
+        self.event_id, self.owner = event_id, owner
+        whose = "no application" if owner is None else f"the application {owner!r}: cancel it there"
+        super().__init__(f"the slot of {event_id!r} belongs to {whose}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.event_id, self.owner)
 
 
 class SlotsExhausted(HeadgateError):

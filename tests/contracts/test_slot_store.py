@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.errors import NotFound, SlotsExhausted
+from headgate.errors import NotFound, SlotOwned, SlotsExhausted
 from headgate.iso8601 import from_ms, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
@@ -346,3 +346,23 @@ async def test_steady_overload_against_a_horizon_does_not_crowd_at_the_start_of_
         booked += [slot.scheduled_ms for slot in bookings if isinstance(slot, AssignedSlot)]
     steady = Counter(at % 4000 // 1000 for at in booked if T_MS + 8000 <= at < T_MS + 24_000)
     assert all(30 <= steady[second] <= 50 for second in range(4)), steady
+
+
+@pytest.mark.parametrize("count", [3, 500])
+async def test_only_its_owner_cancels_a_slot(slots: SlotStore, count: int) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    await slots.book("c", wants(count, prefix="own"), now_ms=NOW, owner="payments")
+    await book(slots, wants(1, prefix="free"))
+    owned, free = await slots.find("own1"), await slots.find("free0")
+    assert owned is not None
+    assert free is not None
+    assert (owned.owner, free.owner) == ("payments", None)
+    for event_id, owner in [("own1", None), ("own1", "others"), ("free0", "payments")]:
+        with pytest.raises(SlotOwned):
+            await slots.cancel(event_id, owner=owner)
+    (again,) = await book(slots, [SlotRequest("own1", T_MS)])
+    assert again == owned
+    assert sum((await check_ledger(slots, "c", NOW)).values()) == count + 1
+    assert await slots.cancel("own1", owner="payments") == owned
+    assert await slots.cancel("free0") == free
+    assert {slot.owner for slot in await slots.booked(LATEST_MS - 1, None, 1000)} == {"payments"}

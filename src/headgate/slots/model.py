@@ -146,6 +146,8 @@ class AssignedSlot(NamedTuple):
     scheduled_ms: int
     existing: bool = False
     """True when this event had its slot before this call."""
+    owner: str | None = None
+    """The application that the slot belongs to, and that alone may cancel it."""
 
     @property
     def scheduled_time(self) -> datetime:

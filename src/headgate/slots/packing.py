@@ -104,9 +104,10 @@ def book_all(
     packer: Packer,
     requests: Sequence[SlotRequest],
     existing: Mapping[str, AssignedSlot],
+    owner: str | None = None,
 ) -> tuple[list[Booking], list[AssignedSlot]]:
-    """What comes of each request, in order, and which slots are new. An event that has a slot keeps it, also when it
-    got it earlier in the same list."""
+    """What comes of each request, in order, and which slots are new: these belong to `owner`. An event that has a slot
+    keeps it, also when it got it earlier in the same list."""
     name, version = active.name, active.version
     bookings: list[Booking] = []
     fresh: dict[str, AssignedSlot] = {}
@@ -120,7 +121,7 @@ def book_all(
             earliest = None if place.earliest_ms is None else from_ms(place.earliest_ms)
             bookings.append(SlotsExhausted(name, earliest))
             continue
-        slot = AssignedSlot(event_id, name, version, requested_ms, place.window_start_ms, place.scheduled_ms)
+        slot = AssignedSlot(event_id, name, version, requested_ms, *place, False, owner)
         fresh[event_id] = slot
         bookings.append(slot)
     return bookings, list(fresh.values())

@@ -50,8 +50,11 @@ class SlotStore(Protocol):
         """The active version of every config, by name."""
         ...
 
-    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
-        """Books a slot for each request, in order, exactly packed; one that has a slot keeps it.
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
+        """Books a slot for each request, in order, exactly packed; one that has a slot keeps it. New slots belong to
+        `owner`.
 
         Serialised per name. `Conflict`: another writer was booking the same event; nothing was booked, ask again.
         """
@@ -61,8 +64,11 @@ class SlotStore(Protocol):
         """The event's slot."""
         ...
 
-    async def cancel(self, event_id: str) -> AssignedSlot | None:
-        """Removes the event's slot and frees its room; None if it has none."""
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+        """Removes the event's slot and frees its room; None if it has none.
+
+        `SlotOwned`: the slot is not `owner`'s; nothing was changed.
+        """
         ...
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:

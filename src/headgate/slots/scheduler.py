@@ -193,21 +193,26 @@ class SlotScheduler:
         return slot
 
     async def assign_many(
-        self, events: Iterable[EventTime] | Sequence[SlotRequest], config_name: str
+        self, events: Iterable[EventTime] | Sequence[SlotRequest], config_name: str, *, owner: str | None = None
     ) -> list[AssignedSlot]:
-        """A slot for each event, in order. All are checked before any is booked; the first that can't have a slot
-        raises its error, after the others have theirs."""
+        """A slot for each event, in order; new ones belong to `owner`. All are checked before any is booked; the first
+        that can't have a slot raises its error, after the others have theirs."""
         bookings = await self.book(
-            [event if isinstance(event, SlotRequest) else SlotRequest.of(*event) for event in events], config_name
+            [event if isinstance(event, SlotRequest) else SlotRequest.of(*event) for event in events],
+            config_name,
+            owner=owner,
         )
         return [_raised(booking) for booking in bookings]
 
-    async def book(self, requests: Sequence[SlotRequest], config_name: str) -> list[Booking]:
-        """What came of each request, in order: its slot or its error. Large lists go in several transactions."""
+    async def book(
+        self, requests: Sequence[SlotRequest], config_name: str, *, owner: str | None = None
+    ) -> list[Booking]:
+        """What came of each request, in order: its slot or its error. Large lists go in several transactions. New
+        slots belong to `owner`, an application that alone may cancel them; without one, anybody may."""
         checked_name(config_name)
         bookings: list[Booking] = []
         for first in range(0, len(requests), self._bulk_batch):
-            bookings += await self._carry(config_name, requests[first : first + self._bulk_batch])
+            bookings += await self._carry(config_name, requests[first : first + self._bulk_batch], owner)
         return bookings
 
     async def assign_stream(
@@ -231,10 +236,15 @@ class SlotScheduler:
             raise NotFound("slot", event_id)
         return slot
 
-    async def cancel(self, event_id: str) -> AssignedSlot:
-        """Gives the event's slot back; its room is free from the next call on."""
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot:
+        """Gives the event's slot back; its room is free from the next call on.
+
+        Raises:
+            NotFound: the event has no slot.
+            SlotOwned: the slot belongs to another than `owner`.
+        """
         checked_id(event_id)
-        slot = await self._retried(None, lambda: self._store.cancel(event_id))
+        slot = await self._retried(None, lambda: self._store.cancel(event_id, owner=owner))
         if slot is None:
             raise NotFound("slot", event_id)
         return slot
@@ -267,12 +277,14 @@ class SlotScheduler:
         *,
         before: datetime,
         redispatch: Callable[[AssignedSlot], Awaitable[None]] | None = None,
+        owner: str | None = None,
         page: int = 1000,
     ) -> list[AssignedSlot]:
         """Finds slots scheduled before a time whose work never started (a crash between booking and starting).
 
         `started` is asked, page by page, which events are known to have work. The others are handed to `redispatch`,
-        or, without one, cancelled so that their room is free again. Returns them.
+        or, without one, cancelled so that their room is free again. Returns them. Slots that belong to another than
+        `owner` are left alone.
         """
         leaked: list[AssignedSlot] = []
         cursor: tuple[int, str] | None = None
@@ -280,14 +292,14 @@ class SlotScheduler:
         while slots := await self._store.booked(until, cursor, page):
             known = await started(slots)
             for slot in slots:
-                if slot.event_id in known:
+                if slot.owner != owner or slot.event_id in known:
                     continue
                 leaked.append(slot)
                 if redispatch is not None:
                     await redispatch(slot)
                 else:
                     with suppress(NotFound):  # cancelled by somebody else in the meantime
-                        await self.cancel(slot.event_id)
+                        await self.cancel(slot.event_id, owner=owner)
             cursor = slots[-1].scheduled_ms, slots[-1].event_id
         return leaked
 
@@ -315,10 +327,10 @@ class SlotScheduler:
         self._writers[name] = writer
         return writer
 
-    async def _carry(self, name: str, batch: Sequence[SlotRequest]) -> list[Booking]:
+    async def _carry(self, name: str, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
         started = time.perf_counter()
         try:
-            bookings = await self._retried(name, lambda: self._store.book(name, batch))
+            bookings = await self._retried(name, lambda: self._store.book(name, batch, owner=owner))
         except HeadgateError as error:
             if self._tracer is not None:
                 journal.trace_bookings(self._tracer, name, batch, error)

@@ -26,13 +26,15 @@ class Watched(MemorySlotStore):
         self.conflicts = 0
         self.lookups = 0
 
-    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
         await asyncio.sleep(0)
         if self.conflicts:
             self.conflicts -= 1
             raise Conflict
         self.batches.append(len(requests))
-        return await super().book(name, requests, now_ms=now_ms)
+        return await super().book(name, requests, now_ms=now_ms, owner=owner)
 
     async def history(self, name: str):  # type: ignore[no-untyped-def]
         self.lookups += 1

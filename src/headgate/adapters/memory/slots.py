@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headgate.clock import Clock, SystemClock
-from headgate.errors import Conflict, NotFound
+from headgate.errors import Conflict, NotFound, SlotOwned
 from headgate.iso8601 import from_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
@@ -110,7 +110,9 @@ class MemorySlotStore:
     async def configs(self) -> list[PolicyVersion]:
         return [self._configs[name].active for name in sorted(self._configs)]
 
-    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
         existing = {event_id: slot for event_id, _ in requests if (slot := self._slots.get(event_id))}
         config = self._configs.get(name)
         if config is None:
@@ -118,7 +120,7 @@ class MemorySlotStore:
         policy = config.active.policy
         occupancy = Occupancy(policy, config)
         packer = Packer(policy, occupancy, self._now(now_ms), self._uniform)
-        bookings, fresh = book_all(config.active, packer, requests, existing)
+        bookings, fresh = book_all(config.active, packer, requests, existing, owner)
         config.write(occupancy)
         self._slots.update((slot.event_id, slot) for slot in fresh)
         return bookings
@@ -126,10 +128,13 @@ class MemorySlotStore:
     async def find(self, event_id: str) -> AssignedSlot | None:
         return self._existing(event_id)
 
-    async def cancel(self, event_id: str) -> AssignedSlot | None:
-        slot = self._slots.pop(event_id, None)
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+        slot = self._slots.get(event_id)
         if slot is None:
             return None
+        if slot.owner != owner:
+            raise SlotOwned(event_id, slot.owner)
+        del self._slots[event_id]
         config = self._configs[slot.config_name]
         start = align(slot.scheduled_ms, config.active.policy.size_ms)
         if start in config.counts:

@@ -50,14 +50,16 @@ class SqlSlotStore:
     async def configs(self) -> list[PolicyVersion]:
         return await self._database.read(slots.configs)
 
-    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
-        return await self._database.write(self._book, name, requests, now_ms, self._uniform)
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
+        return await self._database.write(self._book, name, requests, now_ms, self._uniform, owner)
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(slots.find_all, [event_id])).get(event_id)
 
-    async def cancel(self, event_id: str) -> AssignedSlot | None:
-        return await self._database.write(slots.cancel, event_id)
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+        return await self._database.write(slots.cancel, event_id, owner)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
         return await self._database.read(slots.booked, before_ms, after, limit)

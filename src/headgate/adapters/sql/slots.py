@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Row
 from headgate.adapters.sql.instants import InstantText
 from headgate.adapters.sql.slot_tables import slot, slot_config, slot_policy, slot_run, slot_window
 from headgate.adapters.sql.tables import now
-from headgate.errors import Conflict, NotFound
+from headgate.errors import Conflict, NotFound, SlotOwned
 from headgate.iso8601 import EPOCH, from_ms, to_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
@@ -39,6 +39,7 @@ _slot_columns = (
     slot.c.requested_at,
     slot.c.window_start,
     slot.c.scheduled_at,
+    slot.c.owner,
 )
 
 
@@ -125,6 +126,7 @@ def book(
     requests: Sequence[SlotRequest],
     now_ms: int | None,
     uniform: Callable[[], float],
+    owner: str | None = None,
 ) -> list[Booking]:
     """Books every request in this transaction."""
     active = lock_active(connection, name)
@@ -133,7 +135,7 @@ def book(
         return unbooked(name, requests, existing)
     now_ms = _now_ms(connection, now_ms)
     occupancy = Occupancy(active.policy, SqlLedger(connection, name))
-    bookings, fresh = book_all(active, Packer(active.policy, occupancy, now_ms, uniform), requests, existing)
+    bookings, fresh = book_all(active, Packer(active.policy, occupancy, now_ms, uniform), requests, existing, owner)
     if fresh:
         _insert_slots(connection, fresh, from_ms(now_ms))
         write_occupancy(connection, name, occupancy)
@@ -151,8 +153,8 @@ def find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, Assi
     return found
 
 
-def cancel(connection: Connection, event_id: str) -> AssignedSlot | None:
-    """Deletes the slot and frees its room, in the window that its time falls into today."""
+def cancel(connection: Connection, event_id: str, owner: str | None = None) -> AssignedSlot | None:
+    """Deletes the slot, if it is the owner's, and frees its room in the window that its time falls into today."""
     config_name = connection.execute(sa.select(slot.c.config_name).where(slot.c.event_id == event_id)).scalar()
     if config_name is None:
         return None
@@ -163,6 +165,8 @@ def cancel(connection: Connection, event_id: str) -> AssignedSlot | None:
     if had.config_name != config_name:
         # Cancelled and booked again elsewhere while this waited: the lock it holds is not the one it needs.
         raise Conflict
+    if had.owner != owner:
+        raise SlotOwned(event_id, had.owner)
     connection.execute(slot.delete().where(slot.c.event_id == event_id))
     occupancy = Occupancy(active.policy, SqlLedger(connection, config_name), chunk=1)
     window = align(had.scheduled_ms, active.policy.size_ms)
@@ -240,10 +244,16 @@ def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> 
 
 
 def assigned(
-    event_id: str, config_name: str, version: int, requested: datetime, window: datetime, scheduled: datetime
+    event_id: str,
+    config_name: str,
+    version: int,
+    requested: datetime,
+    window: datetime,
+    scheduled: datetime,
+    owner: str | None,
 ) -> AssignedSlot:
     """A stored row as the slot it is."""
-    return AssignedSlot(event_id, config_name, version, to_ms(requested), to_ms(window), to_ms(scheduled), True)
+    return AssignedSlot(event_id, config_name, version, to_ms(requested), to_ms(window), to_ms(scheduled), True, owner)
 
 
 def _load_policy(connection: Connection, name: str, version: int) -> PolicyVersion:
@@ -339,8 +349,9 @@ def _insert_slots(connection: Connection, slots: Sequence[AssignedSlot], created
                 "window_start": from_ms(window),
                 "scheduled_at": from_ms(scheduled),
                 "created_at": created_at,
+                "owner": owner,
             }
-            for event_id, name, version, requested, window, scheduled, _ in slots
+            for event_id, name, version, requested, window, scheduled, _, owner in slots
         ],
     )
 
@@ -351,10 +362,19 @@ def _insert_slots_sqlite(connection: Connection, slots: Sequence[AssignedSlot], 
     created = text(to_ms(created_at)) + "000"
     connection.exec_driver_sql(
         "INSERT INTO headgate_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at,"
-        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        " created_at, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (event_id, name, version, text(requested) + "000", text(window) + "000", text(scheduled) + "000", created)
-            for event_id, name, version, requested, window, scheduled, _ in slots
+            (
+                event_id,
+                name,
+                version,
+                text(requested) + "000",
+                text(window) + "000",
+                text(scheduled) + "000",
+                created,
+                owner,
+            )
+            for event_id, name, version, requested, window, scheduled, _, owner in slots
         ],
     )
 

@@ -34,7 +34,7 @@ EXISTING = Statement(
     "headgate_slot_existing",
     """
     SELECT event_id, config_name, config_version, (extract(epoch FROM requested_at) * 1000)::bigint,
-        (extract(epoch FROM window_start) * 1000)::bigint, (extract(epoch FROM scheduled_at) * 1000)::bigint
+        (extract(epoch FROM window_start) * 1000)::bigint, (extract(epoch FROM scheduled_at) * 1000)::bigint, owner
     FROM headgate_slot WHERE event_id = ANY($1::text[])
     """,
 )
@@ -74,7 +74,7 @@ WINDOWS = Statement(
 )
 COPY_SLOTS = """
     COPY headgate_slot
-        (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at) FROM STDIN
+        (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at, owner) FROM STDIN
 """
 WRITE_WINDOWS_SQL = """
     INSERT INTO headgate_slot_window (config_name, window_start, taken, placed)
@@ -88,10 +88,10 @@ INSERT_SLOTS = Statement(
     f"""
     WITH booked AS (
         INSERT INTO headgate_slot
-            (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at)
+            (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at, owner)
         SELECT event_id, $1, $5::int, 'epoch'::timestamptz + requested * interval '1 ms',
             'epoch'::timestamptz + start * interval '1 ms', 'epoch'::timestamptz + scheduled * interval '1 ms',
-            'epoch'::timestamptz + $6::bigint * interval '1 ms'
+            'epoch'::timestamptz + $6::bigint * interval '1 ms', nullif($11::text, '')
         FROM unnest($7::text[], $8::bigint[], $9::bigint[], $10::bigint[]) AS new(event_id, requested, start, scheduled)
     )
     {WRITE_WINDOWS_SQL}
@@ -152,6 +152,7 @@ class Booker:
         requests: Sequence[SlotRequest],
         now_ms: int | None,
         uniform: Callable[[], float],
+        owner: str | None = None,
     ) -> list[Booking]:
         """Books every request in this transaction and commits it."""
         guess = self._policies.get(name)
@@ -170,7 +171,8 @@ class Booker:
         if guess is active:
             _learn(occupancy, probes, reading.found)
         at_ms = reading.now_ms if now_ms is None else now_ms
-        bookings, fresh = book_all(active, Packer(policy, occupancy, at_ms, uniform), requests, reading.existing)
+        packer = Packer(policy, occupancy, at_ms, uniform)
+        bookings, fresh = book_all(active, packer, requests, reading.existing, owner)
         if fresh:
             # Before the pipeline opens: joining runs may have to ask the database.
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
@@ -210,11 +212,12 @@ def _whole(text: bytes | None) -> int:
 
 
 def _assigned(row: tuple[bytes | None, ...]) -> AssignedSlot:
-    event_id, name, *rest = row
+    event_id, name, *rest, owner = row
     assert event_id is not None
     assert name is not None
     version, requested, window, scheduled = map(_whole, rest)
-    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, existing=True)
+    whose = None if owner is None else owner.decode()
+    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, True, whose)
 
 
 def _found(rows: Rows) -> dict[int, Found]:
@@ -256,14 +259,14 @@ async def _write(
         await copy(raw, COPY_SLOTS, _copy_text(fresh, now_ms))
         calls.append((WRITE_WINDOWS, windows))
     else:
-        _, _, _, requested, window_starts, scheduled, _ = zip(*fresh, strict=True)
+        _, _, _, requested, window_starts, scheduled, _, _ = zip(*fresh, strict=True)
         booked = (
             texts(slot.event_id for slot in fresh),
             numbers(requested),
             numbers(window_starts),
             numbers(scheduled),
         )
-        calls.append((INSERT_SLOTS, (*windows, str(active.version), str(now_ms), *booked)))
+        calls.append((INSERT_SLOTS, (*windows, str(active.version), str(now_ms), *booked, fresh[0].owner or "")))
     if runs.removed:
         calls.append((REMOVE_RUNS, (name, numbers(runs.removed))))
     if runs.written:
@@ -273,12 +276,13 @@ async def _write(
 
 
 def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
-    """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name."""
+    """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name.
+    All of them have one owner."""
     text = InstantText()
     name = fresh[0].config_name.replace("\\", "\\\\")
-    version, created = fresh[0].config_version, text(now_ms)
+    version, created, owner = fresh[0].config_version, text(now_ms), fresh[0].owner or "\\N"
     return "".join(
         f"{event_id.replace(chr(92), chr(92) * 2)}\t{name}\t{version}\t{text(requested)}Z\t{text(window)}Z"
-        f"\t{text(scheduled)}Z\t{created}Z\n"
-        for event_id, _, _, requested, window, scheduled, _ in fresh
+        f"\t{text(scheduled)}Z\t{created}Z\t{owner}\n"
+        for event_id, _, _, requested, window, scheduled, _, _ in fresh
     )
