@@ -28,6 +28,7 @@ from headgate.slots.model import (
     checked_name,
 )
 from headgate.slots.occupancy import Occupancy
+from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import Pruned, SlotObserver, SlotStore, Unobserved
 from headgate.slots.windows import ever_opens
@@ -65,6 +66,7 @@ class SlotScheduler:
         self._tracer = tracer
         self._batch = batch
         self._bulk_batch = bulk_batch
+        self._paces = Paces(bulk_batch)
         self._cache_ttl = cache_ttl
         self._writers: dict[str, Gatherer[SlotRequest, AssignedSlot]] = {}
         self._policies: dict[str, tuple[float, PolicyVersion]] = {}
@@ -207,27 +209,31 @@ class SlotScheduler:
     async def book(
         self, requests: Sequence[SlotRequest], config_name: str, *, owner: str | None = None
     ) -> list[Booking]:
-        """What came of each request, in order: its slot or its error. Large lists go in several transactions. New
+        """What came of each request, in order: its slot or its error. Large lists go in several transactions, each
+        short enough that other callers need not wait a second for it. New
         slots belong to `owner`, an application that alone may cancel them; without one, anybody may."""
         checked_name(config_name)
         bookings: list[Booking] = []
-        for first in range(0, len(requests), self._bulk_batch):
-            bookings += await self._carry(config_name, requests[first : first + self._bulk_batch], owner)
+        while len(bookings) < len(requests):
+            batch, pace = self._paces.next(requests, len(bookings))
+            started = time.perf_counter()
+            bookings += await self._carry(config_name, batch, owner)
+            pace.took(len(batch), time.perf_counter() - started)
         return bookings
 
     async def assign_stream(
         self, requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest], config_name: str
     ) -> AsyncIterator[list[Booking]]:
-        """Books an endless supply in constant memory, a batch a transaction, and yields each batch's outcomes."""
+        """Books an endless supply in constant memory, and yields the outcomes of each batch."""
         checked_name(config_name)
         batch: list[SlotRequest] = []
         async for request in _each(requests):
             batch.append(request)
             if len(batch) >= self._bulk_batch:
-                yield await self._carry(config_name, batch)
+                yield await self.book(batch, config_name)
                 batch = []
         if batch:
-            yield await self._carry(config_name, batch)
+            yield await self.book(batch, config_name)
 
     async def find(self, event_id: str) -> AssignedSlot:
         """The event's slot."""

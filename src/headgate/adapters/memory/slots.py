@@ -41,6 +41,9 @@ class _Config:
         index = bisect_right(self.runs, start_ms, key=lambda run: run.start_ms) - 1
         return self.runs[index] if index >= 0 else None
 
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        return [self.run_before(start) for start in starts_ms]
+
     def write(self, occupancy: Occupancy) -> None:
         runs = occupancy.changed_runs()
         self.runs = sorted({run for run in self.runs if run.start_ms not in runs.removed} | set(runs.written))

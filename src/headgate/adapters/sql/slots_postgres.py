@@ -25,7 +25,7 @@ from headgate.slots.windows import align, next_open
 
 COPY_FROM = 400
 """Slots in one transaction from which COPY, which a flight can't carry, is worth its own round trip."""
-MOST_PROBES = 64
+MOST_PROBES = 10_000
 """First windows asked about in advance; a batch with more distinct ones asks for the rest as it comes to them."""
 
 # Asked before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
@@ -72,6 +72,19 @@ WINDOWS = Statement(
     ) AS counted ON true
     """,
 )
+RUNS_BEFORE = Statement(
+    "headgate_slot_runs_before",
+    """
+    SELECT asked.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
+        (extract(epoch FROM run.resume_at) * 1000)::bigint
+    FROM unnest($2::bigint[]) AS asked(at)
+    CROSS JOIN LATERAL (
+        SELECT window_start, resume_at FROM headgate_slot_run
+        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + asked.at * interval '1 ms'
+        ORDER BY window_start DESC LIMIT 1
+    ) AS run
+    """,
+)
 COPY_SLOTS = """
     COPY headgate_slot
         (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at, owner) FROM STDIN
@@ -91,7 +104,7 @@ INSERT_SLOTS = Statement(
             (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at, owner)
         SELECT event_id, $1, $5::int, 'epoch'::timestamptz + requested * interval '1 ms',
             'epoch'::timestamptz + start * interval '1 ms', 'epoch'::timestamptz + scheduled * interval '1 ms',
-            'epoch'::timestamptz + $6::bigint * interval '1 ms', nullif($11::text, '')
+            'epoch'::timestamptz + $6::bigint * interval '1 ms', $11::text
         FROM unnest($7::text[], $8::bigint[], $9::bigint[], $10::bigint[]) AS new(event_id, requested, start, scheduled)
     )
     {WRITE_WINDOWS_SQL}
@@ -112,6 +125,16 @@ WRITE_RUNS = Statement(
     FROM unnest($2::bigint[], $3::bigint[]) AS new(start, resume)
     """,
 )
+
+
+class PostgresLedger(SqlLedger):
+    """A `SqlLedger` that asks about many windows at once."""
+
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        asked = (RUNS_BEFORE, (self._name, numbers(starts_ms)))
+        (rows,) = awaited(self._connection, lambda raw: fly(raw, [asked]))
+        runs = {_whole(at): FullRun(_whole(start), _whole(resume)) for at, start, resume in rows}
+        return [runs.get(start) for start in starts_ms]
 
 
 class Probe(NamedTuple):
@@ -167,9 +190,12 @@ class Booker:
             assert active is not None, "the config's row is locked, so it is there"
             self._policies[name] = active
         policy = active.policy
-        occupancy = Occupancy(policy, SqlLedger(connection, name))
-        if guess is active:
-            _learn(occupancy, probes, reading.found)
+        occupancy = Occupancy(policy, PostgresLedger(connection, name))
+        found = reading.found
+        if guess is not active:
+            probes = _probes(policy, requests, reading.now_ms if now_ms is None else now_ms)
+            found = awaited(connection, lambda raw: _look(raw, name, probes)) if probes else {}
+        _learn(occupancy, probes, found)
         at_ms = reading.now_ms if now_ms is None else now_ms
         packer = Packer(policy, occupancy, at_ms, uniform)
         bookings, fresh = book_all(active, packer, requests, reading.existing, owner)
@@ -198,12 +224,21 @@ async def _read(raw: Raw, name: str, requests: Sequence[SlotRequest], probes: li
         (LOCK, (name,)),
     ]
     if probes:
-        firsts, nexts, rows = zip(*probes, strict=True)
-        calls.append((WINDOWS, (name, numbers(firsts), numbers(nexts), numbers(rows))))
+        calls.append(_windows_call(name, probes))
     _, _, existing, locked, *windows = await fly(raw, calls)
     version, now_ms = map(_whole, locked[0]) if locked else (None, 0)
     slots_by_event = {slot.event_id: slot for slot in map(_assigned, existing)}
     return Reading(version, now_ms, slots_by_event, _found(windows[0]) if windows else {})
+
+
+async def _look(raw: Raw, name: str, probes: list[Probe]) -> dict[int, Found]:
+    (rows,) = await fly(raw, [_windows_call(name, probes)])
+    return _found(rows)
+
+
+def _windows_call(name: str, probes: list[Probe]) -> tuple[Statement, Sequence[str]]:
+    firsts, nexts, rows = zip(*probes, strict=True)
+    return WINDOWS, (name, numbers(firsts), numbers(nexts), numbers(rows))
 
 
 def _whole(text: bytes | None) -> int:
@@ -254,7 +289,7 @@ async def _write(
     name = active.name
     starts, taken, placed = zip(*counts, strict=True)
     windows = (name, numbers(starts), numbers(taken), numbers(placed))
-    calls: list[tuple[Statement, Sequence[str]]] = []
+    calls: list[tuple[Statement, Sequence[str | None]]] = []
     if len(fresh) >= COPY_FROM:
         await copy(raw, COPY_SLOTS, _copy_text(fresh, now_ms))
         calls.append((WRITE_WINDOWS, windows))
@@ -266,7 +301,7 @@ async def _write(
             numbers(window_starts),
             numbers(scheduled),
         )
-        calls.append((INSERT_SLOTS, (*windows, str(active.version), str(now_ms), *booked, fresh[0].owner or "")))
+        calls.append((INSERT_SLOTS, (*windows, str(active.version), str(now_ms), *booked, fresh[0].owner)))
     if runs.removed:
         calls.append((REMOVE_RUNS, (name, numbers(runs.removed))))
     if runs.written:
