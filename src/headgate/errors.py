@@ -80,6 +80,9 @@ class SlotOwned(HeadgateError):
         return type(self), (self.event_id, self.owner)
 
 
+NO_TIME_LEFT = "before 2200-01-01, where the time that is taken ends"
+
+
 class SlotsExhausted(HeadgateError):
     """No slot is free before the policy's horizon; nothing was booked."""
 
@@ -87,7 +90,7 @@ class SlotsExhausted(HeadgateError):
         self.config = config
         self.earliest = earliest
         """The first instant that would have been free, had the horizon allowed it."""
-        super().__init__(f"no slot of {config!r} is free before its horizon")
+        super().__init__(f"no slot of {config!r} is free {NO_TIME_LEFT if earliest is None else 'before its horizon'}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.config, self.earliest)

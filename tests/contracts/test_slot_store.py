@@ -366,3 +366,24 @@ async def test_only_its_owner_cancels_a_slot(slots: SlotStore, count: int) -> No
     assert await slots.cancel("own1", owner="payments") == owned
     assert await slots.cancel("free0") == free
     assert {slot.owner for slot in await slots.booked(LATEST_MS - 1, None, 1000)} == {"payments"}
+
+
+async def test_a_resize_after_a_prune_into_the_current_window_still_counts_all_of_it(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(40, "PT1H", spread="even"), now_ms=NOW)
+    await slots.configure("short", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    await book(slots, wants(40))
+    await book(slots, wants(2, prefix="short"), name="short")
+    now = T_MS + 30 * 60_000
+    assert await slots.prune(now) == (2, 1), "of the window that has ended, and nothing of the one that has not"
+    await slots.configure("c", WindowPolicy(45, "PT2H"), now_ms=now)
+    assert sum((await check_ledger(slots, "c", now)).values()) == 40
+    booked = await book(slots, wants(10, now, "n"), now_ms=now)
+    assert {slot.window_start_ms for slot in booked} == {T_MS + 2 * 3_600_000}
+
+
+async def test_a_time_after_the_last_one_does_not_talk_of_a_horizon(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(1, "PT1S"), now_ms=NOW)
+    (refused,) = await slots.book("c", wants(1, LATEST_MS), now_ms=NOW)
+    assert isinstance(refused, SlotsExhausted)
+    assert refused.earliest is None
+    assert "horizon" not in str(refused)

@@ -80,7 +80,7 @@ class SlotStore(Protocol):
         ...
 
     async def prune(self, before_ms: int) -> Pruned:
-        """Forgets slots and windows that ended before a time, in batches."""
+        """Forgets windows that ended before a time, and the slots in them, in batches."""
         ...
 
     async def close(self) -> None:

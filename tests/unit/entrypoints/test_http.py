@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import orjson
 import pytest
 import structlog
 
@@ -250,3 +251,46 @@ async def test_a_config_keeps_what_a_change_does_not_name_and_loses_what_it_sets
         assert resized["calendar"] == made["calendar"]
         bare = await change(calendar=None, maxDelay=None, spread=None)
         assert [bare[name] for name in ("maxPerWindow", "spread", "maxDelay", "calendar")] == [30, "jitter", None, None]
+
+
+async def test_the_first_line_of_an_event_gets_the_slot_whatever_configs_the_others_name() -> None:
+    async with opened() as client:
+        for name in ("a", "b"):
+            config = {"configName": name, "maxPerWindow": 10, "windowSize": "PT4S"}
+            assert (await client.post("/admin/rate-limit/config", json=config)).status_code == 200
+        asked = [("e1", "a"), ("e2", "b"), ("e2", "a"), ("e2", "b"), ("e1", "b"), ("e3", "nowhere"), ("e3", "b")]
+        lines = [SLOT | {"eventId": event_id, "configName": name} for event_id, name in asked]
+        answer = await client.post(
+            "/api/v1/slots/batch",
+            content=b"\n".join(map(orjson.dumps, lines)),
+            headers={"Content-Type": "application/x-ndjson"},
+        )
+        answers = [orjson.loads(line) for line in answer.text.splitlines()]
+        assert [(each.get("configName"), each.get("existing")) for each in answers] == [
+            ("a", False),
+            ("b", False),
+            ("b", True),
+            ("b", True),
+            ("a", True),
+            (None, None),
+            ("b", False),
+        ]
+
+
+async def test_a_payments_slot_is_cancelled_at_the_payment() -> None:
+    payment = {
+        "paymentId": "p",
+        "amount": "12.34",
+        "currency": "EUR",
+        "payer": {"name": "Alice", "iban": "DE89370400440532013000"},
+        "payee": {"name": "Bob", "iban": "GB29NWBK60161331926819"},
+        "executeAt": "2030-03-01T16:00:00Z",
+    }
+    async with opened() as client:
+        assert (await client.post("/api/v1/payments", json=payment)).status_code == 202
+        refused = await client.delete("/api/v1/slots/payment:p")
+        assert refused.status_code == 409
+        assert "DELETE /api/v1/payments/{paymentId}" in refused.json()["detail"]
+        assert (await client.get("/api/v1/slots/payment:p")).json()["owner"] == "payments"
+        assert (await client.delete("/api/v1/payments/p")).status_code == 200
+        assert (await client.get("/api/v1/slots/payment:p")).status_code == 404

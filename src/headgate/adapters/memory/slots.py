@@ -161,7 +161,13 @@ class MemorySlotStore:
         return look(config.active, Occupancy(config.active.policy, config), self._now(None))
 
     async def prune(self, before_ms: int) -> Pruned:
-        old = [event_id for event_id, slot in self._slots.items() if slot.scheduled_ms < before_ms]
+        sizes = {name: config.active.policy.size_ms for name, config in self._configs.items()}
+        # A window's slots are forgotten together: a resize counts them again.
+        old = [
+            event_id
+            for event_id, slot in self._slots.items()
+            if slot.scheduled_ms < align(before_ms, sizes[slot.config_name])
+        ]
         for event_id in old:
             del self._slots[event_id]
         windows = 0

@@ -68,9 +68,12 @@ class SqlSlotStore:
         return await self._database.read_aside(slots.survey, name, look)
 
     async def prune(self, before_ms: int) -> Pruned:
+        ends = await self._database.read(slots.prune_ends, before_ms)
+        common = min(ends.values(), default=before_ms)
         total = 0
-        while removed := await self._database.write(slots.prune_slots, before_ms, PRUNE_BATCH):
-            total += removed
+        for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
+            while removed := await self._database.write(slots.prune_slots, end_ms, PRUNE_BATCH, name):
+                total += removed
         return Pruned(total, await self._database.write(slots.prune_windows, before_ms))
 
     async def close(self) -> None:

@@ -208,9 +208,17 @@ def survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Occ
     return look(active, Occupancy(active.policy, ledger, chunk=SURVEY_CHUNK), _now_ms(connection, None))
 
 
-def prune_slots(connection: Connection, before_ms: int, limit: int) -> int:
-    """Deletes up to `limit` slots scheduled before a time."""
+def prune_ends(connection: Connection, before_ms: int) -> dict[str, int]:
+    """For each config the start of the window that a time lies in: a window's slots are forgotten together. If some of
+    them were missing while its counters stand, a resize would count the rest only, and offer their room again."""
+    return {active.name: align(before_ms, active.policy.size_ms) for active in configs(connection)}
+
+
+def prune_slots(connection: Connection, before_ms: int, limit: int, name: str | None = None) -> int:
+    """Deletes up to `limit` slots scheduled before a time, of one config or of all."""
     old = sa.select(slot.c.event_id).where(slot.c.scheduled_at < from_ms(before_ms)).limit(limit)
+    if name is not None:
+        old = old.where(slot.c.config_name == name)
     return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
 
 
