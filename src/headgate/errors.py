@@ -6,6 +6,7 @@
     │   │   └── MissingExtra         what it needs is not installed; names the extra that brings it
     │   └── CostExceedsCapacity      a cost no amount of waiting can ever admit
     ├── NotFound                     no such config, plan, slot, item or user
+    ├── SlotOwned                    the slot belongs to an application, which alone may cancel it
     ├── SlotsExhausted               nothing free before the horizon; carries the earliest free time
     ├── RateLimitExceeded            a denial, where the caller asked for an exception; carries the decision
     └── StoreError                   the store's fault, not the caller's
@@ -85,6 +86,21 @@ class NotFound(HeadgateError, LookupError):
         return type(self), (self.kind, self.name)
 
 
+class SlotOwned(HeadgateError):
+    """The slot belongs to `owner`, an application, which alone may cancel it; None: it belongs to no application."""
+
+    def __init__(self, event_id: str, owner: str | None) -> None:
+        self.event_id, self.owner = event_id, owner
+        whose = "no application" if owner is None else f"the application {owner!r}: cancel it there"
+        super().__init__(f"the slot of {event_id!r} belongs to {whose}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.event_id, self.owner)
+
+
+NO_TIME_LEFT = "before 2200-01-01, where the time that is taken ends"
+
+
 class SlotsExhausted(HeadgateError):
     """No slot is free before the policy's horizon; nothing was booked."""
 
@@ -92,7 +108,7 @@ class SlotsExhausted(HeadgateError):
         self.config = config
         self.earliest = earliest
         """The first instant that would have been free, had the horizon allowed it."""
-        super().__init__(f"no slot of {config!r} is free before its horizon")
+        super().__init__(f"no slot of {config!r} is free {NO_TIME_LEFT if earliest is None else 'before its horizon'}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.config, self.earliest)

@@ -54,6 +54,11 @@ class Gatherer(Generic[Work, Outcome]):
             task.add_done_callback(self._tasks.discard)
         return await future
 
+    @property
+    def waiting(self) -> int:
+        """How many pieces of work wait for the next batch."""
+        return len(self._waiting)
+
     async def close(self) -> None:
         """Takes no further work and returns when all accepted work is done."""
         self._closed = True

@@ -18,6 +18,7 @@ from headgate.adapters.sql.queue import SqlQueueStore
 from headgate.adapters.sql.slot_store import SqlSlotStore
 from headgate.apps.payments.context import context_json
 from headgate.apps.payments.domain import ITEM_TYPE, TRANSITIONS, Party, Payment, PaymentStatus, Step, Terms
+from headgate.apps.payments.intake import OWNER, SLOT_PREFIX
 from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
 from headgate.apps.payments.rules import fingerprint
 from headgate.bootstrap import database
@@ -175,12 +176,13 @@ async def test_payments_alike_are_found_within_their_span(bench: Bench) -> None:
 
 async def test_slots_without_a_payment_are_found_and_nobody_elses(bench: Bench) -> None:
     await bench.slots.configure("default", WindowPolicy(100, "PT4S"))
-    names = ["payment:kept", "payment:lost", "somebody-elses", "payment_x"]
-    await bench.slots.book("default", [SlotRequest.of(name, AT) for name in names])
-    await bench.slots.book("default", [SlotRequest.of("payment:now", datetime.now(UTC))])
+    ours, theirs = ["payment:kept", "payment:lost"], ["somebody-elses", "payment_x", "payment:theirs"]
+    await bench.slots.book("default", [SlotRequest.of(name, AT) for name in ours], owner=OWNER)
+    await bench.slots.book("default", [SlotRequest.of(name, AT) for name in theirs])
+    await bench.slots.book("default", [SlotRequest.of("payment:now", datetime.now(UTC))], owner=OWNER)
     await bench.store.schedule([new(payment("kept")), new(payment("now"))])
-    assert await bench.store.orphaned_slots("payment:", timedelta(hours=1)) == []
-    assert await bench.store.orphaned_slots("payment:", timedelta(0)) == ["payment:lost"]
+    assert await bench.store.orphaned_slots(OWNER, SLOT_PREFIX, timedelta(hours=1)) == []
+    assert await bench.store.orphaned_slots(OWNER, SLOT_PREFIX, timedelta(0)) == ["payment:lost"]
 
 
 async def test_retention_forgets_what_is_over_and_out_of_the_queue_and_nothing_else(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.errors import NotFound, SlotsExhausted
+from headgate.errors import NotFound, SlotOwned, SlotsExhausted
 from headgate.iso8601 import from_ms, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
@@ -170,13 +170,13 @@ async def test_even_slots_do_not_meet_after_a_cancel(slots: SlotStore) -> None:
 async def test_beyond_the_horizon_nothing_is_booked(slots: SlotStore) -> None:
     await slots.configure("c", WindowPolicy(2, "PT4S", max_delay="PT6S"), now_ms=NOW)
     bookings = await slots.book("c", wants(6), now_ms=NOW)
-    assert [type(booking).__name__ for booking in bookings] == ["AssignedSlot"] * 4 + ["SlotsExhausted"] * 2
+    assert [type(booking).__name__ for booking in bookings] == ["AssignedSlot"] * 3 + ["SlotsExhausted"] * 3
     refused = bookings[-1]
     assert isinstance(refused, SlotsExhausted)
-    assert refused.earliest == T + timedelta(seconds=8)
+    assert refused.earliest == T + timedelta(seconds=6, milliseconds=1)
     assert all(slot.delay <= timedelta(seconds=6) for slot in bookings if isinstance(slot, AssignedSlot))
     assert await slots.find("e5") is None
-    assert sum((await check_ledger(slots, "c", NOW)).values()) == 4
+    assert sum((await check_ledger(slots, "c", NOW)).values()) == 3
 
 
 async def test_a_calendar_defers_work_and_keeps_one_run_over_the_weekend(slots: SlotStore) -> None:
@@ -306,3 +306,84 @@ async def test_odd_ids_survive(slots: SlotStore) -> None:
         found = await slots.find(event_id)
         assert found is not None
         assert found.event_id == event_id
+
+
+async def test_no_slot_is_booked_in_a_window_that_was_closed_meanwhile(slots: SlotStore) -> None:
+    """A cancel inside a closed window gives no room there, although the window was full and now is not."""
+    await slots.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await book(slots, wants(250))
+    blackout = {"zone": "UTC", "blackouts": [{"from": "2027-03-01T16:08:00Z", "to": "2027-03-01T16:10:00Z"}]}
+    await slots.configure("c", WindowPolicy(1, "PT4S", calendar=blackout), now_ms=NOW)
+    assert await slots.cancel("e125") is not None
+    (booked,) = await book(slots, wants(1, prefix="n"))
+    assert booked.window_start_ms == T_MS + 250 * 4000
+    await check_ledger(slots, "c", NOW)
+    await slots.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    (opened,) = await book(slots, wants(1, prefix="o"))
+    assert opened.window_start_ms == T_MS + 125 * 4000
+
+
+async def test_the_window_that_the_horizon_cuts_holds_in_proportion_to_what_lies_before_it(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(200, "PT4S", max_delay="PT4S"), now_ms=NOW)
+    bookings = await slots.book("c", wants(500), now_ms=NOW)
+    held = Counter(slot.window_start_ms for slot in bookings if isinstance(slot, AssignedSlot))
+    assert held == {T_MS: 200}  # of the next window one millisecond may be used: 200 × 1 // 4000
+    bookings = await slots.book("c", wants(500, T_MS + 1000, "later"), now_ms=NOW)
+    held = Counter(slot.window_start_ms for slot in bookings if isinstance(slot, AssignedSlot))
+    assert held == {T_MS + 4000: 50}
+    await check_ledger(slots, "c", NOW)
+
+
+@pytest.mark.parametrize("spread", ["jitter", "even"])
+async def test_steady_overload_against_a_horizon_does_not_crowd_at_the_start_of_windows(
+    slots: SlotStore, spread: str
+) -> None:
+    await slots.configure("c", WindowPolicy(40, "PT4S", spread=spread, max_delay="PT8S"), now_ms=NOW)
+    booked: list[int] = []
+    for step in range(200):  # twice what fits, for twenty seconds
+        now = T_MS + step * 100
+        bookings = await slots.book("c", wants(2, now, f"{step}-"), now_ms=now)
+        booked += [slot.scheduled_ms for slot in bookings if isinstance(slot, AssignedSlot)]
+    steady = Counter(at % 4000 // 1000 for at in booked if T_MS + 8000 <= at < T_MS + 24_000)
+    assert all(30 <= steady[second] <= 50 for second in range(4)), steady
+
+
+@pytest.mark.parametrize("count", [3, 500])
+async def test_only_its_owner_cancels_a_slot(slots: SlotStore, count: int) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    await slots.book("c", wants(count, prefix="own"), now_ms=NOW, owner="payments")
+    await book(slots, wants(1, prefix="free"))
+    owned, free = await slots.find("own1"), await slots.find("free0")
+    assert owned is not None
+    assert free is not None
+    assert (owned.owner, free.owner) == ("payments", None)
+    for event_id, owner in [("own1", None), ("own1", "others"), ("free0", "payments")]:
+        with pytest.raises(SlotOwned):
+            await slots.cancel(event_id, owner=owner)
+    (again,) = await book(slots, [SlotRequest("own1", T_MS)])
+    assert again == owned
+    assert sum((await check_ledger(slots, "c", NOW)).values()) == count + 1
+    assert await slots.cancel("own1", owner="payments") == owned
+    assert await slots.cancel("free0") == free
+    assert {slot.owner for slot in await slots.booked(LATEST_MS - 1, None, 1000)} == {"payments"}
+
+
+async def test_a_resize_after_a_prune_into_the_current_window_still_counts_all_of_it(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(40, "PT1H", spread="even"), now_ms=NOW)
+    await slots.configure("short", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    await book(slots, wants(40))
+    await book(slots, wants(2, prefix="short"), name="short")
+    now = T_MS + 30 * 60_000
+    assert await slots.prune(now) == (2, 1), "of the window that has ended, and nothing of the one that has not"
+    await slots.configure("c", WindowPolicy(45, "PT2H"), now_ms=now)
+    assert sum((await check_ledger(slots, "c", now)).values()) == 40
+    booked = await book(slots, wants(10, now, "n"), now_ms=now)
+    assert {slot.window_start_ms for slot in booked} == {T_MS + 2 * 3_600_000}
+
+
+async def test_a_time_after_the_last_one_does_not_talk_of_a_horizon(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(1, "PT1S"), now_ms=NOW)
+    (refused,) = await slots.book("c", wants(1, LATEST_MS), now_ms=NOW)
+    assert isinstance(refused, SlotsExhausted)
+    assert refused.earliest is None
+    assert "horizon" not in str(refused)

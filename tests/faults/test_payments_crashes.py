@@ -62,7 +62,7 @@ async def test_killed_submissions_lose_nothing_and_double_nothing(postgres_url: 
     settings = Settings.load(database_url=postgres_url)
     async with bootstrap.slot_scheduler(settings) as slots, bootstrap.dispatch_queue(settings) as queue:
         # A slot nobody will come back for: its payment is not in the feed.
-        await slots.assign("payment:never-sent", "default", "2030-03-01T16:00:00Z")
+        await slots.assign_many([("payment:never-sent", "2030-03-01T16:00:00Z")], "default", owner="payments")
         told = await asyncio.to_thread(run_to_the_end, submit, environment)
         assert told["accepted"] + told["duplicates"] == LINES
         async with bootstrap.payments(settings, slots, queue) as payments:

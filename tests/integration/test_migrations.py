@@ -6,8 +6,11 @@ import asyncio
 import importlib
 import pkgutil
 import re
+from datetime import UTC, datetime
 
+import alembic.command
 import pytest
+import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.engine import Connection
@@ -46,6 +49,43 @@ async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> Non
     assert await database.read(differences) == []
     assert await migrate.status(database) == (applied[-1], [])
     assert await migrate.upgrade(database) == []
+    await database.close()
+
+
+def _to(connection: Connection, revision: str) -> None:
+    config = migrate._config()
+    config.attributes["connection"] = connection
+    alembic.command.downgrade(config, revision)
+
+
+async def test_slots_of_payments_get_their_owner_by_the_payment_and_not_by_their_name(url: str) -> None:
+    def fill(connection: Connection) -> None:
+        at = datetime(2030, 3, 1, 16, tzinfo=UTC)
+        row = dict.fromkeys(("requested_at", "window_start", "scheduled_at", "created_at"), at)
+        slot, payment = metadata.tables["headgate_slot"], metadata.tables["headgate_payment"]
+        names = ["payment:kept", "payment:theirs", "kept"]
+        unowned = [column for column in slot.columns if column.name != "owner"]
+        connection.execute(
+            sa.insert(sa.table("headgate_slot", *(sa.column(column.name, column.type) for column in unowned))),
+            [row | {"event_id": name, "config_name": "default", "config_version": 1} for name in names],
+        )
+        texts = {
+            column.name: "x" for column in payment.columns if isinstance(column.type, sa.String) and not column.nullable
+        }
+        numbers = dict.fromkeys(("amount_minor", "fee_minor", "fingerprint"), 1)
+        times = dict.fromkeys(("execute_at", "scheduled_at", "created_at", "updated_at"), at)
+        connection.execute(payment.insert(), [texts | numbers | times | {"payment_id": "kept"}])
+
+    def owners(connection: Connection) -> dict[str, str | None]:
+        slot = metadata.tables["headgate_slot"]
+        return {row.event_id: row.owner for row in connection.execute(sa.select(slot.c.event_id, slot.c.owner))}
+
+    database = Database(url)
+    await migrate.upgrade(database)
+    await database.write(lambda connection: _to(connection, "0011_audit_details"))
+    await database.write(fill)
+    assert await migrate.upgrade(database) == ["0012_slot_owner"]
+    assert await database.read(owners) == {"payment:kept": "payments", "payment:theirs": None, "kept": None}
     await database.close()
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from headgate.adapters.sql import migrate
+from headgate.adapters.sql.engine import Database
 from headgate.adapters.sql.slot_store import SqlSlotStore
 from headgate.bootstrap import database, slot_store
 from headgate.errors import Conflict
-from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
+from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler, WindowPolicy
 from headgate.testing import eventually
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_ledger import check_ledger
@@ -83,3 +88,41 @@ async def test_a_rollback_on_the_same_connection_costs_no_later_booking(postgres
 def _fails(connection: Connection) -> None:
     connection.execute(sa.text("SELECT 1"))
     raise Conflict
+
+
+@asynccontextmanager
+async def counted(url: str) -> AsyncIterator[tuple[SqlSlotStore, list[int]]]:
+    """A store on PostgreSQL, and for every statement outside a flight how many rows were sent with it."""
+    database = Database(url)
+    await migrate.upgrade(database)
+    store, sent = SqlSlotStore(database), list[int]()
+
+    def note(_c: Any, _cursor: Any, _sql: str, parameters: Any, _context: Any, many: bool) -> None:
+        sent.append(len(parameters) if many else 1)
+
+    assert database.async_engine is not None
+    sa.event.listen(database.async_engine.sync_engine, "before_cursor_execute", note)
+    yield store, sent
+    await store.close()
+
+
+async def test_times_far_apart_are_asked_about_together(postgres_url: str) -> None:
+    """One question a window held the lock for 18 seconds."""
+    async with counted(postgres_url) as (store, sent):
+        await store.configure("c", WindowPolicy(1, "PT1S"))
+        for offset in (0, 5000, 7000):
+            sent.clear()
+            requests = [SlotRequest(f"{offset}-{n}", T_MS + offset + n * 10_000) for n in range(2000)]
+            bookings = await store.book("c", requests)
+            assert all(isinstance(booking, AssignedSlot) for booking in bookings)
+            assert sum(sent) < 50
+
+
+async def test_a_resize_to_the_smallest_windows_sends_no_row_for_each(postgres_url: str) -> None:
+    async with counted(postgres_url) as (store, sent):
+        await store.configure("c", WindowPolicy(1000, "PT10S"))
+        await store.book("c", [SlotRequest(f"e{n}", T_MS) for n in range(3000)])
+        sent.clear()
+        await store.configure("c", WindowPolicy(1, "PT0.01S"))
+        assert sum(sent) < 50
+        assert sum((await check_ledger(store, "c", T_MS - 1000)).values()) == 3000

@@ -13,7 +13,7 @@ from headgate.slots.forecast import WindowFill
 
 def slot_json(slot: AssignedSlot) -> dict[str, Any]:
     """A slot as JSON has it."""
-    return {
+    shown = {
         "eventId": slot.event_id,
         "scheduledTime": format_instant(from_ms(slot.scheduled_ms)),
         "delayMs": slot.scheduled_ms - slot.requested_ms,
@@ -22,6 +22,9 @@ def slot_json(slot: AssignedSlot) -> dict[str, Any]:
         "configVersion": slot.config_version,
         "existing": slot.existing,
     }
+    if slot.owner is not None:
+        shown["owner"] = slot.owner
+    return shown
 
 
 def config_json(version: PolicyVersion, *, active: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from headgate.errors import InvalidInput
 from headgate.iso8601 import from_ms
 from headgate.slots.model import PolicyVersion, Spread, WindowPolicy
 from headgate.slots.occupancy import Occupancy
-from headgate.slots.windows import LATEST_MS, align, first_capacity, position
+from headgate.slots.windows import LATEST_MS, align, position, usable
 
 MOST_EVENTS = 100_000_000
 MOST_STEPS = 100_000
@@ -137,40 +137,41 @@ class _Filled:
 
     def fill(self) -> None:
         """Places events until none is left or the horizon is reached."""
-        occupancy, limit, size = self._occupancy, self._policy.max_per_window, self._policy.size_ms
+        occupancy, size = self._occupancy, self._policy.size_ms
         start = align(self._effective, size)
         following = occupancy.following(start)
         if following == start:
-            self._add(start, first_capacity(limit, size, self._effective))
+            self._add(start)
             following = occupancy.following(start + size)
         start = following
         for _ in range(MOST_STEPS):
             start = occupancy.first_free(start) if self.left else LATEST_MS
             if start > self._horizon:
                 return
-            if occupancy.is_empty_from(start):
-                start = self._add_alike(start)
-            else:
-                self._add(start, limit)
-                start += size
-            start = occupancy.following(start)
+            start = occupancy.following(self._add_alike(start) or self._add(start))
         raise InvalidInput(
             "events", f"{self._events} reach too far through a calendar or booked windows; ask for fewer"
         )
 
-    def _add(self, start: int, capacity: int) -> None:
-        taken = self._occupancy.taken(start)
+    def _add(self, start: int) -> int:
+        """Fills one window, as far as it may be used. Returns where it ends."""
+        size, taken = self._policy.size_ms, self._occupancy.taken(start)
+        capacity, _, _ = usable(self._policy.max_per_window, size, start, self._effective, self._horizon)
         added = min(self.left, capacity - taken)
         if added > 0:
             self._note(start, taken, added, capacity)
+        return start + size
 
-    def _add_alike(self, start: int) -> int:
-        """Fills what is empty from a window on to the end of the opening, where all windows are alike and only the
-        first few are looked at closely. Returns where that ends."""
+    def _add_alike(self, start: int) -> int | None:
+        """Fills empty windows up to the next one with a slot in it, the end of the opening or the horizon: they are
+        all alike, and only the first few are looked at closely. Returns where that ends; None if there are none."""
         limit, size, calendar = self._policy.max_per_window, self._policy.size_ms, self._policy.calendar
-        count = min(-(-self.left // limit), (self._horizon - start) // size + 1)
+        end = min(self._occupancy.empty_until(start), self._horizon + 1)
         if calendar is not None:
-            count = min(count, max(1, (calendar.open_until(start) - start) // size))
+            end = min(end, calendar.open_until(start))
+        count = min(-(-self.left // limit), (end - start) // size)
+        if count <= 0:
+            return None
         end = start + count * size
         while start < end and len(self.fills) < PEAK_SAMPLE:
             self._note(start, 0, min(self.left, limit), limit)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -81,6 +82,25 @@ class WindowPolicy:
         }
 
 
+def changed_policy(current: WindowPolicy | None, changes: Mapping[str, Any]) -> WindowPolicy:
+    """A policy with some fields changed: a field that is not given stays as it is, None removes a `calendar`, a
+    `max_delay` or a `spread`. Without a `current` policy, `max_per_window` and `window` must be given."""
+    if current is None:
+        for field in ("max_per_window", "window"):
+            if field not in changes:
+                raise InvalidInput(field, "is required for a new config")
+        return WindowPolicy(**_without_spread(changes))
+    kept = {field.name: getattr(current, field.name) for field in fields(WindowPolicy)}
+    if "spread" in changes and changes["spread"] is None:
+        del kept["spread"]
+    return WindowPolicy(**kept | _without_spread(changes))
+
+
+def _without_spread(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes without a spread of None: the policy's own default holds."""
+    return {field: value for field, value in changes.items() if field != "spread" or value is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyVersion:
     """A policy under its name, as the store keeps it: versions count from 1, the newest is active, none is deleted."""
@@ -126,6 +146,8 @@ class AssignedSlot(NamedTuple):
     scheduled_ms: int
     existing: bool = False
     """True when this event had its slot before this call."""
+    owner: str | None = None
+    """The application that the slot belongs to, and that alone may cancel it."""
 
     @property
     def scheduled_time(self) -> datetime:

@@ -9,7 +9,7 @@ one run even across nights and weekends.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from headgate.slots.model import WindowPolicy
@@ -43,6 +43,10 @@ class Ledger(Protocol):
         """The run with the greatest start at or before a time."""
         ...
 
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        """`run_before` of each time, in one question where the store can be asked so."""
+        ...
+
 
 class CountsOnly:
     """A `Ledger` that knows of no runs."""
@@ -55,6 +59,9 @@ class CountsOnly:
 
     def run_before(self, start_ms: int) -> FullRun | None:
         return None
+
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        return [None] * len(starts_ms)
 
 
 class RunChanges(NamedTuple):
@@ -74,10 +81,11 @@ class Occupancy:
         self.ledger = ledger
         self._chunk = chunk
         self._counts: dict[int, list[int]] = {}
-        self._last_ms = -1  # the last window that has counters, as far as is known
+        self._ordered: list[int] = []  # of these, when they were last wanted in order
         self._known: list[tuple[int, int]] = []  # disjoint, ordered stretches whose counters have been read
         self._jumps: dict[int, int] = {}
         self._runs: dict[int, FullRun] = {}
+        self._before: dict[int, FullRun | None] = {}
         self._stored: set[int] = set()
         self._changed: set[int] = set()
         self._filled: set[int] = set()
@@ -100,10 +108,15 @@ class Occupancy:
             counts = self._counts.get(start_ms)
         return 0 if counts is None else counts[0]
 
-    def is_empty_from(self, start_ms: int) -> bool:
-        """Whether it is known that no window at or after a time holds anything."""
+    def empty_until(self, start_ms: int) -> int:
+        """Up to where it is known that no window from `start_ms` on has counters: at most `LATEST_MS`."""
         self.taken(start_ms)
-        return self._last_ms < start_ms and self._known[-1][0] <= start_ms and self._known[-1][1] >= LATEST_MS
+        known = bisect_right(self._known, (start_ms, LATEST_MS)) - 1
+        if len(self._ordered) != len(self._counts):
+            self._ordered = sorted(self._counts)
+        following = bisect_left(self._ordered, start_ms)
+        counted = self._ordered[following] if following < len(self._ordered) else LATEST_MS
+        return min(counted, self._known[known][1])
 
     def first_free(self, start_ms: int) -> int:
         """The first open window at or after `start_ms` (itself open) that is not full; `LATEST_MS` if none."""
@@ -140,7 +153,8 @@ class Occupancy:
         counts = self._counts[start_ms]
         counts[0] -= 1
         self._changed.add(start_ms)
-        if was_full and counts[0] < self.limit:
+        # A closed window inside a run gives no room: the run would be split at a window where nothing may be booked.
+        if was_full and counts[0] < self.limit and self.following(start_ms) == start_ms:
             self._opened.add(start_ms)
 
     def learn_windows(self, from_ms: int, rows: Iterable[WindowCount], limit: int) -> None:
@@ -174,7 +188,9 @@ class Occupancy:
 
     def changed_runs(self) -> RunChanges:
         """The runs to remove and write, so that the table again holds exactly the maximal full runs."""
-        joined = joined_runs(self._fresh_runs(), ending_at=self._run_ending_at, starting_at=self._run_starting_at)
+        fresh = self._fresh_runs()
+        self._ask_for_neighbours(fresh)
+        joined = joined_runs(fresh, ending_at=self._run_ending_at, starting_at=self._run_starting_at)
         for start in self._opened:
             run = self.ledger.run_before(start)
             if run is not None and start < run.resume_ms:
@@ -195,7 +211,6 @@ class Occupancy:
 
     def _remember(self, count: WindowCount) -> None:
         self._stored.add(count.start_ms)
-        self._last_ms = max(self._last_ms, count.start_ms)
         if count.start_ms not in self._changed:
             self._counts[count.start_ms] = [count.taken, count.placed]
 
@@ -224,17 +239,27 @@ class Occupancy:
                 fresh.append(FullRun(start, resume))
         return fresh
 
+    def _ask_for_neighbours(self, fresh: Iterable[FullRun]) -> None:
+        """Asks for the stored runs that fresh ones may join, all at once: times far apart make a run each."""
+        asked = [run.start_ms - 1 for run in fresh if run.start_ms not in self._runs]
+        asked += [run.resume_ms for run in fresh if self._may_start_run(run.resume_ms)]
+        if asked:
+            self._before = dict(zip(asked, self.ledger.runs_before(asked), strict=True))
+
     def _run_ending_at(self, start_ms: int) -> FullRun | None:
-        run = self._runs.get(start_ms)
-        if run is None:
-            run = self.ledger.run_before(start_ms - 1)
+        run = self._runs.get(start_ms) or self._before[start_ms - 1]
         return run if run is not None and run.resume_ms == start_ms else None
 
     def _run_starting_at(self, start_ms: int) -> FullRun | None:
-        if start_ms >= LATEST_MS or self.taken(start_ms) < self.limit:
-            return None
-        run = self.ledger.run_before(start_ms)
+        run = self._before[start_ms] if self._may_start_run(start_ms) else None
         return run if run is not None and run.start_ms == start_ms else None
+
+    def _may_start_run(self, start_ms: int) -> bool:
+        """Whether a run may start at a window: it is full, or nothing is known of it."""
+        if start_ms >= LATEST_MS:
+            return False
+        counts = self._counts.get(start_ms)
+        return not self._is_known(start_ms) if counts is None else counts[0] >= self.limit
 
 
 def joined_runs(

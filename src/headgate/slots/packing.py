@@ -9,7 +9,7 @@ from headgate.errors import HeadgateError, NotFound, SlotsExhausted
 from headgate.iso8601 import from_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
-from headgate.slots.windows import LATEST_MS, align, first_capacity, position
+from headgate.slots.windows import LATEST_MS, align, position, share, usable
 
 Booking = AssignedSlot | HeadgateError
 """What came of one request: its slot, or why there is none."""
@@ -20,6 +20,17 @@ class Place(NamedTuple):
 
     window_start_ms: int
     scheduled_ms: int
+
+
+class Room(NamedTuple):
+    """A window with room: it offers `capacity` places to those who may use its part [low, high)."""
+
+    start_ms: int
+    capacity: int
+    low_ms: int
+    high_ms: int
+    is_cut: bool
+    """Whether the horizon ends the part before the window's end."""
 
 
 class Full(NamedTuple):
@@ -43,41 +54,49 @@ class Packer:
         self._size = policy.size_ms
         self._spread = policy.spread
         self._max_delay = policy.max_delay_ms
-        self._effective_ms = self._start_ms = -1
-        """The last effective time, and the window that was found for it."""
+        self._effective_ms = -1
+        self._found: Room | Full = Full(None)
+        """What was found for the last effective time."""
 
     def place(self, requested_ms: int) -> Place | Full:
         """Takes a place for an event that wants `requested_ms`, or nothing at all."""
         effective = requested_ms if requested_ms > self._now_ms else self._now_ms
-        size = self._size
-        horizon = LATEST_MS - 1
-        if effective > horizon:
-            return Full(None)
-        if self._max_delay is not None:
-            horizon = min(effective + self._max_delay, horizon)
-        start = self._start_ms
-        # A window that began before the effective time holds less than the limit.
-        if effective != self._effective_ms or start < effective or self._occupancy.taken(start) >= self._limit:
-            start = self.first_window(effective)
-            self._effective_ms, self._start_ms = effective, start
-        if start > horizon:
-            return Full(start if start < LATEST_MS else None)
-        low = effective if start < effective else start
-        high = min(start + size, horizon + 1)
+        found = self._found
+        if effective != self._effective_ms or (
+            isinstance(found, Room) and self._occupancy.taken(found.start_ms) >= found.capacity
+        ):
+            self._effective_ms, self._found = effective, (found := self._search(effective))
+        if isinstance(found, Full):
+            return found
+        start, capacity, low, high, is_cut = found
+        if is_cut:
+            # The horizon moves with the clock, and under overload each step of it opens a little more of this window:
+            # places keep pace with it. Drawn from all of the span so far, they would crowd at the window's start.
+            low += self._occupancy.taken(start) * (high - low) // capacity
         ordinal = self._occupancy.take(start)
         return Place(start, position(self._spread, ordinal, low, high, self._uniform))
 
-    def first_window(self, effective_ms: int) -> int:
-        """The first open window with room for somebody who may not run before `effective_ms`."""
-        occupancy, size = self._occupancy, self._size
+    def _search(self, effective_ms: int) -> Room | Full:
+        """The first open window with room for a slot that may not lie before `effective_ms`."""
+        occupancy, size, limit = self._occupancy, self._size, self._limit
+        horizon = LATEST_MS - 1
+        if effective_ms > horizon:
+            return Full(None)
+        if self._max_delay is not None:
+            horizon = min(effective_ms + self._max_delay, horizon)
         start = align(effective_ms, size)
         following = occupancy.following(start)
-        if following == start:
-            capacity = self._limit if start == effective_ms else first_capacity(self._limit, size, effective_ms)
-            if occupancy.taken(start) < capacity:
-                return start
+        if following == start and occupancy.taken(start) >= share(limit, size, start + size - effective_ms):
             following = occupancy.following(start + size)
-        return occupancy.first_free(following)
+        if following != start:
+            start = occupancy.first_free(following)
+        if start > horizon:
+            return Full(start if start < LATEST_MS else None)
+        capacity, low, high = usable(limit, size, start, effective_ms, horizon)
+        if occupancy.taken(start) >= capacity:
+            # What this window has left lies beyond the horizon.
+            return Full(high if high < LATEST_MS else None)
+        return Room(start, capacity, low, high, high < start + size)
 
 
 def book_all(
@@ -85,9 +104,10 @@ def book_all(
     packer: Packer,
     requests: Sequence[SlotRequest],
     existing: Mapping[str, AssignedSlot],
+    owner: str | None = None,
 ) -> tuple[list[Booking], list[AssignedSlot]]:
-    """What comes of each request, in order, and which slots are new. An event that has a slot keeps it, also when it
-    got it earlier in the same list."""
+    """What comes of each request, in order, and which slots are new: these belong to `owner`. An event that has a slot
+    keeps it, also when it got it earlier in the same list."""
     name, version = active.name, active.version
     bookings: list[Booking] = []
     fresh: dict[str, AssignedSlot] = {}
@@ -101,7 +121,7 @@ def book_all(
             earliest = None if place.earliest_ms is None else from_ms(place.earliest_ms)
             bookings.append(SlotsExhausted(name, earliest))
             continue
-        slot = AssignedSlot(event_id, name, version, requested_ms, place.window_start_ms, place.scheduled_ms)
+        slot = AssignedSlot(event_id, name, version, requested_ms, *place, False, owner)
         fresh[event_id] = slot
         bookings.append(slot)
     return bookings, list(fresh.values())
@@ -113,3 +133,12 @@ def unbooked(name: str, requests: Sequence[SlotRequest], existing: Mapping[str, 
         existing[event_id]._replace(existing=True) if event_id in existing else NotFound("config", name)
         for event_id, _ in requests
     ]
+
+
+def proves_config(name: str, bookings: Sequence[Booking]) -> bool:
+    """Whether a booking could only come from a config that exists. An event that had a slot gets it also when the
+    config it asks for does not exist."""
+    return any(
+        booking.config_name == name if isinstance(booking, AssignedSlot) else isinstance(booking, SlotsExhausted)
+        for booking in bookings
+    )

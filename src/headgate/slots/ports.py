@@ -27,10 +27,19 @@ class SlotStore(Protocol):
     """
 
     async def configure(
-        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, only_if_absent: bool = False
+        self,
+        name: str,
+        policy: WindowPolicy,
+        *,
+        now_ms: int | None = None,
+        only_if_absent: bool = False,
+        replacing: int | None = None,
     ) -> PolicyVersion:
         """Makes `policy` the active version of `name`, recounting future windows if their size changed; with
-        `only_if_absent`, a config that is there is left as it is. Returns the version that is active now."""
+        `only_if_absent`, a config that is there is left as it is. Returns the version that is active now.
+
+        `Conflict`: `replacing` is given and is not the active version (0: no version yet); nothing was changed.
+        """
         ...
 
     async def history(self, name: str) -> list[PolicyVersion]:
@@ -41,8 +50,11 @@ class SlotStore(Protocol):
         """The active version of every config, by name."""
         ...
 
-    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
-        """Books a slot for each request, in order, exactly packed; one that has a slot keeps it.
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
+        """Books a slot for each request, in order, exactly packed; one that has a slot keeps it. New slots belong to
+        `owner`.
 
         Serialised per name. `Conflict`: another writer was booking the same event; nothing was booked, ask again.
         """
@@ -52,8 +64,11 @@ class SlotStore(Protocol):
         """The event's slot."""
         ...
 
-    async def cancel(self, event_id: str) -> AssignedSlot | None:
-        """Removes the event's slot and frees its room; None if it has none."""
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+        """Removes the event's slot and frees its room; None if it has none.
+
+        `SlotOwned`: the slot is not `owner`'s; nothing was changed.
+        """
         ...
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
@@ -65,7 +80,7 @@ class SlotStore(Protocol):
         ...
 
     async def prune(self, before_ms: int) -> Pruned:
-        """Forgets slots and windows that ended before a time, in batches."""
+        """Forgets windows that ended before a time, and the slots in them, in batches."""
         ...
 
     async def close(self) -> None:

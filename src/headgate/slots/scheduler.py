@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound
 from headgate.gather import Gatherer
@@ -23,11 +23,13 @@ from headgate.slots.model import (
     SlotRequest,
     TracedRequest,
     WindowPolicy,
+    changed_policy,
     checked_id,
     checked_name,
 )
 from headgate.slots.occupancy import Occupancy
-from headgate.slots.packing import Booking
+from headgate.slots.pace import Paces
+from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import Pruned, SlotObserver, SlotStore, Unobserved
 from headgate.slots.windows import ever_opens
 from headgate.tracing import Tracer
@@ -74,6 +76,7 @@ class SlotScheduler:
         self._tracer = tracer
         self._batch = batch
         self._bulk_batch = bulk_batch
+        self._paces = Paces(bulk_batch)
         self._cache_ttl = cache_ttl
         self._writers: dict[str, Gatherer[SlotRequest, AssignedSlot]] = {}
         self._policies: dict[str, tuple[float, PolicyVersion]] = {}
@@ -109,22 +112,49 @@ class SlotScheduler:
         """The active version of `name`; `policy` becomes its first one if there is none, for whoever asks first."""
         return await self._configure(name, policy, None, only_if_absent=True)
 
+    async def change(self, name: str, changes: Mapping[str, Any]) -> PolicyVersion:
+        """Makes a new version of `name` that differs from the active one in the given fields of `WindowPolicy` only;
+        None removes a `calendar`, a `max_delay` or a `spread`. A name that is new needs `max_per_window` and `window`.
+        Two who change different fields at once both have their change.
+
+        Raises:
+            InvalidInput: a value is wrong, or a new config lacks one.
+        """
+        checked_name(name)
+
+        async def attempt() -> PolicyVersion:
+            versions = await self._store.history(name)
+            policy = changed_policy(versions[0].policy if versions else None, changes)
+            await self._check_opens(policy, None)
+            return await self._store.configure(name, policy, replacing=versions[0].version if versions else 0)
+
+        return await self._changed(await self._retried(name, attempt))
+
     async def _configure(
         self, name: str, policy: WindowPolicy, now: datetime | None, *, only_if_absent: bool
     ) -> PolicyVersion:
         checked_name(name)
         now_ms = None if now is None else to_ms(parse_instant(now, "now"))
+        await self._check_opens(policy, now_ms)
+        version = await self._retried(
+            name, lambda: self._store.configure(name, policy, now_ms=now_ms, only_if_absent=only_if_absent)
+        )
+        if only_if_absent:
+            self._policies[name] = time.monotonic(), version
+            return version
+        return await self._changed(version)
+
+    async def _check_opens(self, policy: WindowPolicy, now_ms: int | None) -> None:
         at = int(time.time() * 1000) if now_ms is None else now_ms
         # On a thread: a calendar that never opens takes a while to be found out.
         if not await asyncio.to_thread(ever_opens, policy, at, duration_ms(OPENS_WITHIN)):
             raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
-        version = await self._retried(
-            name, lambda: self._store.configure(name, policy, now_ms=now_ms, only_if_absent=only_if_absent)
-        )
-        self._policies[name] = time.monotonic(), version
-        if not only_if_absent and journal.log.isEnabledFor(logging.INFO):
+
+    async def _changed(self, version: PolicyVersion) -> PolicyVersion:
+        self._policies[version.name] = time.monotonic(), version
+        if journal.log.isEnabledFor(logging.INFO):
             with suppress(HeadgateError):  # it is done, whether or not it can be told what was before
-                journal.log_change(version, await self._store.history(name))
+                journal.log_change(version, await self._store.history(version.name))
         return version
 
     async def policy(self, name: str) -> PolicyVersion:
@@ -170,40 +200,50 @@ class SlotScheduler:
         if writer is None:
             writer = self._writer(checked_name(config_name))
         slot = await writer.submit(request)
-        self._observer.assigned(config_name, time.perf_counter() - started)
+        # Under the slot's own config: the one that was asked for need not exist, if the event had a slot before.
+        self._observer.assigned(slot.config_name, time.perf_counter() - started)
         return slot
 
     async def assign_many(
-        self, events: Iterable[EventTime] | Sequence[SlotRequest], config_name: str
+        self, events: Iterable[EventTime] | Sequence[SlotRequest], config_name: str, *, owner: str | None = None
     ) -> list[AssignedSlot]:
-        """A slot for each event, in order. All are checked before any is booked; the first that can't have a slot
-        raises its error, after the others have theirs."""
+        """A slot for each event, in order; new ones belong to `owner`. All are checked before any is booked; the first
+        that can't have a slot raises its error, after the others have theirs."""
         bookings = await self.book(
-            [event if isinstance(event, SlotRequest) else SlotRequest.of(*event) for event in events], config_name
+            [event if isinstance(event, SlotRequest) else SlotRequest.of(*event) for event in events],
+            config_name,
+            owner=owner,
         )
         return [_raised(booking) for booking in bookings]
 
-    async def book(self, requests: Sequence[SlotRequest], config_name: str) -> list[Booking]:
-        """What came of each request, in order: its slot or its error. Large lists go in several transactions."""
+    async def book(
+        self, requests: Sequence[SlotRequest], config_name: str, *, owner: str | None = None
+    ) -> list[Booking]:
+        """What came of each request, in order: its slot or its error. Large lists go in several transactions, each
+        short enough that other callers need not wait a second for it. New
+        slots belong to `owner`, an application that alone may cancel them; without one, anybody may."""
         checked_name(config_name)
         bookings: list[Booking] = []
-        for first in range(0, len(requests), self._bulk_batch):
-            bookings += await self._carry(config_name, requests[first : first + self._bulk_batch])
+        while len(bookings) < len(requests):
+            batch, pace = self._paces.next(requests, len(bookings))
+            started = time.perf_counter()
+            bookings += await self._carry(config_name, batch, owner)
+            pace.took(len(batch), time.perf_counter() - started)
         return bookings
 
     async def assign_stream(
         self, requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest], config_name: str
     ) -> AsyncIterator[list[Booking]]:
-        """Books an endless supply in constant memory, a batch a transaction, and yields each batch's outcomes."""
+        """Books an endless supply in constant memory, and yields the outcomes of each batch."""
         checked_name(config_name)
         batch: list[SlotRequest] = []
         async for request in _each(requests):
             batch.append(request)
             if len(batch) >= self._bulk_batch:
-                yield await self._carry(config_name, batch)
+                yield await self.book(batch, config_name)
                 batch = []
         if batch:
-            yield await self._carry(config_name, batch)
+            yield await self.book(batch, config_name)
 
     async def find(self, event_id: str) -> AssignedSlot:
         """The event's slot."""
@@ -212,10 +252,15 @@ class SlotScheduler:
             raise NotFound("slot", event_id)
         return slot
 
-    async def cancel(self, event_id: str) -> AssignedSlot:
-        """Gives the event's slot back; its room is free from the next call on."""
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot:
+        """Gives the event's slot back; its room is free from the next call on.
+
+        Raises:
+            NotFound: the event has no slot.
+            SlotOwned: the slot belongs to another than `owner`.
+        """
         checked_id(event_id)
-        slot = await self._retried(None, lambda: self._store.cancel(event_id))
+        slot = await self._retried(None, lambda: self._store.cancel(event_id, owner=owner))
         if slot is None:
             raise NotFound("slot", event_id)
         return slot
@@ -248,12 +293,14 @@ class SlotScheduler:
         *,
         before: datetime,
         redispatch: Callable[[AssignedSlot], Awaitable[None]] | None = None,
+        owner: str | None = None,
         page: int = 1000,
     ) -> list[AssignedSlot]:
         """Finds slots scheduled before a time whose work never started (a crash between booking and starting).
 
         `started` is asked, page by page, which events are known to have work. The others are handed to `redispatch`,
-        or, without one, cancelled so that their room is free again. Returns them.
+        or, without one, cancelled so that their room is free again. Returns them. Slots that belong to another than
+        `owner` are left alone.
         """
         leaked: list[AssignedSlot] = []
         cursor: tuple[int, str] | None = None
@@ -261,14 +308,14 @@ class SlotScheduler:
         while slots := await self._store.booked(until, cursor, page):
             known = await started(slots)
             for slot in slots:
-                if slot.event_id in known:
+                if slot.owner != owner or slot.event_id in known:
                     continue
                 leaked.append(slot)
                 if redispatch is not None:
                     await redispatch(slot)
                 else:
                     with suppress(NotFound):  # cancelled by somebody else in the meantime
-                        await self.cancel(slot.event_id)
+                        await self.cancel(slot.event_id, owner=owner)
             cursor = slots[-1].scheduled_ms, slots[-1].event_id
         return leaked
 
@@ -283,20 +330,23 @@ class SlotScheduler:
 
     def _writer(self, name: str) -> Gatherer[SlotRequest, AssignedSlot]:
         async def carry(batch: Sequence[SlotRequest]) -> list[Booking]:
-            bookings = await self._carry(name, batch)
-            if all(isinstance(booking, NotFound) for booking in bookings):
-                # A name that does not exist must not leave a writer behind for every typing mistake.
-                self._writers.pop(name, None)
+            bookings: list[Booking] = []
+            try:
+                bookings = await self._carry(name, batch)
+            finally:
+                # Names without number come from typing mistakes: only one that is known to exist keeps its writer.
+                if not writer.waiting and not proves_config(name, bookings):
+                    self._writers.pop(name, None)
             return bookings
 
         writer: Gatherer[SlotRequest, AssignedSlot] = Gatherer(carry, most=self._batch)
         self._writers[name] = writer
         return writer
 
-    async def _carry(self, name: str, batch: Sequence[SlotRequest]) -> list[Booking]:
+    async def _carry(self, name: str, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
         started = time.perf_counter()
         try:
-            bookings = await self._retried(name, lambda: self._store.book(name, batch))
+            bookings = await self._retried(name, lambda: self._store.book(name, batch, owner=owner))
         except HeadgateError as error:
             if self._tracer is not None:
                 journal.trace_bookings(self._tracer, name, batch, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from headgate.iso8601 import LATEST, to_ms
 from headgate.slots.calendars import Calendar
@@ -21,9 +22,30 @@ def align(at_ms: int, size_ms: int) -> int:
     return at_ms - at_ms % size_ms
 
 
-def first_capacity(limit: int, size_ms: int, effective_ms: int) -> int:
-    """What is left of a window for somebody who enters it at `effective_ms`: the limit in proportion to the rest."""
-    return limit * (size_ms - effective_ms % size_ms) // size_ms
+class Usable(NamedTuple):
+    """The part [low, high) of a window that a slot may lie in, and how many slots the window may hold for it."""
+
+    capacity: int
+    low_ms: int
+    high_ms: int
+
+
+def share(limit: int, size_ms: int, span_ms: int) -> int:
+    """What a window offers in a span of it: the limit in proportion."""
+    return limit * span_ms // size_ms
+
+
+def usable(limit: int, size_ms: int, start_ms: int, effective_ms: int, horizon_ms: int) -> Usable:
+    """What a window offers to a slot that may lie neither before `effective_ms` nor after `horizon_ms`.
+
+    The first window and the one that the horizon cuts offer their share. A horizon shorter than the first window's
+    share of one slot still leaves that one, or such a policy would never book anything.
+    """
+    low, high = max(start_ms, effective_ms), min(start_ms + size_ms, horizon_ms + 1)
+    capacity = share(limit, size_ms, high - low)
+    if not capacity and start_ms <= effective_ms:
+        capacity = min(1, share(limit, size_ms, start_ms + size_ms - low))
+    return Usable(capacity, low, high)
 
 
 def even_position(ordinal: int, span_ms: int) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx2 as httpx
+import orjson
 import pytest
 import structlog
 
@@ -223,3 +224,73 @@ async def test_a_stream_that_breaks_leaves_no_task_behind() -> None:
     with pytest.raises(KeyError):
         await book_stream(cast(SlotScheduler, Broken()), "default", receive, send, 10)  # type: ignore[arg-type]
     await eventually(lambda: asyncio.all_tasks() == before)
+
+
+async def test_a_config_keeps_what_a_change_does_not_name_and_loses_what_it_sets_to_null() -> None:
+    calendar = {"zone": "Europe/Berlin", "open": [{"days": ["MON"], "from": "09:00", "to": "17:00"}]}
+    whole = {"configName": "c", "maxPerWindow": 10, "windowSize": "PT4S", "spread": "even", "maxDelay": "PT6H"}
+    async with opened() as client:
+
+        async def change(**members: object) -> dict[str, Any]:
+            answer = await client.post("/admin/rate-limit/config", json={"configName": "c"} | members)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        for missing in ("maxPerWindow", "windowSize"):
+            body = {member: value for member, value in whole.items() if member != missing}
+            refused = await client.post("/admin/rate-limit/config", json=body)
+            assert (refused.status_code, refused.json()["field"]) == (400, missing)
+        made = await change(**whole | {"calendar": calendar})
+        raised = await change(maxPerWindow=20)
+        assert raised["maxPerWindow"] == 20
+        assert [raised[name] for name in ("windowSize", "spread", "maxDelay")] == ["PT4S", "even", "PT6H"]
+        assert raised["calendar"] == made["calendar"]
+        # As the seeds have it: the limit and the window, nothing else.
+        resized = await change(maxPerWindow=30, windowSizeSecs=8)
+        assert [resized[name] for name in ("windowSize", "spread", "maxDelay")] == ["PT8S", "even", "PT6H"]
+        assert resized["calendar"] == made["calendar"]
+        bare = await change(calendar=None, maxDelay=None, spread=None)
+        assert [bare[name] for name in ("maxPerWindow", "spread", "maxDelay", "calendar")] == [30, "jitter", None, None]
+
+
+async def test_the_first_line_of_an_event_gets_the_slot_whatever_configs_the_others_name() -> None:
+    async with opened() as client:
+        for name in ("a", "b"):
+            config = {"configName": name, "maxPerWindow": 10, "windowSize": "PT4S"}
+            assert (await client.post("/admin/rate-limit/config", json=config)).status_code == 200
+        asked = [("e1", "a"), ("e2", "b"), ("e2", "a"), ("e2", "b"), ("e1", "b"), ("e3", "nowhere"), ("e3", "b")]
+        lines = [SLOT | {"eventId": event_id, "configName": name} for event_id, name in asked]
+        answer = await client.post(
+            "/api/v1/slots/batch",
+            content=b"\n".join(map(orjson.dumps, lines)),
+            headers={"Content-Type": "application/x-ndjson"},
+        )
+        answers = [orjson.loads(line) for line in answer.text.splitlines()]
+        assert [(each.get("configName"), each.get("existing")) for each in answers] == [
+            ("a", False),
+            ("b", False),
+            ("b", True),
+            ("b", True),
+            ("a", True),
+            (None, None),
+            ("b", False),
+        ]
+
+
+async def test_a_payments_slot_is_cancelled_at_the_payment() -> None:
+    payment = {
+        "paymentId": "p",
+        "amount": "12.34",
+        "currency": "EUR",
+        "payer": {"name": "Alice", "iban": "DE89370400440532013000"},
+        "payee": {"name": "Bob", "iban": "GB29NWBK60161331926819"},
+        "executeAt": "2030-03-01T16:00:00Z",
+    }
+    async with opened() as client:
+        assert (await client.post("/api/v1/payments", json=payment)).status_code == 202
+        refused = await client.delete("/api/v1/slots/payment:p")
+        assert refused.status_code == 409
+        assert "DELETE /api/v1/payments/{paymentId}" in refused.json()["detail"]
+        assert (await client.get("/api/v1/slots/payment:p")).json()["owner"] == "payments"
+        assert (await client.delete("/api/v1/payments/p")).status_code == 200
+        assert (await client.get("/api/v1/slots/payment:p")).status_code == 404

@@ -14,13 +14,13 @@ from headgate.adapters.memory.payments import MemoryPaymentStore
 from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.apps.payments.domain import ITEM_TYPE, Party, Payment, PaymentRecord, PaymentStatus
-from headgate.apps.payments.intake import SLOT_PREFIX, Accepted, PaymentExists, PaymentIntake
+from headgate.apps.payments.intake import OWNER, SLOT_PREFIX, Accepted, PaymentExists, PaymentIntake
 from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt
 from headgate.apps.payments.rules import rules_of
 from headgate.apps.payments.steps import PaymentSteps
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.status import Status
-from headgate.errors import Conflict, InvalidInput, NotFound, SlotsExhausted
+from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
 from headgate.slots.model import WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
 
@@ -126,12 +126,12 @@ async def test_duplicates_are_refused_where_the_rules_say_so(desk: Desk) -> None
 
 
 async def test_a_slot_left_by_a_crash_is_used_when_the_payment_comes_again(desk: Desk) -> None:
-    slot = await desk.slots.assign(SLOT_PREFIX + "p", "default", AT)
+    (slot,) = await desk.slots.assign_many([(SLOT_PREFIX + "p", AT)], "default", owner=OWNER)
     assert (await desk.intake.submit(payment("p"))).scheduled_time == slot.scheduled_time
 
 
 async def test_a_slot_left_by_a_crash_for_another_time_is_not_used(desk: Desk) -> None:
-    await desk.slots.assign(SLOT_PREFIX + "p", "default", AT)
+    await desk.slots.assign_many([(SLOT_PREFIX + "p", AT)], "default", owner=OWNER)
     tomorrow = AT + timedelta(days=1)
     answer = await desk.intake.submit(payment("p", at=tomorrow))
     assert answer.scheduled_time >= tomorrow
@@ -140,15 +140,35 @@ async def test_a_slot_left_by_a_crash_for_another_time_is_not_used(desk: Desk) -
 
 
 async def test_a_slot_nobody_comes_back_for_is_given_back(desk: Desk) -> None:
-    await desk.slots.assign(SLOT_PREFIX + "lost", "default", AT)
+    await desk.slots.assign_many([(SLOT_PREFIX + "lost", AT)], "default", owner=OWNER)
     await desk.slots.assign("somebody-elses", "default", AT)
+    await desk.slots.assign(SLOT_PREFIX + "somebody-elses", "default", AT)
     await desk.intake.submit(payment("kept"))
     assert await desk.intake.reclaim_slots(timedelta(hours=1)) == 0
     assert await desk.intake.reclaim_slots(timedelta(0)) == 1
     await desk.slots.find("somebody-elses")
+    await desk.slots.find(SLOT_PREFIX + "somebody-elses")
     await desk.slots.find("payment:kept")
     with pytest.raises(NotFound):
         await desk.slots.find("payment:lost")
+
+
+async def test_a_slot_that_somebody_else_booked_under_a_payments_id_stays_theirs(desk: Desk) -> None:
+    theirs = await desk.slots.assign(SLOT_PREFIX + "p", "default", AT)
+    for at in (AT, AT + timedelta(days=1)):
+        (refused,) = await desk.intake.initiate([payment("p", at=at)])
+        assert isinstance(refused, InvalidInput)
+        assert refused.field == "paymentId"
+    assert (await desk.slots.find(SLOT_PREFIX + "p")).scheduled_time == theirs.scheduled_time
+    await desk.slots.cancel(SLOT_PREFIX + "p")
+    assert (await desk.intake.submit(payment("p"))).payment_id == "p"
+
+
+async def test_a_payments_slot_is_cancelled_with_the_payment_only(desk: Desk) -> None:
+    await desk.intake.submit(payment("p"))
+    with pytest.raises(SlotOwned, match="payments"):
+        await desk.slots.cancel(SLOT_PREFIX + "p")
+    await desk.slots.find(SLOT_PREFIX + "p")
 
 
 async def test_a_payment_is_called_off_while_it_waits(desk: Desk) -> None:

@@ -32,7 +32,7 @@ HOURS = {"zone": "UTC", "open": [{"from": "01:00", "to": "01:21:17"}, {"from": "
     before=st.integers(0, 40),
     events=st.integers(1, 60),
     offset=st.integers(0, 9000),
-    delay=st.sampled_from([None, "PT15S"]),
+    delay=st.sampled_from([None, "PT15S", "PT2.5S", "PT0.01S"]),
     calendar=st.sampled_from([None, HOURS]),
 )
 async def test_a_forecast_is_what_booking_then_does(
@@ -91,6 +91,15 @@ async def test_a_hundred_million_in_the_smallest_windows_take_few_looks() -> Non
     await store.configure("c", WindowPolicy(1, "PT0.01S"), now_ms=NOW)
     said = await forecast_of(store, 100_000_000)
     assert said.drained_by == from_ms(AT + 10 * 100_000_000)
+
+
+async def test_a_slot_far_ahead_does_not_make_a_forecast_too_long() -> None:
+    store = MemorySlotStore()
+    await store.configure("c", WindowPolicy(1, "PT1S"), now_ms=NOW)
+    await store.book("c", [SlotRequest("far", AT + 1_000_000_000)], now_ms=NOW)
+    said = await forecast_of(store, 1_600_000)
+    assert said.drained_by == from_ms(AT + 1_600_001 * 1000)
+    assert (said.placed, said.window_count) == (1_600_000, 1_600_000)
 
 
 @pytest.mark.parametrize("events", [0, -1, 100_000_001, True, 1.5])

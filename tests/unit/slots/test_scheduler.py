@@ -26,13 +26,15 @@ class Watched(MemorySlotStore):
         self.conflicts = 0
         self.lookups = 0
 
-    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
         await asyncio.sleep(0)
         if self.conflicts:
             self.conflicts -= 1
             raise Conflict
         self.batches.append(len(requests))
-        return await super().book(name, requests, now_ms=now_ms)
+        return await super().book(name, requests, now_ms=now_ms, owner=owner)
 
     async def history(self, name: str):  # type: ignore[no-untyped-def]
         self.lookups += 1
@@ -94,10 +96,10 @@ async def test_a_conflicting_writer_costs_another_try(slots: SlotScheduler, stor
 
 
 async def test_many_raise_the_first_error_after_the_others_have_their_slots(slots: SlotScheduler) -> None:
-    await slots.configure("short", WindowPolicy(1, "PT4S", max_delay="PT4S"))
+    await slots.configure("short", WindowPolicy(1, "PT4S", max_delay="PT8S"))
     with pytest.raises(SlotsExhausted) as refusal:
         await slots.assign_many([(f"e{n}", T) for n in range(3)], "short")
-    assert refusal.value.earliest == T + timedelta(seconds=8)
+    assert refusal.value.earliest == T + timedelta(seconds=8, milliseconds=1)
     assert (await slots.find("e1")).scheduled_time >= T
 
 

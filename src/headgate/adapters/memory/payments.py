@@ -94,12 +94,12 @@ class MemoryPaymentStore:
             return False
         return self._advance(Step.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason))
 
-    async def orphaned_slots(self, prefix: str, older_than: timedelta) -> list[str]:
+    async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
         now, cursor, orphans = self._now(), None, []
         while self._slots is not None and (page := await self._slots.booked(to_ms(LATEST), cursor, PAGE)):
             for slot in page:
                 kept = slot.event_id.removeprefix(prefix) in self._records
-                if slot.event_id.startswith(prefix) and not kept and slot.scheduled_time > now:
+                if slot.owner == owner and not kept and slot.scheduled_time > now:
                     orphans.append(slot.event_id)
             cursor = page[-1].scheduled_ms, page[-1].event_id
         self._first_seen = {each: self._first_seen.get(each, now) for each in orphans}

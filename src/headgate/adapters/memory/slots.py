@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headgate.clock import Clock, SystemClock
-from headgate.errors import NotFound
+from headgate.errors import Conflict, NotFound, SlotOwned
 from headgate.iso8601 import from_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
@@ -41,6 +41,9 @@ class _Config:
         index = bisect_right(self.runs, start_ms, key=lambda run: run.start_ms) - 1
         return self.runs[index] if index >= 0 else None
 
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        return [self.run_before(start) for start in starts_ms]
+
     def write(self, occupancy: Occupancy) -> None:
         runs = occupancy.changed_runs()
         self.runs = sorted({run for run in self.runs if run.start_ms not in runs.removed} | set(runs.written))
@@ -71,12 +74,20 @@ class MemorySlotStore:
         self._slots: dict[str, AssignedSlot] = {}
 
     async def configure(
-        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, only_if_absent: bool = False
+        self,
+        name: str,
+        policy: WindowPolicy,
+        *,
+        now_ms: int | None = None,
+        only_if_absent: bool = False,
+        replacing: int | None = None,
     ) -> PolicyVersion:
         now_ms = self._now(now_ms)
         config = self._configs.get(name)
         if config is not None and only_if_absent:
             return config.active
+        if replacing is not None and replacing != (config.active.version if config else 0):
+            raise Conflict
         version = PolicyVersion(name, config.active.version + 1 if config else 1, policy, from_ms(now_ms))
         if config is None:
             self._configs[name] = _Config([version])
@@ -102,7 +113,9 @@ class MemorySlotStore:
     async def configs(self) -> list[PolicyVersion]:
         return [self._configs[name].active for name in sorted(self._configs)]
 
-    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
         existing = {event_id: slot for event_id, _ in requests if (slot := self._slots.get(event_id))}
         config = self._configs.get(name)
         if config is None:
@@ -110,7 +123,7 @@ class MemorySlotStore:
         policy = config.active.policy
         occupancy = Occupancy(policy, config)
         packer = Packer(policy, occupancy, self._now(now_ms), self._uniform)
-        bookings, fresh = book_all(config.active, packer, requests, existing)
+        bookings, fresh = book_all(config.active, packer, requests, existing, owner)
         config.write(occupancy)
         self._slots.update((slot.event_id, slot) for slot in fresh)
         return bookings
@@ -118,10 +131,13 @@ class MemorySlotStore:
     async def find(self, event_id: str) -> AssignedSlot | None:
         return self._existing(event_id)
 
-    async def cancel(self, event_id: str) -> AssignedSlot | None:
-        slot = self._slots.pop(event_id, None)
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+        slot = self._slots.get(event_id)
         if slot is None:
             return None
+        if slot.owner != owner:
+            raise SlotOwned(event_id, slot.owner)
+        del self._slots[event_id]
         config = self._configs[slot.config_name]
         start = align(slot.scheduled_ms, config.active.policy.size_ms)
         if start in config.counts:
@@ -145,7 +161,13 @@ class MemorySlotStore:
         return look(config.active, Occupancy(config.active.policy, config), self._now(None))
 
     async def prune(self, before_ms: int) -> Pruned:
-        old = [event_id for event_id, slot in self._slots.items() if slot.scheduled_ms < before_ms]
+        sizes = {name: config.active.policy.size_ms for name, config in self._configs.items()}
+        # A window's slots are forgotten together: a resize counts them again.
+        old = [
+            event_id
+            for event_id, slot in self._slots.items()
+            if slot.scheduled_ms < align(before_ms, sizes[slot.config_name])
+        ]
         for event_id in old:
             del self._slots[event_id]
         windows = 0

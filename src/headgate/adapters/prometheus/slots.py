@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from headgate.errors import HeadgateError, NotFound, SlotsExhausted
+from headgate.errors import HeadgateError, SlotsExhausted
 from headgate.slots.model import AssignedSlot, PolicyVersion
-from headgate.slots.packing import Booking
+from headgate.slots.packing import Booking, proves_config
 
 MOST_NAMES = 1000
 """Label values are user input: beyond this many config names, the rest share one label."""
@@ -89,8 +89,7 @@ class SlotMetrics:
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
         # A name that is no config's must not use up a label: typing mistakes are without number.
-        missing = all(isinstance(booking, NotFound) for booking in bookings)
-        label = OTHER if missing else self._label(name)
+        label = self._label(name) if proves_config(name, bookings) else OTHER
         self._transactions.labels(label).observe(seconds)
         self._batches.labels(label).observe(len(bookings))
         outcomes = Tally(_outcome(booking) for booking in bookings)
@@ -116,7 +115,7 @@ class SlotMetrics:
         self._durations.labels(self._label(name)).observe(seconds)
 
     def contended(self, name: str) -> None:
-        self._contention.labels(self._label(name)).inc()
+        self._contention.labels(name if name in self._names else OTHER).inc()
 
     def policy_looked_up(self, name: str, *, cached: bool) -> None:
         (self._hits if cached else self._misses).inc()

@@ -47,8 +47,8 @@ class SqlPaymentStore:
             return False
         return True
 
-    async def orphaned_slots(self, prefix: str, older_than: timedelta) -> list[str]:
-        return await self._database.read(payments.orphaned_slots, prefix, older_than)
+    async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
+        return await self._database.read(payments.orphaned_slots, owner, prefix, older_than)
 
     async def prune(self, before: datetime) -> int:
         forgotten, after = 0, ""

@@ -127,8 +127,8 @@ def cancel(connection: Connection, payment_id: str, reason: str) -> None:
         raise Conflict(f"payment {payment_id!r} is no longer scheduled")
 
 
-def orphaned_slots(connection: Connection, prefix: str, older_than: timedelta) -> list[str]:
-    """Slots still to come, booked for payments that are not there."""
+def orphaned_slots(connection: Connection, owner: str, prefix: str, older_than: timedelta) -> list[str]:
+    """The owner's slots still to come, booked for payments that are not there."""
     moment = database_clock(connection)
     kept = sa.select(payment.c.payment_id).where(sa.literal(prefix).concat(payment.c.payment_id) == slot.c.event_id)
     rows = connection.execute(
@@ -136,7 +136,7 @@ def orphaned_slots(connection: Connection, prefix: str, older_than: timedelta) -
         .where(
             slot.c.scheduled_at > moment,
             slot.c.created_at <= moment - older_than,
-            slot.c.event_id.startswith(prefix, autoescape=True),
+            slot.c.owner == owner,
             ~kept.exists(),
         )
         .order_by(slot.c.scheduled_at)

@@ -33,10 +33,16 @@ class SqlSlotStore:
             self._book = Booker().book
 
     async def configure(
-        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, only_if_absent: bool = False
+        self,
+        name: str,
+        policy: WindowPolicy,
+        *,
+        now_ms: int | None = None,
+        only_if_absent: bool = False,
+        replacing: int | None = None,
     ) -> PolicyVersion:
         # A changed window size counts every booked slot again, however many there are.
-        return await self._database.write_unhurried(slots.configure, name, policy, now_ms, only_if_absent)
+        return await self._database.write_unhurried(slots.configure, name, policy, now_ms, only_if_absent, replacing)
 
     async def history(self, name: str) -> list[PolicyVersion]:
         return await self._database.read(slots.history, name)
@@ -44,14 +50,16 @@ class SqlSlotStore:
     async def configs(self) -> list[PolicyVersion]:
         return await self._database.read(slots.configs)
 
-    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
-        return await self._database.write(self._book, name, requests, now_ms, self._uniform)
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
+        return await self._database.write(self._book, name, requests, now_ms, self._uniform, owner)
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(slots.find_all, [event_id])).get(event_id)
 
-    async def cancel(self, event_id: str) -> AssignedSlot | None:
-        return await self._database.write(slots.cancel, event_id)
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+        return await self._database.write(slots.cancel, event_id, owner)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
         return await self._database.read(slots.booked, before_ms, after, limit)
@@ -60,9 +68,12 @@ class SqlSlotStore:
         return await self._database.read_aside(slots.survey, name, look)
 
     async def prune(self, before_ms: int) -> Pruned:
+        ends = await self._database.read(slots.prune_ends, before_ms)
+        common = min(ends.values(), default=before_ms)
         total = 0
-        while removed := await self._database.write(slots.prune_slots, before_ms, PRUNE_BATCH):
-            total += removed
+        for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
+            while removed := await self._database.write(slots.prune_slots, end_ms, PRUNE_BATCH, name):
+                total += removed
         return Pruned(total, await self._database.write(slots.prune_windows, before_ms))
 
     async def close(self) -> None:

@@ -34,8 +34,11 @@ slot = sa.Table(
     sa.Column("window_start", Instant, nullable=False),
     sa.Column("scheduled_at", Instant, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
+    sa.Column("owner", sa.String(64)),
     sa.Index("headgate_slot_scheduled_at_ix", "scheduled_at"),
-    info={"about": "One row an event. window_start is the window it was booked into, under its config version."},
+    info={
+        "about": "One row an event, and the application it belongs to. window_start is the window it was booked into."
+    },
 )
 
 slot_window = sa.Table(

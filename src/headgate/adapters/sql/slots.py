@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Row
 from headgate.adapters.sql.instants import InstantText
 from headgate.adapters.sql.slot_tables import slot, slot_config, slot_policy, slot_run, slot_window
 from headgate.adapters.sql.tables import now
-from headgate.errors import Conflict, NotFound
+from headgate.errors import Conflict, NotFound, SlotOwned
 from headgate.iso8601 import EPOCH, from_ms, to_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
@@ -31,6 +31,15 @@ T = TypeVar("T")
 MOST_IDS = 900
 """Ids in one IN list: Oracle takes 1000 expressions at most."""
 SURVEY_CHUNK = 1024
+# One statement for PostgreSQL: row by row, a hundred thousand of them would hold the config's lock for half a minute.
+_INSERT_RUNS = sa.text(
+    """
+    INSERT INTO headgate_slot_run (config_name, window_start, resume_at)
+    SELECT CAST(:name AS text), 'epoch'::timestamptz + start * interval '1 ms',
+        'epoch'::timestamptz + resume * interval '1 ms'
+    FROM unnest(CAST(:starts AS bigint[]), CAST(:resumes AS bigint[])) AS new(start, resume)
+    """
+)
 
 _slot_columns = (
     slot.c.event_id,
@@ -39,6 +48,7 @@ _slot_columns = (
     slot.c.requested_at,
     slot.c.window_start,
     slot.c.scheduled_at,
+    slot.c.owner,
 )
 
 
@@ -67,14 +77,24 @@ class SqlLedger:
         ).first()
         return None if row is None else FullRun(to_ms(row.window_start), to_ms(row.resume_at))
 
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        return [self.run_before(start) for start in starts_ms]
+
 
 def configure(
-    connection: Connection, name: str, policy: WindowPolicy, now_ms: int | None, only_if_absent: bool
+    connection: Connection,
+    name: str,
+    policy: WindowPolicy,
+    now_ms: int | None,
+    only_if_absent: bool,
+    replacing: int | None,
 ) -> PolicyVersion:
     """Adds a version and makes it the active one; recounts windows and runs where the change makes them differ."""
     active = lock_active(connection, name)
     if active is not None and only_if_absent:
         return active
+    if replacing is not None and replacing != (active.version if active else 0):
+        raise Conflict
     now_ms = _now_ms(connection, now_ms)
     version = PolicyVersion(name, active.version + 1 if active else 1, policy, from_ms(now_ms))
     connection.execute(
@@ -118,6 +138,7 @@ def book(
     requests: Sequence[SlotRequest],
     now_ms: int | None,
     uniform: Callable[[], float],
+    owner: str | None = None,
 ) -> list[Booking]:
     """Books every request in this transaction."""
     active = lock_active(connection, name)
@@ -126,7 +147,7 @@ def book(
         return unbooked(name, requests, existing)
     now_ms = _now_ms(connection, now_ms)
     occupancy = Occupancy(active.policy, SqlLedger(connection, name))
-    bookings, fresh = book_all(active, Packer(active.policy, occupancy, now_ms, uniform), requests, existing)
+    bookings, fresh = book_all(active, Packer(active.policy, occupancy, now_ms, uniform), requests, existing, owner)
     if fresh:
         _insert_slots(connection, fresh, from_ms(now_ms))
         write_occupancy(connection, name, occupancy)
@@ -144,8 +165,8 @@ def find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, Assi
     return found
 
 
-def cancel(connection: Connection, event_id: str) -> AssignedSlot | None:
-    """Deletes the slot and frees its room, in the window that its time falls into today."""
+def cancel(connection: Connection, event_id: str, owner: str | None = None) -> AssignedSlot | None:
+    """Deletes the slot, if it is the owner's, and frees its room in the window that its time falls into today."""
     config_name = connection.execute(sa.select(slot.c.config_name).where(slot.c.event_id == event_id)).scalar()
     if config_name is None:
         return None
@@ -156,6 +177,8 @@ def cancel(connection: Connection, event_id: str) -> AssignedSlot | None:
     if had.config_name != config_name:
         # Cancelled and booked again elsewhere while this waited: the lock it holds is not the one it needs.
         raise Conflict
+    if had.owner != owner:
+        raise SlotOwned(event_id, had.owner)
     connection.execute(slot.delete().where(slot.c.event_id == event_id))
     occupancy = Occupancy(active.policy, SqlLedger(connection, config_name), chunk=1)
     window = align(had.scheduled_ms, active.policy.size_ms)
@@ -185,9 +208,17 @@ def survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Occ
     return look(active, Occupancy(active.policy, ledger, chunk=SURVEY_CHUNK), _now_ms(connection, None))
 
 
-def prune_slots(connection: Connection, before_ms: int, limit: int) -> int:
-    """Deletes up to `limit` slots scheduled before a time."""
+def prune_ends(connection: Connection, before_ms: int) -> dict[str, int]:
+    """For each config the start of the window that a time lies in: a window's slots are forgotten together. If some of
+    them were missing while its counters stand, a resize would count the rest only, and offer their room again."""
+    return {active.name: align(before_ms, active.policy.size_ms) for active in configs(connection)}
+
+
+def prune_slots(connection: Connection, before_ms: int, limit: int, name: str | None = None) -> int:
+    """Deletes up to `limit` slots scheduled before a time, of one config or of all."""
     old = sa.select(slot.c.event_id).where(slot.c.scheduled_at < from_ms(before_ms)).limit(limit)
+    if name is not None:
+        old = old.where(slot.c.config_name == name)
     return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
 
 
@@ -233,10 +264,16 @@ def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> 
 
 
 def assigned(
-    event_id: str, config_name: str, version: int, requested: datetime, window: datetime, scheduled: datetime
+    event_id: str,
+    config_name: str,
+    version: int,
+    requested: datetime,
+    window: datetime,
+    scheduled: datetime,
+    owner: str | None,
 ) -> AssignedSlot:
     """A stored row as the slot it is."""
-    return AssignedSlot(event_id, config_name, version, to_ms(requested), to_ms(window), to_ms(scheduled), True)
+    return AssignedSlot(event_id, config_name, version, to_ms(requested), to_ms(window), to_ms(scheduled), True, owner)
 
 
 def _load_policy(connection: Connection, name: str, version: int) -> PolicyVersion:
@@ -265,15 +302,16 @@ def _recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: in
     connection.execute(slot_window.delete().where(slot_window.c.config_name == name))
     ahead = (slot.c.config_name == name) & (slot.c.scheduled_at >= from_ms(align(now_ms, size)))
     if connection.dialect.name == "postgresql":
+        # Counted where the slots are: a hundred thousand windows would take half a minute to be sent back.
         start = sa.func.date_bin(policy.window, slot.c.scheduled_at, EPOCH, type_=slot.c.scheduled_at.type)
-        rows = connection.execute(sa.select(start, sa.func.count()).where(ahead).group_by(start).order_by(start))
-        counts = [WindowCount(to_ms(at), taken, taken) for at, taken in rows]
-    else:
-        times = connection.execute(sa.select(slot.c.scheduled_at).where(ahead).order_by(slot.c.scheduled_at)).scalars()
-        counts = []
-        for start_ms, group in groupby(align(to_ms(at), size) for at in times):
-            taken = sum(1 for _ in group)
-            counts.append(WindowCount(start_ms, taken, taken))
+        counted = sa.select(sa.literal(name), start, sa.func.count(), sa.func.count()).where(ahead).group_by(start)
+        connection.execute(slot_window.insert().from_select(list(slot_window.c.keys()), counted))
+        return
+    times = connection.execute(sa.select(slot.c.scheduled_at).where(ahead).order_by(slot.c.scheduled_at)).scalars()
+    counts = []
+    for start_ms, group in groupby(align(to_ms(at), size) for at in times):
+        taken = sum(1 for _ in group)
+        counts.append(WindowCount(start_ms, taken, taken))
     _insert_windows(connection, name, counts)
 
 
@@ -298,7 +336,10 @@ def _write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
             slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.window_start == sa.bindparam("at")),
             [{"at": from_ms(start)} for start in changes.removed],
         )
-    if changes.written:
+    if changes.written and connection.dialect.name == "postgresql":
+        starts, resumes = zip(*changes.written, strict=True)
+        connection.execute(_INSERT_RUNS, {"name": name, "starts": list(starts), "resumes": list(resumes)})
+    elif changes.written:
         connection.execute(
             slot_run.insert(),
             [
@@ -332,8 +373,9 @@ def _insert_slots(connection: Connection, slots: Sequence[AssignedSlot], created
                 "window_start": from_ms(window),
                 "scheduled_at": from_ms(scheduled),
                 "created_at": created_at,
+                "owner": owner,
             }
-            for event_id, name, version, requested, window, scheduled, _ in slots
+            for event_id, name, version, requested, window, scheduled, _, owner in slots
         ],
     )
 
@@ -344,10 +386,19 @@ def _insert_slots_sqlite(connection: Connection, slots: Sequence[AssignedSlot], 
     created = text(to_ms(created_at)) + "000"
     connection.exec_driver_sql(
         "INSERT INTO headgate_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at,"
-        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        " created_at, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (event_id, name, version, text(requested) + "000", text(window) + "000", text(scheduled) + "000", created)
-            for event_id, name, version, requested, window, scheduled, _ in slots
+            (
+                event_id,
+                name,
+                version,
+                text(requested) + "000",
+                text(window) + "000",
+                text(scheduled) + "000",
+                created,
+                owner,
+            )
+            for event_id, name, version, requested, window, scheduled, _, owner in slots
         ],
     )
 

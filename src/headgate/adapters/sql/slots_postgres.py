@@ -25,7 +25,7 @@ from headgate.slots.windows import align, next_open
 
 COPY_FROM = 400
 """Slots in one transaction from which COPY, which a flight can't carry, is worth its own round trip."""
-MOST_PROBES = 64
+MOST_PROBES = 10_000
 """First windows asked about in advance; a batch with more distinct ones asks for the rest as it comes to them."""
 
 # Asked before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
@@ -34,7 +34,7 @@ EXISTING = Statement(
     "headgate_slot_existing",
     """
     SELECT event_id, config_name, config_version, (extract(epoch FROM requested_at) * 1000)::bigint,
-        (extract(epoch FROM window_start) * 1000)::bigint, (extract(epoch FROM scheduled_at) * 1000)::bigint
+        (extract(epoch FROM window_start) * 1000)::bigint, (extract(epoch FROM scheduled_at) * 1000)::bigint, owner
     FROM headgate_slot WHERE event_id = ANY($1::text[])
     """,
 )
@@ -72,9 +72,22 @@ WINDOWS = Statement(
     ) AS counted ON true
     """,
 )
+RUNS_BEFORE = Statement(
+    "headgate_slot_runs_before",
+    """
+    SELECT asked.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
+        (extract(epoch FROM run.resume_at) * 1000)::bigint
+    FROM unnest($2::bigint[]) AS asked(at)
+    CROSS JOIN LATERAL (
+        SELECT window_start, resume_at FROM headgate_slot_run
+        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + asked.at * interval '1 ms'
+        ORDER BY window_start DESC LIMIT 1
+    ) AS run
+    """,
+)
 COPY_SLOTS = """
     COPY headgate_slot
-        (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at) FROM STDIN
+        (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at, owner) FROM STDIN
 """
 WRITE_WINDOWS_SQL = """
     INSERT INTO headgate_slot_window (config_name, window_start, taken, placed)
@@ -88,10 +101,10 @@ INSERT_SLOTS = Statement(
     f"""
     WITH booked AS (
         INSERT INTO headgate_slot
-            (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at)
+            (event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at, owner)
         SELECT event_id, $1, $5::int, 'epoch'::timestamptz + requested * interval '1 ms',
             'epoch'::timestamptz + start * interval '1 ms', 'epoch'::timestamptz + scheduled * interval '1 ms',
-            'epoch'::timestamptz + $6::bigint * interval '1 ms'
+            'epoch'::timestamptz + $6::bigint * interval '1 ms', $11::text
         FROM unnest($7::text[], $8::bigint[], $9::bigint[], $10::bigint[]) AS new(event_id, requested, start, scheduled)
     )
     {WRITE_WINDOWS_SQL}
@@ -112,6 +125,16 @@ WRITE_RUNS = Statement(
     FROM unnest($2::bigint[], $3::bigint[]) AS new(start, resume)
     """,
 )
+
+
+class PostgresLedger(SqlLedger):
+    """A `SqlLedger` that asks about many windows at once."""
+
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        asked = (RUNS_BEFORE, (self._name, numbers(starts_ms)))
+        (rows,) = awaited(self._connection, lambda raw: fly(raw, [asked]))
+        runs = {_whole(at): FullRun(_whole(start), _whole(resume)) for at, start, resume in rows}
+        return [runs.get(start) for start in starts_ms]
 
 
 class Probe(NamedTuple):
@@ -152,6 +175,7 @@ class Booker:
         requests: Sequence[SlotRequest],
         now_ms: int | None,
         uniform: Callable[[], float],
+        owner: str | None = None,
     ) -> list[Booking]:
         """Books every request in this transaction and commits it."""
         guess = self._policies.get(name)
@@ -166,11 +190,15 @@ class Booker:
             assert active is not None, "the config's row is locked, so it is there"
             self._policies[name] = active
         policy = active.policy
-        occupancy = Occupancy(policy, SqlLedger(connection, name))
-        if guess is active:
-            _learn(occupancy, probes, reading.found)
+        occupancy = Occupancy(policy, PostgresLedger(connection, name))
+        found = reading.found
+        if guess is not active:
+            probes = _probes(policy, requests, reading.now_ms if now_ms is None else now_ms)
+            found = awaited(connection, lambda raw: _look(raw, name, probes)) if probes else {}
+        _learn(occupancy, probes, found)
         at_ms = reading.now_ms if now_ms is None else now_ms
-        bookings, fresh = book_all(active, Packer(policy, occupancy, at_ms, uniform), requests, reading.existing)
+        packer = Packer(policy, occupancy, at_ms, uniform)
+        bookings, fresh = book_all(active, packer, requests, reading.existing, owner)
         if fresh:
             # Before the pipeline opens: joining runs may have to ask the database.
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
@@ -196,12 +224,21 @@ async def _read(raw: Raw, name: str, requests: Sequence[SlotRequest], probes: li
         (LOCK, (name,)),
     ]
     if probes:
-        firsts, nexts, rows = zip(*probes, strict=True)
-        calls.append((WINDOWS, (name, numbers(firsts), numbers(nexts), numbers(rows))))
+        calls.append(_windows_call(name, probes))
     _, _, existing, locked, *windows = await fly(raw, calls)
     version, now_ms = map(_whole, locked[0]) if locked else (None, 0)
     slots_by_event = {slot.event_id: slot for slot in map(_assigned, existing)}
     return Reading(version, now_ms, slots_by_event, _found(windows[0]) if windows else {})
+
+
+async def _look(raw: Raw, name: str, probes: list[Probe]) -> dict[int, Found]:
+    (rows,) = await fly(raw, [_windows_call(name, probes)])
+    return _found(rows)
+
+
+def _windows_call(name: str, probes: list[Probe]) -> tuple[Statement, Sequence[str]]:
+    firsts, nexts, rows = zip(*probes, strict=True)
+    return WINDOWS, (name, numbers(firsts), numbers(nexts), numbers(rows))
 
 
 def _whole(text: bytes | None) -> int:
@@ -210,11 +247,12 @@ def _whole(text: bytes | None) -> int:
 
 
 def _assigned(row: tuple[bytes | None, ...]) -> AssignedSlot:
-    event_id, name, *rest = row
+    event_id, name, *rest, owner = row
     assert event_id is not None
     assert name is not None
     version, requested, window, scheduled = map(_whole, rest)
-    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, existing=True)
+    whose = None if owner is None else owner.decode()
+    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, True, whose)
 
 
 def _found(rows: Rows) -> dict[int, Found]:
@@ -251,19 +289,19 @@ async def _write(
     name = active.name
     starts, taken, placed = zip(*counts, strict=True)
     windows = (name, numbers(starts), numbers(taken), numbers(placed))
-    calls: list[tuple[Statement, Sequence[str]]] = []
+    calls: list[tuple[Statement, Sequence[str | None]]] = []
     if len(fresh) >= COPY_FROM:
         await copy(raw, COPY_SLOTS, _copy_text(fresh, now_ms))
         calls.append((WRITE_WINDOWS, windows))
     else:
-        _, _, _, requested, window_starts, scheduled, _ = zip(*fresh, strict=True)
+        _, _, _, requested, window_starts, scheduled, _, _ = zip(*fresh, strict=True)
         booked = (
             texts(slot.event_id for slot in fresh),
             numbers(requested),
             numbers(window_starts),
             numbers(scheduled),
         )
-        calls.append((INSERT_SLOTS, (*windows, str(active.version), str(now_ms), *booked)))
+        calls.append((INSERT_SLOTS, (*windows, str(active.version), str(now_ms), *booked, fresh[0].owner)))
     if runs.removed:
         calls.append((REMOVE_RUNS, (name, numbers(runs.removed))))
     if runs.written:
@@ -273,12 +311,13 @@ async def _write(
 
 
 def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
-    """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name."""
+    """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name.
+    All of them have one owner."""
     text = InstantText()
     name = fresh[0].config_name.replace("\\", "\\\\")
-    version, created = fresh[0].config_version, text(now_ms)
+    version, created, owner = fresh[0].config_version, text(now_ms), fresh[0].owner or "\\N"
     return "".join(
         f"{event_id.replace(chr(92), chr(92) * 2)}\t{name}\t{version}\t{text(requested)}Z\t{text(window)}Z"
-        f"\t{text(scheduled)}Z\t{created}Z\n"
-        for event_id, _, _, requested, window, scheduled, _ in fresh
+        f"\t{text(scheduled)}Z\t{created}Z\t{owner}\n"
+        for event_id, _, _, requested, window, scheduled, _, _ in fresh
     )

@@ -21,15 +21,17 @@ from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
 from headgate.apps.payments.rules import RuleBook, fingerprint
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.queue import enqueue_span
-from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, StoreError
+from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StoreError
 from headgate.gather import Gatherer
 from headgate.iso8601 import format_instant, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest, TracedRequest
 from headgate.slots.scheduler import SlotScheduler
 from headgate.tracing import Origin, Span, Tracer
 
+OWNER = "payments"
+"""Whose the slots of payments are: nobody else cancels them, and payments cancel nobody else's."""
 SLOT_PREFIX = "payment:"
-"""Slots are booked under this and the payment's id, so that other users of a config are left alone."""
+"""Slots are booked under this and the payment's id. Others may use such ids too: what counts is the owner."""
 MOST_TRIES = 5
 ORPHANED_AFTER = timedelta(minutes=10)
 RECLAIM_EVERY = 300.0
@@ -145,16 +147,16 @@ class PaymentIntake:
         record, _ = await self.show(payment_id)
         if record.status is not PaymentStatus.CANCELLED and not await self._store.cancel(payment_id, reason):
             raise Conflict(f"payment {payment_id!r} is {record.status} and on its way; it can't be cancelled")
-        with suppress(NotFound):
-            await self._slots.cancel(slot_id(payment_id))
+        with suppress(NotFound, SlotOwned):
+            await self._slots.cancel(slot_id(payment_id), owner=OWNER)
         return (await self.show(payment_id))[0]
 
     async def reclaim_slots(self, older_than: timedelta = ORPHANED_AFTER) -> int:
         """Gives back slots whose payment was never kept (a crash in between, and nobody sent it again)."""
-        orphans = await self._store.orphaned_slots(SLOT_PREFIX, older_than)
+        orphans = await self._store.orphaned_slots(OWNER, SLOT_PREFIX, older_than)
         for event_id in orphans:
             with suppress(NotFound):
-                await self._slots.cancel(event_id)
+                await self._slots.cancel(event_id, owner=OWNER)
         return len(orphans)
 
     async def keep_reclaiming(self, stop: asyncio.Event, every: float = RECLAIM_EVERY) -> None:
@@ -277,14 +279,19 @@ class PaymentIntake:
             by_config[payment.config_name or self._slot_config][index] = request
         slots: dict[int, AssignedSlot] = {}
         for name, requests in by_config.items():
-            bookings = await self._slots.book(list(requests.values()), name)
+            bookings = await self._slots.book(list(requests.values()), name, owner=OWNER)
             for (index, request), booking in zip(requests.items(), bookings, strict=True):
                 if isinstance(booking, HeadgateError):
                     outcomes[index] = booking
+                elif booking.owner != OWNER:
+                    problem = (
+                        f"its slot {request.event_id!r} was booked by somebody else; cancel that, or use another id"
+                    )
+                    outcomes[index] = InvalidInput("paymentId", problem)
                 elif booking.existing and (booking.requested_ms, booking.config_name) != (request.requested_ms, name):
                     # Left by an attempt that was never kept, and asked for another time.
-                    await self._slots.cancel(request.event_id)
-                    slots[index] = (await self._slots.assign_many([request], name))[0]
+                    await self._slots.cancel(request.event_id, owner=OWNER)
+                    slots[index] = (await self._slots.assign_many([request], name, owner=OWNER))[0]
                 else:
                     slots[index] = booking
         return slots

@@ -62,9 +62,9 @@ class PaymentStore(Protocol):
         """SCHEDULED → CANCELLED, and out of the queue, if it still waits there; False if it does not."""
         ...
 
-    async def orphaned_slots(self, prefix: str, older_than: timedelta) -> list[str]:
-        """Events whose names begin with `prefix`, booked longer ago than that and still to come, without a payment of
-        the rest of their name."""
+    async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
+        """The owner's slots, booked longer ago than that and still to come, that are named `prefix` and an id of which
+        there is no payment."""
         ...
 
     async def prune(self, before: datetime) -> int:

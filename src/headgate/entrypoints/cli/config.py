@@ -15,9 +15,9 @@ from headgate.entrypoints.cli.recorded import recorded
 from headgate.entrypoints.cli.terminal import run, say, say_json, say_table
 from headgate.entrypoints.field_names import typed_as
 from headgate.entrypoints.wire import config_json
-from headgate.errors import ConfigurationError, InvalidInput, NotFound
+from headgate.errors import ConfigurationError
 from headgate.settings import Settings
-from headgate.slots import PolicyVersion, SlotScheduler, WindowPolicy
+from headgate.slots import PolicyVersion
 
 config_name = click.argument("name", cls=Argument, required=False, about="Left out, the default config.")
 
@@ -72,7 +72,6 @@ def set_(
 
     async def work(settings: Settings) -> PolicyVersion:
         async with recorded(settings, "config set", name), bootstrap.slot_scheduler(settings) as slots:
-            current = await _active(slots, name)
             given = {
                 "max_per_window": max_per_window,
                 "window": window,
@@ -80,7 +79,9 @@ def set_(
                 "calendar": _calendar(calendar),
                 "max_delay": max_delay,
             }
-            return await slots.configure(name, _changed(current, {k: v for k, v in given.items() if v is not None}))
+            changes = {field: value for field, value in given.items() if value is not None}
+            removed = {field: None for field in ("calendar", "max_delay") if changes.get(field) == "none"}
+            return await slots.change(name, changes | removed)
 
     with typed_as(**NAMES):
         _show(run(work(Settings.load())), as_json)
@@ -104,26 +105,6 @@ def history(name: str | None, as_json: bool) -> None:
     else:
         columns = ["version", "createdAt", "maxPerWindow", "windowSize", "spread", "maxDelay", "calendar"]
         say_table(columns, [[_text(each[column]) for column in columns] for each in shown])
-
-
-async def _active(slots: SlotScheduler, name: str) -> WindowPolicy | None:
-    try:
-        return (await slots.policy(name)).policy
-    except NotFound:
-        return None
-
-
-def _changed(current: WindowPolicy | None, given: dict[str, Any]) -> WindowPolicy:
-    if current is None:
-        for field in ("max_per_window", "window"):
-            if field not in given:
-                raise InvalidInput(field, "is required for a new config")
-        kept: dict[str, Any] = {}
-    else:
-        fields = ("max_per_window", "window", "spread", "calendar", "max_delay")
-        kept = {field: getattr(current, field) for field in fields}
-    none = {field: None for field in ("calendar", "max_delay") if given.get(field) == "none"}
-    return WindowPolicy(**kept | given | none)
 
 
 def _calendar(given: str | None) -> dict[str, Any] | str | None:

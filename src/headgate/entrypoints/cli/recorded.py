@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from headgate import bootstrap
-from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, StoreUnavailable
+from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StoreUnavailable
 from headgate.settings import Settings
 
 METHOD = "CLI"
@@ -16,6 +16,7 @@ STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (InvalidInput, 400),
     (NotFound, 404),
     (Conflict, 409),
+    (SlotOwned, 409),
     (StoreUnavailable, 503),
 )
 

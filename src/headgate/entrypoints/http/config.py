@@ -14,9 +14,9 @@ from headgate.entrypoints.http.body import only, read_object, required
 from headgate.entrypoints.http.problem import documented, invalid
 from headgate.entrypoints.http.services import services
 from headgate.entrypoints.wire import config_json
-from headgate.slots import WindowPolicy
 
 MEMBERS = ("configName", "maxPerWindow", "windowSize", "windowSizeSecs", "spread", "calendar", "maxDelay")
+FIELDS = {"maxPerWindow": "max_per_window", "spread": "spread", "calendar": "calendar", "maxDelay": "max_delay"}
 
 router = APIRouter(prefix="/admin/rate-limit", tags=["config"])
 
@@ -25,7 +25,7 @@ CALENDAR: dict[str, Any] = {
     "type": ["object", "null"],
     "required": ["zone"],
     "additionalProperties": False,
-    "description": "Open time; left out, always. Work is deferred to it, never dropped.",
+    "description": "Open time; null, always. Work is deferred to it, never dropped.",
     "properties": {
         "zone": {"type": "string", "minLength": 1, "description": "An IANA name, such as America/New_York."},
         "open": {
@@ -63,16 +63,17 @@ CALENDAR: dict[str, Any] = {
 CONFIG_REQUEST: dict[str, Any] = {
     "title": "ConfigRequest",
     "type": "object",
-    "required": ["configName", "maxPerWindow"],
-    "description": "Give the window's length as `windowSize` or as `windowSizeSecs`.",
-    "oneOf": [{"required": ["windowSize"]}, {"required": ["windowSizeSecs"]}],
+    "required": ["configName"],
+    "description": "What is not given stays as it is; `null` removes. A new config needs `maxPerWindow` and the "
+    "window's length, as `windowSize` or as `windowSizeSecs`.",
+    "not": {"required": ["windowSize", "windowSizeSecs"]},
     "additionalProperties": False,
     "properties": {
         "configName": schemas.CONFIG_NAME | {"description": "The config to create or change.", "example": "payments"},
         "maxPerWindow": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
         "windowSize": schemas.DURATION,
         "windowSizeSecs": {"type": "number", "minimum": 0.01, "maximum": 366 * 86_400, "multipleOf": 0.001},
-        "spread": {"type": ["string", "null"], "enum": ["jitter", "even", None], "default": "jitter"},
+        "spread": {"type": ["string", "null"], "enum": ["jitter", "even", None]},
         "calendar": CALENDAR,
         "maxDelay": schemas.DURATION | {"type": ["string", "null"]},
     },
@@ -103,12 +104,16 @@ async def show(request: Request) -> Response:
     openapi_extra=schemas.json_body(CONFIG_REQUEST),
 )
 async def configure(request: Request) -> Response:
-    """Makes this the active version, from the next booking on any node. Booked slots stay where they are."""
+    """Makes a new version active, from the next booking on any node. Booked slots stay where they are.
+
+    A member that is not given keeps its value; `null` removes `calendar`, `maxDelay` or `spread` (then `jitter`). A new
+    config needs `maxPerWindow` and a window.
+    """
     value = await read_object(request.scope, request.receive)
     only(value, MEMBERS)
     name = required(value, "configName")
     with typed_as(window="windowSize", max_per_window="maxPerWindow", max_delay="maxDelay", config_name="configName"):
-        version = await services(request).slots.configure(name, policy_of(value))
+        version = await services(request).slots.change(name, changes_of(value))
     return Response(orjson.dumps(config_json(version, active=True)), media_type="application/json")
 
 
@@ -142,23 +147,20 @@ async def flush(request: Request) -> Response:
     return Response(orjson.dumps({"flushed": True}), media_type="application/json")
 
 
-def policy_of(value: dict[str, Any]) -> WindowPolicy:
-    """The policy in a config request."""
+def changes_of(value: dict[str, Any]) -> dict[str, Any]:
+    """What a config request changes, by the names of `WindowPolicy`."""
     calendar = value.get("calendar")
     if calendar is not None and not isinstance(calendar, dict):
         raise invalid("calendar", "must be an object")
-    return WindowPolicy(
-        max_per_window=required(value, "maxPerWindow"),
-        window=_window(value),
-        spread="jitter" if (spread := value.get("spread")) is None else spread,
-        calendar=calendar,
-        max_delay=value.get("maxDelay"),
-    )
+    changes = {name: value[member] for member, name in FIELDS.items() if member in value}
+    if "windowSize" in value or "windowSizeSecs" in value:
+        changes["window"] = _window(value)
+    return changes
 
 
 def _window(value: dict[str, Any]) -> str | timedelta:
-    if ("windowSize" in value) == ("windowSizeSecs" in value):
-        raise invalid("windowSize", "is required, or windowSizeSecs instead; give one of the two")
+    if "windowSize" in value and "windowSizeSecs" in value:
+        raise invalid("windowSize", "and windowSizeSecs say the same; give one of the two")
     if "windowSize" in value:
         text: str = value["windowSize"]
         return text

@@ -22,6 +22,7 @@ from headgate.errors import (
     InvalidInput,
     NotFound,
     RateLimitExceeded,
+    SlotOwned,
     SlotsExhausted,
     StoreError,
     StoreRefused,
@@ -33,6 +34,8 @@ MEDIA_TYPE = "application/problem+json"
 INVALID = "Missing/Invalid Arguments"
 LONGEST_NAME = 128
 LONGEST_DETAIL = 1024
+CANCEL_AT = {"payments": "DELETE /api/v1/payments/{paymentId}"}
+"""Where an application's slots are cancelled, with what they carry."""
 
 SCHEMA: dict[str, Any] = {
     "title": "Problem",
@@ -48,6 +51,10 @@ SCHEMA: dict[str, Any] = {
         "earliest": {
             "type": ["string", "null"],
             "description": "With 503 for lack of slots: the first time that would be free, had the horizon allowed it.",
+        },
+        "owner": {
+            "type": ["string", "null"],
+            "description": "With 409 for a slot that can't be cancelled here: the application that it belongs to.",
         },
     },
 }
@@ -120,6 +127,10 @@ def of(error: HeadgateError) -> Problem:
         case RateLimitExceeded(decision=decision):
             headers = {"Retry-After": str(math.ceil(decision.retry_after))}
             return Problem(429, "quota-exceeded", "Rate Limit Exceeded", str(error), headers=headers)
+        case SlotOwned():
+            where = CANCEL_AT.get(error.owner or "")
+            detail = f"{error}, by {where}" if where else str(error)
+            return Problem(409, "slot-owned", "Slot Owned", detail, owner=error.owner)
         case Conflict():
             return Problem(409, "conflict", "Conflict", "somebody else changed it at the same time; try again")
         case StoreUnavailable():

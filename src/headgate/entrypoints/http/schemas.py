@@ -107,6 +107,7 @@ class Slot(_Shown):
     config_name: str
     config_version: int
     existing: bool
+    owner: str | None = None
 
 
 class FailedEvent(_Shown):

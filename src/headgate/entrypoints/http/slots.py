@@ -71,7 +71,10 @@ async def show(request: Request) -> Response:
     openapi_extra={"parameters": [{"name": "eventId", "in": "path", "required": True, "schema": schemas.EVENT_ID}]},
 )
 async def cancel(request: Request) -> Response:
-    """Gives the event's slot back and shows what it was; its room is free from the next call on."""
+    """Gives the event's slot back and shows what it was; its room is free from the next call on.
+
+    409 if the slot belongs to an application, such as `payments`: it is cancelled there, with what it carries.
+    """
     slot = await services(request).slots.cancel(request.path_params["eventId"])
     return Response(orjson.dumps(slot_json(slot)), media_type="application/json")
 

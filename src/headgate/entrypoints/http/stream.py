@@ -183,13 +183,19 @@ def _line(number: int, raw: bytes | None, config_name: str) -> Line:
 
 async def _answered(slots: SlotScheduler, lines: list[Line]) -> bytes:
     outcomes: dict[int, Booking | Problem] = {}
-    wanted: dict[str, dict[int, SlotRequest]] = {}
+    wanted: dict[tuple[int, str], dict[int, SlotRequest]] = {}
+    last: dict[str, tuple[int, str]] = {}
     for line in lines:
         if isinstance(line.request, Problem):
             outcomes[line.number] = line.request
-        else:
-            wanted.setdefault(line.config_name, {})[line.number] = line.request
-    for name, requests in wanted.items():
+            continue
+        # Configs are booked one after another. An event that comes again under another config is booked in a later
+        # round, so that its first line is the one that gets the slot.
+        event_id, name = line.request.event_id, line.config_name
+        turn, before = last.get(event_id, (0, name))
+        last[event_id] = turn + (before != name), name
+        wanted.setdefault(last[event_id], {})[line.number] = line.request
+    for (_, name), requests in sorted(wanted.items(), key=lambda group: group[0][0]):
         try:
             bookings = await slots.book(list(requests.values()), name)
         except HeadgateError as error:

@@ -191,7 +191,7 @@ function policyForm(active) {
   const values = () => {
     let open
     try {
-      open = calendar.value.trim() ? JSON.parse(calendar.value) : undefined
+      open = calendar.value.trim() ? JSON.parse(calendar.value) : null
     } catch {
       calendar.setCustomValidity('This is not valid JSON.')
       calendar.reportValidity()
@@ -202,8 +202,9 @@ function policyForm(active) {
       maxPerWindow: Number(limit.value),
       windowSize: size.value.trim(),
       spread: spread.value,
-      ...(delay.value.trim() && {maxDelay: delay.value.trim()}),
-      ...(open && {calendar: open}),
+      // What is not given would stay as it is: an emptied field is removed by name.
+      maxDelay: delay.value.trim() || null,
+      calendar: open,
     }
   }
   return {

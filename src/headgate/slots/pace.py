@@ -1,0 +1,46 @@
+"""How many requests one transaction carries: as many as fit into a fraction of a second.
+
+Callers of a config wait for the transaction in front of them. What a transaction takes depends on its requests: many
+for one time share a few windows, while each time of its own costs reads and writes of its own. So both kinds have a
+pace of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.slots.model import SlotRequest
+
+TARGET_SECONDS = 0.25
+LEAST = 50
+FIRST_SPARSE = 1000
+
+
+class Pace:
+    """The size of the next transaction, learnt from what the last ones took."""
+
+    def __init__(self, first: int, most: int) -> None:
+        self.size = min(first, most)
+        self._most = most
+
+    def took(self, count: int, seconds: float) -> None:
+        """Learns that a transaction of `count` requests took that long. A small one that was quick says nothing."""
+        if seconds > TARGET_SECONDS:
+            self.size = max(min(LEAST, self._most), int(count * TARGET_SECONDS / seconds))
+        elif count >= self.size:
+            self.size = min(self._most, 2 * self.size, max(self.size, int(count * TARGET_SECONDS / max(seconds, 1e-6))))
+
+
+class Paces:
+    """The pace of crowded and of sparse requests."""
+
+    def __init__(self, most: int) -> None:
+        self._crowded = Pace(most, most)
+        self._sparse = Pace(FIRST_SPARSE, most)
+
+    def next(self, requests: Sequence[SlotRequest], first: int) -> tuple[Sequence[SlotRequest], Pace]:
+        """The requests of the next transaction, from the `first` on, and the pace that learns from it."""
+        batch = requests[first : first + self._crowded.size]
+        if len(batch) > self._sparse.size and 2 * len({requested for _, requested in batch}) > len(batch):
+            return batch[: self._sparse.size], self._sparse
+        return batch, self._crowded
