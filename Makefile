@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: run test lint types imports demo bench bench-quick docs clean
+JAVASCRIPT := .venv/javascript
+CONSOLE := src/headgate/entrypoints/console/static
+
+.PHONY: run test lint javascript no-javascript types imports demo bench bench-quick docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -18,9 +21,25 @@ run: $(STAMP)
 test: lint types imports
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: $(STAMP)
+lint: $(STAMP) $(if $(shell command -v npm),javascript,no-javascript)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# The console's JavaScript: undeclared names, unused ones, layout, types. Both tools are pinned and depend on nothing but
+# their own binary, so there is no lock file.
+$(JAVASCRIPT)/installed: tests/javascript/package.json $(STAMP)
+	@mkdir -p $(JAVASCRIPT)
+	@cp tests/javascript/package.json $(JAVASCRIPT)/
+	@npm install --prefix $(JAVASCRIPT) --no-package-lock --no-audit --no-fund --loglevel error
+	@touch $@
+
+javascript: $(JAVASCRIPT)/installed
+	$(JAVASCRIPT)/node_modules/.bin/biome check --config-path=tests/javascript --error-on-warnings $(CONSOLE)/*.js
+	$(JAVASCRIPT)/node_modules/.bin/tsc --project tests/javascript
+
+no-javascript:
+	@test "$(HEADGATE_REQUIRE)" != all || { echo "HEADGATE_REQUIRE=all needs npm, to check the console's JavaScript" >&2; exit 1; }
+	@echo "npm is not installed: the console's JavaScript is not checked"
 
 types: $(STAMP)
 	$(BIN)/mypy
