@@ -34,6 +34,7 @@ from headgate.entrypoints.http.body import BodyLimit
 from headgate.entrypoints.http.head import HeadAsGet
 from headgate.entrypoints.http.ingress import Ingress
 from headgate.entrypoints.http.parent_watch import end_with_parent, remove_leavings
+from headgate.entrypoints.http.prefix import WithoutPrefix
 from headgate.entrypoints.http.services import Services
 from headgate.entrypoints.http.traces import RequestTraces
 from headgate.settings import Settings
@@ -78,6 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
     tracer = bootstrap.tracer(settings)
     if tracer is not None:
         app.add_middleware(RequestTraces, tracer=tracer)
+    app.add_middleware(WithoutPrefix)
     return app
 
 

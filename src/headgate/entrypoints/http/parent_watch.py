@@ -1,4 +1,4 @@
-"""Workers of `headgate serve` end with the process that started them, also when that was killed and could tell nobody."""
+"""Workers of `headgate serve` end with the process that started them, also when it was killed."""
 
 from __future__ import annotations
 
