@@ -29,7 +29,7 @@ TYPED = {"Key": "user:1", "Plans": "tiny", "Payment id": "pay-1", "Event id": "e
 
 FIND = """scope => [...document.querySelectorAll(scope)]
     .filter(each => each.checkVisibility() && !each.disabled)
-    .map(each => [each.tagName, each.type ?? '', each.dataset.key ?? each.getAttribute('href') ?? '',
+    .map(each => [each.tagName, each.type ?? '', each.getAttribute('href') ?? each.dataset.key ?? '',
                   (each.ariaLabel ?? each.textContent).trim()].join('|'))"""
 STATE = """() => [location.href, document.body.outerHTML, document.getElementById('dialog').open,
     ...[...document.querySelectorAll('input, select, details')].map(each => [each.value, each.checked, each.open])]
@@ -159,7 +159,7 @@ def show(page: Page, route: str) -> None:
     if pause.count():
         pause.click()
     for label, text in TYPED.items():
-        for field in page.get_by_label(label, exact=True).all():
+        for field in page.get_by_label(label, exact=True).and_(page.locator("input")).all():
             if field.input_value() == "" and field.is_editable():
                 field.fill(text)
 
@@ -186,11 +186,15 @@ def press(page: Page, wanted: Press, scope: str) -> list[tuple[str, str, int]]:
     page.on("response", answered)
     before = page.evaluate(STATE)
     if wanted.control.startswith("SELECT"):
-        visible.select_option(index=2)
+        other = "select => [...select.options].find(each => !each.selected).value"
+        visible.select_option(visible.evaluate(other))
     else:
         visible.click()
     here = f"#/{wanted.route}" == wanted.control.split("|")[2].rstrip("/")
-    until(lambda: here or asked or page.evaluate(STATE) != before)
+    try:
+        until(lambda: here or asked or page.evaluate(STATE) != before, within=20)
+    except AssertionError:
+        pytest.fail(f"{wanted} does nothing")
     if page.locator("#dialog[open]").count():
         assert not [each for each in asked if each.method != "GET"], f"{wanted} does not wait for an answer"
         page.locator("#dialog button").last.click()
