@@ -189,6 +189,7 @@ def press(page: Page, wanted: Press, scope: str) -> list[tuple[str, str, int]]:
         other = "select => [...select.options].find(each => !each.selected).value"
         visible.select_option(visible.evaluate(other))
     else:
+        visible.focus()  # the link that skips the tabs is seen only then
         visible.click()
     here = f"#/{wanted.route}" == wanted.control.split("|")[2].rstrip("/")
     try:
