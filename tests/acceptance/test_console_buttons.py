@@ -62,7 +62,7 @@ ROUTES = (
     "dispatch/JOB/DEAD_LETTER",
     "dispatch/JOB/item/a-dead",
     "dispatch/JOB/item/m-00",
-    "dispatch/PAYMENT/item/pay-1",
+    "dispatch/PAYMENT/item/pay-2",
     "payments",
     "payments/pay-1",
     "notifications",
@@ -82,6 +82,9 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"dispatch/JOB/item/a-dead\|Requeue": lambda http: _status(http, "a-dead") == "READY",
     r"dispatch/JOB/item/a-dead\|Discard": lambda http: _status(http, "a-dead") == "CANCELLED",
     r"dispatch/JOB/item/m-00\|Discard": lambda http: _status(http, "m-00") == "CANCELLED",
+    r"dispatch/PAYMENT/item/pay-2\|Discard": lambda http: (
+        http.get("/admin/dispatch/PAYMENT/items/pay-2").json()["status"] == "CANCELLED"
+    ),
     r"dispatch/JOB.*\|Requeue all 2 dead letters": lambda http: _status(http, "b-dead") == "READY",
     r"dispatch/JOB.*\|Discard them all": lambda http: _status(http, "b-dead") == "CANCELLED",
     r"dispatch.*\|Stop dispatching": lambda http: (
@@ -137,7 +140,8 @@ def stock(console: Console, http: httpx.Client) -> None:
         assert http.put("/admin/plans/tiny", json=plan).status_code == 200
     assert http.post("/api/v1/slots", json={"eventId": "e-1", "requestedTime": SOON}).status_code == 200
     payment = {"amount": "1.00", "currency": "EUR", "payer": PARTY, "payee": PARTY, "executeAt": SOON}
-    assert http.post("/api/v1/payments", json={"paymentId": "pay-1", **payment}).status_code == 202
+    for name in ("pay-1", "pay-2"):
+        assert http.post("/api/v1/payments", json={"paymentId": name, **payment}).status_code == 202
     for each in http.get("/admin/dispatch").json()["itemTypes"]:
         if not each["enabled"]:
             http.patch(f"/admin/dispatch/{each['itemType']}", json={"enabled": True})

@@ -42,7 +42,10 @@ const shell = {
   },
   refresh: () => refresh(),
   go: (...path) => {
-    location.hash = `#/${path.map(encodeURIComponent).join('/')}`
+    const hash = `#/${path.map(encodeURIComponent).join('/')}`
+    // The same address again changes nothing by itself.
+    if (location.hash === hash) open()
+    else location.hash = hash
   },
 }
 
