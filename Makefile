@@ -7,7 +7,10 @@ STAMP := $(VENV)/installed
 # pyenv runs only the versions that are chosen; one that is named here is to be found among all that it has.
 CHOSEN = $(if $(filter python3,$(PYTHON)),,PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd: -)")
 
-.PHONY: run test lint types imports demo bench bench-quick docs clean
+JAVASCRIPT := .venv/javascript
+CONSOLE := src/headgate/entrypoints/console/static
+
+.PHONY: run test lint javascript no-javascript types imports demo bench bench-quick docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -22,9 +25,25 @@ run: $(STAMP)
 test: lint types imports
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: $(STAMP)
+lint: $(STAMP) $(if $(shell command -v npm),javascript,no-javascript)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+# The console's JavaScript: undeclared names, unused ones, layout, types. Both tools are pinned and depend on nothing but
+# their own binary, so there is no lock file.
+$(JAVASCRIPT)/installed: tests/javascript/package.json $(STAMP)
+	@mkdir -p $(JAVASCRIPT)
+	@cp tests/javascript/package.json $(JAVASCRIPT)/
+	@npm install --prefix $(JAVASCRIPT) --no-package-lock --no-audit --no-fund --loglevel error
+	@touch $@
+
+javascript: $(JAVASCRIPT)/installed
+	$(JAVASCRIPT)/node_modules/.bin/biome check --config-path=tests/javascript --error-on-warnings $(CONSOLE)/*.js
+	$(JAVASCRIPT)/node_modules/.bin/tsc --project tests/javascript
+
+no-javascript:
+	@test "$(HEADGATE_REQUIRE)" != all || { echo "HEADGATE_REQUIRE=all needs npm, to check the console's JavaScript" >&2; exit 1; }
+	@echo "npm is not installed: the console's JavaScript is not checked"
 
 types: $(STAMP)
 	$(BIN)/mypy

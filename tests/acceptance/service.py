@@ -48,6 +48,11 @@ class Service:
         self.stop()
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         return (self.directory / "service.log").read_text()
 

@@ -60,6 +60,17 @@ def test_a_stream_answers_each_line_and_reports_bad_ones_with_their_number(http:
     assert errors[1]["field"] == "requestedTime"
 
 
+def test_a_stream_of_junk_ends_early_and_the_connection_goes_on(http: httpx.Client) -> None:
+    answers = lines(http.post("/api/v1/slots/batch", content=b"x\n" * 100_000, headers=NDJSON))
+    assert [each["line"] for each in answers] == list(range(1, 1002))
+    assert isinstance(last := answers[-1]["error"], dict)
+    assert last["type"] == "urn:headgate:problem:too-many-bad-lines"
+    good = json.dumps({"eventId": "after-junk", "requestedTime": AT}).encode()
+    assert [each["eventId"] for each in lines(http.post("/api/v1/slots/batch", content=good, headers=NDJSON))] == [
+        "after-junk"
+    ]
+
+
 def test_a_stream_for_an_unknown_config_is_404(http: httpx.Client) -> None:
     assert http.post("/api/v1/slots/batch?configName=nowhere", content=b"", headers=NDJSON).status_code == 404
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import threading
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import httpx2 as httpx
 import pytest
 
 from headgate.testing import eventually
+from headgate.testing.servers.watch import family
 from tests.acceptance.service import Service
 
 AT = "2027-07-01T00:00:00Z"
@@ -75,3 +78,27 @@ def test_workers_share_the_work_and_the_metrics(tmp_path: Path) -> None:
             assert 'rate_limiter_slots_assigned_total{config="default"} 20.0' in client.get("/metrics").text
             assert len(client.get("/admin/rate-limit/config/history").json()["versions"]) == 1
         assert service.stop() == 0
+
+
+async def test_workers_end_when_their_parent_was_killed_and_give_the_port_back(tmp_path: Path) -> None:
+    service = Service(tmp_path, "--workers", "2", TMPDIR=str(tmp_path)).start()
+    workers: set[int] = set()
+    try:
+        with service.client() as client:
+            # Each has counters of its own once it runs.
+            await eventually(lambda: len({path.stem.rpartition("_")[2] for path in tmp_path.glob("*/*.db")}) == 2)
+            assert client.post("/api/v1/slots", json={"eventId": "orphan", "requestedTime": AT}).status_code == 200
+        workers = family({service.pid}) - {service.pid}
+        assert len(workers) >= 2
+        service.signal(signal.SIGKILL)
+        await eventually(lambda: not family(workers))
+    finally:
+        for pid in family({service.pid, *workers}):
+            os.kill(pid, signal.SIGKILL)
+        assert service.wait() == -signal.SIGKILL
+    port = int(service.url.rpartition(":")[2])
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+    assert service.log.count("the process that started this worker has ended") == 2
+    await eventually(lambda: not list(tmp_path.glob("headgate-metrics-*")))

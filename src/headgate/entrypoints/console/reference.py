@@ -27,14 +27,14 @@ PAGE = b"""<!doctype html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>headgate: the API</title>
-<link rel="icon" href="/console/icon.svg">
-<link rel="stylesheet" href="/console/docs/swagger-ui.css">
+<link rel="icon" href="console/icon.svg">
+<link rel="stylesheet" href="console/docs/swagger-ui.css">
 <div id="api"></div>
-<script src="/console/docs/swagger-ui-bundle.js"></script>
-<script src="/console/docs/start.js"></script>
+<script src="console/docs/swagger-ui-bundle.js"></script>
+<script src="console/docs/start.js"></script>
 </html>
 """
-START = b"""SwaggerUIBundle({ url: "/openapi.json", dom_id: "#api", deepLinking: true, validatorUrl: null });
+START = b"""SwaggerUIBundle({ url: "openapi.json", dom_id: "#api", deepLinking: true, validatorUrl: null });
 """
 
 router = APIRouter(include_in_schema=False)

@@ -33,6 +33,8 @@ from headgate.entrypoints.http.auth import AccessGuard, HeaderLimit
 from headgate.entrypoints.http.body import BodyLimit
 from headgate.entrypoints.http.head import HeadAsGet
 from headgate.entrypoints.http.ingress import Ingress
+from headgate.entrypoints.http.parent_watch import end_with_parent, remove_leavings
+from headgate.entrypoints.http.prefix import WithoutPrefix
 from headgate.entrypoints.http.services import Services
 from headgate.entrypoints.http.traces import RequestTraces
 from headgate.settings import Settings
@@ -77,6 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
     tracer = bootstrap.tracer(settings)
     if tracer is not None:
         app.add_middleware(RequestTraces, tracer=tracer)
+    app.add_middleware(WithoutPrefix)
     return app
 
 
@@ -84,6 +87,7 @@ def from_environment() -> FastAPI:
     """The service with the settings of this process: what each worker of `headgate serve` runs."""
     settings = Settings.load()
     log_lines.configure_traced(settings, lambda: bootstrap.tracer(settings))
+    end_with_parent()
     return create_app(settings)
 
 
@@ -92,6 +96,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Opens each feature, one line or two each. Closing lets accepted work finish before its store goes away."""
     told: Services = app.state.services
     async with AsyncExitStack() as opened:
+        opened.callback(remove_leavings)
         await opened.enter_async_context(bootstrap.tracing(told.settings))
         access = await opened.enter_async_context(bootstrap.access_store(told.settings))
         told.gate, told.audit = bootstrap.gate(told.settings, access), access

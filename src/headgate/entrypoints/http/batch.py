@@ -47,8 +47,8 @@ async def book(scope: Scope, receive: Receive, send: Send) -> None:
 
     As `application/json`: an object with at most 10,000 events, all checked before any is booked. As
     `application/x-ndjson`: a stream of any length, one event a line, answered one line each while it is still being
-    sent; a bad line is answered with an error and the others go on. `configName` in the query names the config of the
-    lines that name none, and of an object that names none.
+    sent; a bad line is answered with an error and the others go on, until there are more than 1,000. `configName` in
+    the query names the config of the lines that name none, and of an object that names none.
     """
     kind = media_type(scope)
     told = services(scope)

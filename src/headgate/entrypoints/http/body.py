@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import math
 from collections.abc import Collection
 from typing import Any
 
@@ -10,11 +12,15 @@ import orjson
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headgate.entrypoints.http.problem import invalid, too_large, unsupported
+from headgate.entrypoints.http.problem import Problem, invalid, too_large, unsupported
 
 NDJSON = "application/x-ndjson"
 STREAMED = (NDJSON.encode(), b"application/ndjson", b"application/jsonl", b"text/csv")
 """Types that are read piece by piece, and so need no limit."""
+MAX_LEVELS = 32
+"""Of lists and objects inside one another. Our deepest document, a config's calendar, has five."""
+MAX_NAMED_BYTES = 64 * 1024
+"""Of a document whose wrong member is named. In a larger one the parser's line and column have to do."""
 
 
 class BodyLimit:
@@ -97,15 +103,90 @@ def parsed_object(raw: bytes, name: str = "body") -> dict[str, Any]:
 
 
 def parsed(raw: bytes, name: str = "body") -> Any:
-    """The JSON in `raw`."""
+    """The JSON in `raw`. Its numbers are finite, its texts are Unicode, and nothing is nested deeper than `MAX_LEVELS`:
+    no code that is given the value needs to expect anything else."""
     try:
-        return orjson.loads(raw)
+        value = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        # Numbers of more than 64 bits are valid JSON, and their field should be named; orjson refuses them whole.
+        if raw.startswith(codecs.BOM_UTF8):
+            return parsed(raw[len(codecs.BOM_UTF8) :], name)
+        raise _problem(raw, name, error) from None
+    # A document has at least one bracket per level. Most have few, and need no second look.
+    if raw.count(b"[") + raw.count(b"{") > MAX_LEVELS:
+        _refuse_depth(value, name)
+    return value
+
+
+def _problem(raw: bytes, name: str, error: orjson.JSONDecodeError) -> Problem:
+    """What is wrong with a document that orjson refuses. A number too large for a float and half of a surrogate pair
+    are JSON by its grammar: the member is named. The parser that can read them is slower, so it gets small documents
+    only."""
+    if len(raw) <= MAX_NAMED_BYTES:
         try:
-            return json.loads(raw, parse_constant=_refused)
-        except (ValueError, RecursionError):
-            raise invalid(name, f"is not valid JSON: {error}") from None
+            value = json.loads(raw, parse_constant=_refuse_constant, parse_int=float)
+            _refuse_depth(value, name)
+            _refuse_values(value, "", name)
+        except Problem as problem:
+            return problem
+        except RecursionError:
+            return _too_deep(name)
+        except ValueError:
+            pass
+    return invalid(name, f"is not valid JSON: {error}")
+
+
+def _refuse_depth(value: Any, name: str) -> None:
+    """Raises if `value` is nested too deeply; names its member, if it has some."""
+    if value.__class__ is dict:
+        for member, inner in value.items():
+            if _is_deeper(inner, MAX_LEVELS - 1):
+                raise _too_deep(member)
+    elif _is_deeper(value, MAX_LEVELS):
+        raise _too_deep(name)
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than this. Level by level: Python's own stack is short."""
+    level = [value] if value.__class__ in (dict, list) else []
+    for _ in range(levels):
+        if not level:
+            return False
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if outer.__class__ is dict else outer)
+            if inner.__class__ in (dict, list)
+        ]
+    return bool(level)
+
+
+def _too_deep(name: str) -> Problem:
+    return invalid(name, f"is nested more than {MAX_LEVELS} levels deep")
+
+
+def _refuse_values(value: Any, path: str, name: str) -> None:
+    """Raises for the first number that is not finite, and for the first text that is not Unicode."""
+    if value.__class__ is float and not math.isfinite(value):
+        raise invalid(path or name, "is too large a number")
+    if value.__class__ is str and not _is_unicode(value):
+        raise invalid(path or name, "is no Unicode text: it holds half of a surrogate pair")
+    if value.__class__ is dict:
+        for member, inner in value.items():
+            inner_path = f"{path}.{member}" if path else member
+            if not _is_unicode(member):
+                raise invalid(inner_path, "is no name of a member: it holds half of a surrogate pair")
+            _refuse_values(inner, inner_path, name)
+    elif value.__class__ is list:
+        for index, inner in enumerate(value):
+            _refuse_values(inner, f"{path}[{index}]", name)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _whole(value: Any) -> Any:
@@ -133,5 +214,5 @@ def required(value: dict[str, Any], member: str, prefix: str = "") -> Any:
     return found
 
 
-def _refused(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(constant)

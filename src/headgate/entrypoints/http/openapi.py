@@ -13,6 +13,7 @@ from headgate.access.model import ANYONE
 from headgate.entrypoints.http import problem
 from headgate.entrypoints.http.auth import GUARDED
 from headgate.entrypoints.http.ingress import EXEMPT
+from headgate.entrypoints.http.prefix import PREFIX
 from headgate.entrypoints.http.services import services
 from headgate.settings import Settings
 
@@ -42,6 +43,7 @@ def install(app: FastAPI, settings: Settings) -> None:
         nonlocal asks_for_tokens
         # Tokens come and go in the database, too.
         asks_for_tokens = await services(request).gate.caller("") is not ANYONE
+        request.scope["root_path"] = request.scope.get(PREFIX, "")
         response: Response = await own.endpoint(request)
         return response
 

@@ -30,6 +30,10 @@ LONGEST_LINE = 64 * 1024
 IN_MEMORY = 1024 * 1024
 """Answers kept in memory before they go to disk."""
 PIECE = 64 * 1024
+MAX_BAD_LINES = 1000
+"""Lines that are no slot request. At the next one the stream ends: it is another kind of file, or an attack."""
+LINES_PER_TURN = 100
+"""Lines that are parsed, or answered, before other requests have their turn: about a millisecond's work."""
 
 
 class Line(NamedTuple):
@@ -107,7 +111,11 @@ async def _book(slots: SlotScheduler, config_name: str, receive: Receive, answer
     reading = asyncio.create_task(_read(receive, config_name, lines))
     try:
         while waiting := await _arrived(lines, batch):
-            answers.append(await _answered(slots, waiting))
+            outcomes = await _booked(slots, waiting)
+            for first in range(0, len(waiting), LINES_PER_TURN):
+                some = waiting[first : first + LINES_PER_TURN]
+                answers.append(b"".join(_answer(line, outcomes[line.number]) for line in some))
+                await asyncio.sleep(0)
         await reading
     finally:
         reading.cancel()
@@ -116,12 +124,21 @@ async def _book(slots: SlotScheduler, config_name: str, receive: Receive, answer
 
 async def _read(receive: Receive, config_name: str, lines: asyncio.Queue[Line | None]) -> None:
     """Puts each line of the body into the queue, and None after the last."""
-    number = 0
+    number = bad = 0
     try:
         async for raw in _split(receive):
             number += 1
-            if raw is None or raw.strip():
-                await lines.put(_line(number, raw, config_name))
+            if number % LINES_PER_TURN == 0:
+                # `put` only waits while the queue is full, and a body that has arrived is there without waiting.
+                await asyncio.sleep(0)
+            if raw is not None and not raw.strip():
+                continue
+            line = _line(number, raw, config_name)
+            bad += isinstance(line.request, Problem)
+            if bad > MAX_BAD_LINES:
+                await lines.put(line._replace(request=_too_many_bad_lines()))
+                break
+            await lines.put(line)
     except Exception:
         await lines.put(None)
         raise
@@ -181,7 +198,16 @@ def _line(number: int, raw: bytes | None, config_name: str) -> Line:
         return Line(number, config_name, problem.of(error), event_id)
 
 
-async def _answered(slots: SlotScheduler, lines: list[Line]) -> bytes:
+def _too_many_bad_lines() -> Problem:
+    detail = (
+        f"this line is no slot request, and {MAX_BAD_LINES} before it were none; no line after it was read. "
+        "Correct them and send the stream again: events that have a slot keep it"
+    )
+    return Problem(400, "too-many-bad-lines", "Too Many Bad Lines", detail)
+
+
+async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking | Problem]:
+    """What came of each line, by its number."""
     outcomes: dict[int, Booking | Problem] = {}
     wanted: dict[tuple[int, str], dict[int, SlotRequest]] = {}
     last: dict[str, tuple[int, str]] = {}
@@ -202,7 +228,7 @@ async def _answered(slots: SlotScheduler, lines: list[Line]) -> bytes:
             outcomes |= dict.fromkeys(requests, error)
         else:
             outcomes |= zip(requests, bookings, strict=True)
-    return b"".join(_answer(line, outcomes[line.number]) for line in lines)
+    return outcomes
 
 
 def _answer(line: Line, outcome: Booking | Problem) -> bytes:

@@ -14,7 +14,11 @@ export class Unreachable extends Error {}
 
 const PATIENCE_MS = 8000
 
+/** Where the service is: the root, or the prefix under which a proxy or another application serves it. */
+const PREFIX = new URL('..', import.meta.url).pathname.replace(/\/$/, '')
+
 async function sent(method, path, body) {
+  /** @type {RequestInit & {headers: Record<string, string>}} */
   const options = {
     method,
     headers: {Accept: 'application/json'},
@@ -29,7 +33,7 @@ async function sent(method, path, body) {
     options.headers['Content-Type'] = 'application/json'
   }
   try {
-    return await fetch(path, options)
+    return await fetch(PREFIX + path, options)
   } catch (error) {
     const late = error.name === 'TimeoutError'
     throw new Unreachable(

@@ -1,17 +1,17 @@
 // The shell: who is logged in, which page is shown, and when it is refreshed.
 
-import {get, call, Problem, Unreachable} from '/console/api.js'
-import {at, button, h, say, show, update} from '/console/dom.js'
-import {loginPage} from '/console/login.js'
-import {overview} from '/console/overview.js'
-import {slots} from '/console/slots.js'
-import {configs} from '/console/configs.js'
-import {limits} from '/console/limits.js'
-import {dispatch} from '/console/dispatch.js'
-import {payments} from '/console/payments.js'
-import {notifications} from '/console/notifications.js'
-import {audit} from '/console/audit.js'
-import {clock} from '/console/words.js'
+import {call, get, Problem, Unreachable} from './api.js'
+import {audit} from './audit.js'
+import {configs} from './configs.js'
+import {dispatch} from './dispatch.js'
+import {at, button, h, say, show, update} from './dom.js'
+import {limits} from './limits.js'
+import {loginPage} from './login.js'
+import {notifications} from './notifications.js'
+import {overview} from './overview.js'
+import {payments} from './payments.js'
+import {slots} from './slots.js'
+import {clock} from './words.js'
 
 const PAGES = {overview, slots, configs, limits, dispatch, payments, notifications, audit}
 const RETRY_MS = 3000
@@ -42,7 +42,10 @@ const shell = {
   },
   refresh: () => refresh(),
   go: (...path) => {
-    location.hash = `#/${path.map(encodeURIComponent).join('/')}`
+    const hash = `#/${path.map(encodeURIComponent).join('/')}`
+    // The same address again changes nothing by itself.
+    if (location.hash === hash) open()
+    else location.hash = hash
   },
 }
 
@@ -228,5 +231,8 @@ addEventListener('hashchange', () => {
   at('main').focus({preventScroll: true})
   scrollTo(0, 0)
 })
+// A fault of our own must show: a button that silently does nothing is worse.
+addEventListener('error', event => banner(`The console failed: ${event.message}`))
+addEventListener('unhandledrejection', event => banner(`The console failed: ${event.reason?.message ?? event.reason}`))
 document.addEventListener('visibilitychange', () => (document.hidden || paused ? clearTimeout(timer) : refresh()))
 begin()

@@ -1,8 +1,8 @@
 // Who changed what under /admin.
 
-import {get, query} from '/console/api.js'
-import {badge, button, card, h, show, table, update} from '/console/dom.js'
-import {moment} from '/console/words.js'
+import {get, query} from './api.js'
+import {badge, button, card, h, show, table, update} from './dom.js'
+import {moment} from './words.js'
 
 const PAGE = 100
 

@@ -1,7 +1,7 @@
 // Small drawings. Their numbers are also there as text, for whoever can't see them.
 
-import {h, s} from '/console/dom.js'
-import {clock, count} from '/console/words.js'
+import {h, s} from './dom.js'
+import {clock, count} from './words.js'
 
 /** The last values as a line. */
 export function sparkline(values, label) {

@@ -1,9 +1,9 @@
 // Limits of slots: the active version of each config, what a change would do, and what was before.
 
-import {call, get, query} from '/console/api.js'
-import {agreed} from '/console/dialog.js'
-import {badge, button, card, field, form, h, input, link, select, show, table, update} from '/console/dom.js'
-import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from '/console/words.js'
+import {call, get, query} from './api.js'
+import {agreed} from './dialog.js'
+import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
+import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from './words.js'
 
 export const configs = {
   title: 'Configs',
@@ -76,7 +76,7 @@ export const configs = {
               rate((policy.maxPerWindow * 1000) / durationMs(policy.windowSize)),
               count(forecast.windowCount),
               moment(forecast.drainedBy),
-              forecast.drainedBy ? span(new Date(forecast.drainedBy) - new Date(forecast.requestedTime)) : '–',
+              forecast.drainedBy ? span(Date.parse(forecast.drainedBy) - Date.parse(forecast.requestedTime)) : '–',
               count(forecast.refused),
             ]),
           ),
@@ -202,9 +202,9 @@ function policyForm(active) {
       maxPerWindow: Number(limit.value),
       windowSize: size.value.trim(),
       spread: spread.value,
-      // What is not given would stay as it is: an emptied field is removed by name.
+      // Null, not left out: what is emptied here is to go.
       maxDelay: delay.value.trim() || null,
-      calendar: open,
+      calendar: open ?? null,
     }
   }
   return {

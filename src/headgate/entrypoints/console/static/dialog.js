@@ -1,10 +1,10 @@
 // Asks before something is done that can't be undone.
 
-import {at, h, show} from '/console/dom.js'
+import {at, h, show} from './dom.js'
 
 /** Whether the user agrees. Escape, or the other button, is no. */
 export function agreed(title, text, verb, {kind = 'danger'} = {}) {
-  const dialog = at('dialog')
+  const dialog = /** @type {HTMLDialogElement} */ (at('dialog'))
   return new Promise(resolve => {
     let yes = false
     const close = answer => () => {

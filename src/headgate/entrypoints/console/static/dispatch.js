@@ -1,12 +1,12 @@
 // Make it run then, once: the queues, their kill switches, their items and their dead letters.
 
-import {call, get, path} from '/console/api.js'
-import {agreed} from '/console/dialog.js'
-import {badge, button, h, link, show, update} from '/console/dom.js'
-import {itemView} from '/console/item.js'
-import {listView} from '/console/items.js'
-import {BASE, status, STATUSES} from '/console/queue.js'
-import {count, span} from '/console/words.js'
+import {call, get, path} from './api.js'
+import {agreed} from './dialog.js'
+import {badge, button, h, link, show, update} from './dom.js'
+import {itemView} from './item.js'
+import {listView} from './items.js'
+import {BASE, STATUSES, status} from './queue.js'
+import {count, span} from './words.js'
 
 export const dispatch = {
   title: 'Dispatch',

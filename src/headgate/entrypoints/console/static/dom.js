@@ -39,7 +39,7 @@ export function show(region, ...children) {
 /** Brings a region up to date and touches only what differs, so that focus, selection and a click under way survive.
  *  Elements with listeners are kept only if nothing about them changed: whatever a listener acts on has to show. */
 export function update(region, ...children) {
-  const focused = document.activeElement
+  const focused = /** @type {HTMLElement} */ (document.activeElement)
   const key = region.contains(focused) ? focused.dataset?.key : undefined
   settle(
     region,
@@ -137,7 +137,10 @@ export const select = (options, attributes = {}) =>
     }),
   )
 
-/** A button that waits for what it does, and is off meanwhile; without the scope it needs, it is off and says so. */
+/** A button that waits for what it does, and is off meanwhile; without the scope it needs, it is off and says so.
+ *  @param {string} text
+ *  @param {(event: Event) => unknown} act
+ *  @param {{kind?: string, missing?: string | null, [attribute: string]: unknown}} [options] */
 export function button(text, act, {kind = '', missing = null, ...attributes} = {}) {
   const made = h('button', {type: 'button', class: kind, disabled: Boolean(missing), ...attributes}, text)
   if (missing) made.title = `needs a token with the scope ${missing}`
@@ -168,13 +171,15 @@ export const badge = (text, kind = '') => h('span', {class: `badge ${kind}`}, te
 export const link = (text, ...path) =>
   h('a', {href: `#/${path.map(encodeURIComponent).join('/')}`, 'data-key': path.join('/')}, text)
 
+let fading
+
 /** Says something to whoever can't see it change, and shows it for a moment. */
 export function say(text) {
   const said = at('said')
   said.textContent = text
   said.className = 'toast'
-  clearTimeout(say.timer)
-  say.timer = setTimeout(() => {
+  clearTimeout(fading)
+  fading = setTimeout(() => {
     said.className = 'unseen'
   }, 6000)
 }

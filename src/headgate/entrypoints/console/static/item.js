@@ -1,9 +1,9 @@
 // One item of a queue: where it stands, what happened to it, and what it carries.
 
-import {get, path} from '/console/api.js'
-import {button, card, facts, h, link, show, table, update} from '/console/dom.js'
-import {BASE, status} from '/console/queue.js'
-import {count, distance, moment} from '/console/words.js'
+import {get, path} from './api.js'
+import {button, card, facts, h, link, show, table, update} from './dom.js'
+import {BASE, moved, status} from './queue.js'
+import {count, distance, moment} from './words.js'
 
 export function itemView(root, shell, type, id) {
   const shown = h('div')

@@ -1,9 +1,9 @@
 // The items of a queue, page by page, and what can be done with many of them at once.
 
-import {get, path, query} from '/console/api.js'
-import {button, card, facts, field, h, link, select, show, table, update} from '/console/dom.js'
-import {BASE, moved, status, STATUSES} from '/console/queue.js'
-import {count, distance, moment} from '/console/words.js'
+import {get, path, query} from './api.js'
+import {button, card, facts, field, h, link, select, show, table, update} from './dom.js'
+import {BASE, moved, STATUSES, status} from './queue.js'
+import {count, distance, moment} from './words.js'
 
 const PAGE = 50
 

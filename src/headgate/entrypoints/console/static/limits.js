@@ -1,10 +1,10 @@
 // May it run now? The plans, and a place to try them.
 
-import {call, get, path} from '/console/api.js'
-import {gauge} from '/console/charts.js'
-import {agreed} from '/console/dialog.js'
-import {badge, button, card, field, form, h, input, link, select, show, table, update} from '/console/dom.js'
-import {count, span, spanOf} from '/console/words.js'
+import {call, get, path} from './api.js'
+import {gauge} from './charts.js'
+import {agreed} from './dialog.js'
+import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
+import {count, span, spanOf} from './words.js'
 
 const ALGORITHMS = [
   ['token_bucket', 'token bucket'],
@@ -228,6 +228,7 @@ function planForm(plan) {
       h('div', {class: 'wide'}, field('Own limits of keys', overrides, 'JSON; empty: none')),
     ),
     document() {
+      /** @type {Record<string, unknown>} */
       const body = {
         algorithm: algorithm.value,
         ...(algorithm.value === 'token_bucket'

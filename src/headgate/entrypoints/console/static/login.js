@@ -1,7 +1,7 @@
 // The login. The token goes to the service once and comes back as a cookie no script can read.
 
-import {call, Problem} from '/console/api.js'
-import {field, form, h, input} from '/console/dom.js'
+import {call, Problem} from './api.js'
+import {field, form, h, input} from './dom.js'
 
 export function loginPage(root, done) {
   const token = input({

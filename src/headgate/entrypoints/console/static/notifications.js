@@ -1,9 +1,9 @@
 // The SMS gateway: attempts of the last hour, and who behaves unusually.
 
-import {get, query} from '/console/api.js'
-import {stacked} from '/console/charts.js'
-import {badge, card, field, h, select, show, table, update} from '/console/dom.js'
-import {clock, count, rate} from '/console/words.js'
+import {get, query} from './api.js'
+import {stacked} from './charts.js'
+import {badge, card, field, h, select, show, table, update} from './dom.js'
+import {clock, count, rate} from './words.js'
 
 const BASE = '/admin/notifications/analytics'
 

@@ -1,13 +1,14 @@
 // What matters now: dependencies, rates, queues, the next windows.
 
-import {get, query, text} from '/console/api.js'
-import {sparkline, windowBars} from '/console/charts.js'
-import {badge, card, h, link, show, table, update} from '/console/dom.js'
-import {Rates, samples, sum} from '/console/prometheus.js'
-import {count, moment, rate, span} from '/console/words.js'
+import {get, query, text} from './api.js'
+import {sparkline, windowBars} from './charts.js'
+import {badge, card, h, link, show, table, update} from './dom.js'
+import {Rates, samples, sum} from './prometheus.js'
+import {count, moment, rate, span} from './words.js'
 
 const rates = new Rates()
 
+/** @type {[string, (found: import('./prometheus.js').Sample[]) => number][]} */
 const COUNTERS = [
   ['Slots booked', found => sum(found, 'rate_limiter_slots_assigned_total')],
   ['Slots refused', found => sum(found, 'rate_limiter_slot_assignment_failures_total')],

@@ -1,9 +1,9 @@
 // One payment: where it stands, and how it got there.
 
-import {call, get, path, Problem} from '/console/api.js'
-import {agreed} from '/console/dialog.js'
-import {badge, button, card, facts, field, form, h, input, link, show, table, update} from '/console/dom.js'
-import {distance, moment} from '/console/words.js'
+import {call, get, Problem, path} from './api.js'
+import {agreed} from './dialog.js'
+import {badge, button, card, facts, field, form, h, input, link, show, table, update} from './dom.js'
+import {distance, moment} from './words.js'
 
 const KINDS = {
   PROCESSING: 'good',

@@ -4,7 +4,10 @@ const SAMPLE = /^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)/
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g
 const KEPT = 90
 
-/** Samples of a text in Prometheus' format: [name, labels, value]. */
+/** @typedef {[name: string, labels: Record<string, string>, value: number]} Sample */
+
+/** Samples of a text in Prometheus' format.
+ *  @returns {Sample[]} */
 export function samples(text) {
   const found = []
   for (const line of text.split('\n')) {
@@ -18,6 +21,7 @@ export function samples(text) {
   return found
 }
 
+/** @type {(found: Sample[], name: string, wanted?: (labels: Record<string, string>) => boolean) => number} */
 export const sum = (found, name, wanted = () => true) =>
   found.reduce((total, [each, labels, value]) => (each === name && wanted(labels) ? total + value : total), 0)
 

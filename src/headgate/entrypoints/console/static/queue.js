@@ -1,9 +1,9 @@
 // What the views of a queue share: its statuses, and moving items out of the dead letters.
 
-import {call, path} from '/console/api.js'
-import {agreed} from '/console/dialog.js'
-import {badge} from '/console/dom.js'
-import {count} from '/console/words.js'
+import {call, path} from './api.js'
+import {agreed} from './dialog.js'
+import {badge} from './dom.js'
+import {count} from './words.js'
 
 export const STATUSES = ['READY', 'CLAIMED', 'DISPATCHED', 'FAILED', 'COMPLETED', 'DEAD_LETTER', 'CANCELLED']
 const KINDS = {

@@ -1,10 +1,10 @@
 // When may it run? The next windows, a forecast, and one event's slot with the reason for its time.
 
-import {call, get, path, query} from '/console/api.js'
-import {windowBars} from '/console/charts.js'
-import {agreed} from '/console/dialog.js'
-import {badge, button, card, facts, field, form, h, input, show, table, update} from '/console/dom.js'
-import {count, distance, durationMs, instant, moment, span, spanOf, ZONE} from '/console/words.js'
+import {call, get, path, query} from './api.js'
+import {windowBars} from './charts.js'
+import {agreed} from './dialog.js'
+import {badge, button, card, facts, field, form, h, input, show, table, update} from './dom.js'
+import {count, distance, durationMs, instant, moment, span, spanOf, ZONE} from './words.js'
 
 export const slots = {
   title: 'Slots',
@@ -58,7 +58,7 @@ export const slots = {
       show(found)
       if (!slot) return
       const policy = await policyOf(slot, shell)
-      const requested = new Date(new Date(slot.scheduledTime) - slot.delayMs).toISOString()
+      const requested = new Date(Date.parse(slot.scheduledTime) - slot.delayMs).toISOString()
       show(
         found,
         facts(
@@ -75,7 +75,7 @@ export const slots = {
           {},
           reasons(slot, requested, policy).map(reason => h('li', {}, reason)),
         ),
-        new Date(slot.scheduledTime) > Date.now() &&
+        Date.parse(slot.scheduledTime) > Date.now() &&
           button('Cancel this slot', () => cancel(slot), {kind: 'danger', missing: shell.missing('assign')}),
       )
     }
@@ -149,7 +149,7 @@ export const slots = {
 
 function said(forecast) {
   if (!forecast.drainedBy) return ['Nothing is free before the horizon: ', h('b', {}, 'all would be refused'), '.']
-  const late = span(new Date(forecast.drainedBy) - new Date(forecast.requestedTime))
+  const late = span(Date.parse(forecast.drainedBy) - Date.parse(forecast.requestedTime))
   return [
     h('b', {}, `${count(forecast.placed)} of ${count(forecast.events)}`),
     ` would run in ${count(forecast.windowCount)} `,
@@ -173,6 +173,7 @@ async function policyOf(slot, shell) {
 
 function reasons(slot, requested, policy) {
   const limit = policy ? `, which allowed ${count(policy.maxPerWindow)} every ${spanOf(policy.windowSize)}` : ''
+  /** @type {(string | (string | Node)[])[]} */
   const told = [
     [
       'It asked for ',
@@ -181,8 +182,8 @@ function reasons(slot, requested, policy) {
     ],
   ]
   const size = policy ? durationMs(policy.windowSize) : NaN
-  const start = new Date(slot.windowStart)
-  const asked = new Date(requested)
+  const start = Date.parse(slot.windowStart)
+  const asked = Date.parse(requested)
   if (asked >= start) {
     told.push('The window it asked for had room, so it stayed in it.')
   } else {
@@ -195,7 +196,7 @@ function reasons(slot, requested, policy) {
       ' was full, closed or already over when it was booked: the first with room is taken, always.',
     ])
   }
-  const into = new Date(slot.scheduledTime) - Math.max(start, asked >= start ? asked : start)
+  const into = Date.parse(slot.scheduledTime) - Math.max(start, asked)
   const how = {even: ' evenly, by the golden ratio', jitter: ' at random'}[policy?.spread] ?? ''
   told.push(
     `It lies ${span(into)} into what was left of the window: slots are spread${how}, so that no burst builds up.`,

@@ -1,6 +1,6 @@
 // Times, spans and numbers as people read them.
 
-import {h} from '/console/dom.js'
+import {h} from './dom.js'
 
 const CLOCK = new Intl.DateTimeFormat(undefined, {hour: '2-digit', minute: '2-digit', second: '2-digit', hour12: false})
 const DAY = new Intl.DateTimeFormat(undefined, {year: 'numeric', month: 'short', day: '2-digit'})
@@ -41,7 +41,7 @@ export function span(ms) {
 /** How far a time is from now: `in 3 min`, `2 h ago`. */
 export function distance(iso) {
   if (!iso) return ''
-  const ms = new Date(iso) - Date.now()
+  const ms = Date.parse(iso) - Date.now()
   return ms >= 0 ? `in ${span(ms)}` : `${span(-ms)} ago`
 }
 

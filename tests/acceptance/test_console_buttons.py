@@ -1,0 +1,266 @@
+"""Every button, link, choice and box of every page of the console is pressed in a browser. Each one must do something:
+make a call, or change what is shown; and what it is to change has changed in the API."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import httpx
+import pytest
+from playwright.sync_api import Page, Request, Response, expect
+
+from headgate import DispatchQueue
+from tests.acceptance.service import Service, until
+from tests.acceptance.test_console import Console, browser, chromium, log_in, page, token
+
+__all__ = ["browser", "chromium", "page"]
+
+SOON = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:00Z")
+PARTY = {"name": "Alice", "iban": "DE89370400440532013000"}
+STATUSES = {"a-dead": "DEAD_LETTER", "b-dead": "DEAD_LETTER", "c-done": "COMPLETED", "d-off": "CANCELLED"}
+MORE_THAN_A_PAGE = 60
+TYPED = {"Key": "user:1", "Plans": "tiny", "Payment id": "pay-1", "Event id": "e-1", "Name": "made-by-hand"}
+"""What is typed into empty fields, by their labels."""
+
+FIND = """scope => [...document.querySelectorAll(scope)]
+    .filter(each => each.checkVisibility() && !each.disabled)
+    .map(each => [each.tagName, each.type ?? '', each.getAttribute('href') ?? each.dataset.key ?? '',
+                  (each.ariaLabel ?? each.textContent).trim()].join('|'))"""
+STATE = """() => [location.href, document.body.outerHTML, document.getElementById('dialog').open,
+    ...[...document.querySelectorAll('input, select, details')].map(each => [each.value, each.checked, each.open])]
+    .join('\\n')"""
+ONCE = "body :is(button, a[href], summary, select, input[type=checkbox])"
+IN_PAGE = ONCE.replace("body", "main")
+
+
+class Press(NamedTuple):
+    """A control, as it is found again, and where."""
+
+    route: str
+    control: str
+
+    @property
+    def text(self) -> str:
+        return self.control.split("|", 3)[3]
+
+
+ROUTES = (
+    "overview",
+    "slots",
+    "slots/default/e-1",
+    "configs",
+    "configs/default",
+    "limits",
+    "limits/tiny",
+    "dispatch",
+    "dispatch/JOB",
+    "dispatch/JOB/DEAD_LETTER",
+    "dispatch/JOB/item/a-dead",
+    "dispatch/JOB/item/m-00",
+    "dispatch/PAYMENT/item/pay-2",
+    "payments",
+    "payments/pay-1",
+    "notifications",
+    "audit",
+)
+
+
+def _status(http: httpx.Client, item: str) -> str:
+    return str(http.get(f"/admin/dispatch/JOB/items/{item}").json()["status"])
+
+
+def _versions(http: httpx.Client) -> int:
+    return len(http.get("/admin/rate-limit/config/history?name=default").json()["versions"])
+
+
+EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
+    r"dispatch/JOB/item/a-dead\|Requeue": lambda http: _status(http, "a-dead") == "READY",
+    r"dispatch/JOB/item/a-dead\|Discard": lambda http: _status(http, "a-dead") == "CANCELLED",
+    r"dispatch/JOB/item/m-00\|Discard": lambda http: _status(http, "m-00") == "CANCELLED",
+    r"dispatch/PAYMENT/item/pay-2\|Discard": lambda http: (
+        http.get("/admin/dispatch/PAYMENT/items/pay-2").json()["status"] == "CANCELLED"
+    ),
+    r"dispatch/JOB.*\|Requeue all 2 dead letters": lambda http: _status(http, "b-dead") == "READY",
+    r"dispatch/JOB.*\|Discard them all": lambda http: _status(http, "b-dead") == "CANCELLED",
+    r"dispatch.*\|Stop dispatching": lambda http: (
+        not all(each["enabled"] for each in http.get("/admin/dispatch").json()["itemTypes"])
+    ),
+    r"slots/.*\|Cancel this slot": lambda http: http.get("/api/v1/slots/e-1").status_code == 404,
+    r"payments/.*\|Cancel this payment": lambda http: (
+        http.get("/api/v1/payments/pay-1").json()["status"] == "CANCELLED"
+    ),
+    r"configs\|Create": lambda http: http.get("/admin/rate-limit/config?name=made-by-hand").status_code == 200,
+    r"configs/default\|Make it the active version": lambda http: _versions(http) > 1,
+    r"limits\|Create it": lambda http: http.get("/admin/plans/made-by-hand").status_code == 200,
+    r"limits/tiny\|Change it": lambda http: http.get("/admin/plans/tiny").status_code == 200,
+    r"limits/tiny\|Delete it": lambda http: http.get("/admin/plans/tiny").status_code == 404,
+    r"limits.*\|(Peek|Acquire|Refund|Reset)": lambda http: True,
+    r"overview\|Log out": lambda http: True,
+}
+"""What is true of the API after a press that makes more than a GET. There is an entry for each such control."""
+
+
+@pytest.fixture(scope="module")
+def console(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    directory = tmp_path_factory.mktemp("buttons")
+    secret = token(directory, "operator", ["admin"])
+    asyncio.run(queue_jobs(f"sqlite:///{directory / 'headgate.db'}"))
+    with Service(directory) as service:
+        made = Console(service, directory, {"operator": secret})
+        with made.api() as http:
+            stock(made, http)
+            for number in range(101):  # more than a page of the audit
+                http.post("/admin/rate-limit/cache/flush", headers={"X-Request-ID": f"flush-{number}"})
+            quota = {"userId": 7, "rateLimit": 2, "timeWindow": 5}
+            assert http.post("/api/config", json=quota).status_code == 200
+            for _ in range(3):
+                http.post("/api/send", json={"userId": 7, "message": "hello"})
+        yield made
+
+
+async def queue_jobs(url: str) -> None:
+    async with DispatchQueue.open(url) as queue:
+        await queue.configure("JOB", enabled=True)
+        names = [*STATUSES, *(f"m-{number:02}" for number in range(MORE_THAN_A_PAGE))]
+        await queue.enqueue_many("JOB", [(name, {"of": name}, SOON) for name in names])
+
+
+def stock(console: Console, http: httpx.Client) -> None:
+    """Makes everything that a press may have changed what it was."""
+    limit = {"configName": "default", "maxPerWindow": 5, "windowSize": "PT4S"}
+    if http.get("/admin/rate-limit/config?name=default").json()["maxPerWindow"] != 5:
+        assert http.post("/admin/rate-limit/config", json=limit).status_code == 200
+    plan = {"algorithm": "fixed_window", "limit": 1000, "window": "PT1H"}
+    if http.get("/admin/plans/tiny").status_code == 404:
+        assert http.put("/admin/plans/tiny", json=plan).status_code == 200
+    assert http.post("/api/v1/slots", json={"eventId": "e-1", "requestedTime": SOON}).status_code == 200
+    payment = {"amount": "1.00", "currency": "EUR", "payer": PARTY, "payee": PARTY, "executeAt": SOON}
+    for name in ("pay-1", "pay-2"):
+        assert http.post("/api/v1/payments", json={"paymentId": name, **payment}).status_code == 202
+    for each in http.get("/admin/dispatch").json()["itemTypes"]:
+        if not each["enabled"]:
+            http.patch(f"/admin/dispatch/{each['itemType']}", json={"enabled": True})
+    with sqlite3.connect(console.directory / "headgate.db", timeout=30) as database:
+        database.execute("UPDATE headgate_dispatch_queue SET queue_status = 'READY' WHERE item_type = 'JOB'")
+        for name, status in STATUSES.items():
+            change = "UPDATE headgate_dispatch_queue SET queue_status = ? WHERE item_type = 'JOB' AND item_id = ?"
+            database.execute(change, (status, name))
+    database.close()
+
+
+def show(page: Page, route: str) -> None:
+    """Opens a page afresh, waits for its data, and stops it from refreshing itself."""
+    page.goto("about:blank")
+    page.goto(f"/#/{route}")
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
+    page.wait_for_load_state("networkidle")
+    pause = page.get_by_role("button", name="Pause refreshing")
+    if pause.count():
+        pause.click()
+    for label, text in TYPED.items():
+        for field in page.get_by_label(label, exact=True).and_(page.locator("input")).all():
+            if field.input_value() == "" and field.is_editable():
+                field.fill(text)
+
+
+def press(page: Page, wanted: Press, scope: str) -> list[tuple[str, str, int]]:
+    """Presses a control, and agrees if it is asked; returns the calls that were made: method, path, status."""
+    made: list[tuple[str, str, int]] = []
+    asked: list[Request] = []
+
+    def begun(request: Request) -> None:
+        asked.append(request)
+
+    def answered(response: Response) -> None:
+        made.append((response.request.method, response.url, response.status))
+
+    controls = page.evaluate(FIND, scope)
+    assert wanted.control in controls, (wanted, controls)
+    visible = page.evaluate_handle(
+        "([scope, n]) => [...document.querySelectorAll(scope)].filter(e => e.checkVisibility() && !e.disabled)[n]",
+        [scope, controls.index(wanted.control)],
+    ).as_element()
+    assert visible is not None
+    page.on("request", begun)
+    page.on("response", answered)
+    before = page.evaluate(STATE)
+    if wanted.control.startswith("SELECT"):
+        other = "select => [...select.options].find(each => !each.selected).value"
+        visible.select_option(visible.evaluate(other))
+    else:
+        visible.focus()  # the link that skips the tabs is seen only then
+        visible.click()
+    here = f"#/{wanted.route}" == wanted.control.split("|")[2].rstrip("/")
+    try:
+        until(lambda: here or asked or page.evaluate(STATE) != before, within=20)
+    except AssertionError:
+        pytest.fail(f"{wanted} does nothing")
+    if page.locator("#dialog[open]").count():
+        assert not [each for each in asked if each.method != "GET"], f"{wanted} does not wait for an answer"
+        page.locator("#dialog button").last.click()
+        until(lambda: page.evaluate("true") and [each for each in asked if each.method != "GET"])
+    until(lambda: page.evaluate("true") and len(made) >= len(asked))
+    page.remove_listener("request", begun)
+    page.remove_listener("response", answered)
+    return made
+
+
+def check(console: Console, wanted: Press, calls: list[tuple[str, str, int]]) -> None:
+    name = f"{wanted.route}|{wanted.text}"
+    changes = [each for each in calls if each[0] != "GET"]
+    effect = next((effect for pattern, effect in EFFECTS.items() if re.fullmatch(pattern, name)), None)
+    assert all(status < 300 for _, _, status in changes), (name, changes)
+    assert bool(changes) == (effect is not None), f"{name} makes these calls: {changes}; EFFECTS says what they change"
+    if effect is not None:
+        with console.api() as http:
+            assert effect(http), name
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_control_of_a_page_does_something(page: Page, console: Console, route: str) -> None:
+    with console.api() as http:
+        stock(console, http)
+        log_in(page, console)
+        scope = ONCE if route == "overview" else IN_PAGE
+        show(page, route)
+        found: list[str] = sorted(set(page.evaluate(FIND, scope)), key=lambda each: ("Log out" in each, each))
+        assert found or route == "payments", route
+        for control in found:
+            if re.match(r"A\|\|.*JOB/item/m-[0-9]|INPUT\|checkbox\|mark m-", control) and "m-00" not in control:
+                continue  # one of sixty rows that are alike
+            wanted = Press(route, control)
+            if re.search(r"\|(API|Metrics|Health)$", control):
+                continue  # other pages than the console's
+            show(page, route)
+            check(console, wanted, press(page, wanted, scope))
+            stock(console, http)
+
+
+@pytest.mark.parametrize(("verb", "becomes"), [("Requeue", "READY"), ("Discard", "CANCELLED")])
+def test_marked_items_are_moved(page: Page, console: Console, verb: str, becomes: str) -> None:
+    with console.api() as http:
+        stock(console, http)
+        log_in(page, console)
+        show(page, "dispatch/JOB/DEAD_LETTER")
+        page.get_by_label("Mark a-dead").check()
+        page.get_by_role("button", name=f"{verb} 1 marked item").click()
+        page.get_by_role("dialog").get_by_role("button", name=verb).click()
+        until(lambda: page.evaluate("true") and _status(http, "a-dead") == becomes)
+        assert _status(http, "b-dead") == "DEAD_LETTER"
+
+
+def test_nothing_is_done_if_the_user_does_not_agree(page: Page, console: Console) -> None:
+    with console.api() as http:
+        stock(console, http)
+        log_in(page, console)
+        show(page, "dispatch/JOB/item/a-dead")
+        for verb in ("Requeue", "Discard"):
+            page.get_by_role("button", name=verb).click()
+            page.get_by_role("button", name="Leave it").click()
+            expect(page.get_by_role("dialog")).to_be_hidden()
+        assert _status(http, "a-dead") == "DEAD_LETTER"

@@ -1,0 +1,200 @@
+"""No JSON makes a route fail: what is nested too deeply, or is no number or text, is a 400 that names it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+import pytest_asyncio
+from fastapi import FastAPI
+from starlette.types import Message
+
+from headgate.entrypoints.http.app import create_app
+from headgate.entrypoints.http.body import MAX_LEVELS, parsed
+from headgate.entrypoints.http.problem import Problem
+from headgate.settings import Settings
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+JSON = {"Content-Type": "application/json"}
+NDJSON = {"Content-Type": "application/x-ndjson"}
+STREAMED = ("/api/v1/slots/batch", "/api/v1/payments/bulk")
+TOKEN = "hostile-json-token-0123456789"
+
+
+def nested(levels: int) -> bytes:
+    return b"[" * levels + b"]" * levels
+
+
+HOSTILE = {
+    "33 levels": nested(MAX_LEVELS + 1),
+    "600 levels": nested(600),
+    "600 objects": b'{"a":' * 600 + b"1" + b"}" * 600,
+    "1,500 levels": nested(1500),
+    "400 digits": b"1" + b"0" * 400,
+    "300 digits": b"1" + b"0" * 300,
+    "65 bits": b"18446744073709551616",
+    "64 bits": b"-9223372036854775809",
+    "1e400": b"1e400",
+    "-1e308": b"-1e308",
+    "1e-400": b"1e-400",
+    "NaN": b"NaN",
+    "half a pair": rb'"a\ud800b"',
+    "half a pair as a name": rb'{"\udfff": 1}',
+    "a surrogate in UTF-8": b'"\xed\xa0\x80"',
+    "NUL": rb'"\u0000"',
+    "a name twice": rb'{"a": 1, "a": {"a": 2, "a": 3}}',
+    "empty name": rb'{"": {"": [{}]}}',
+}
+
+
+NEVER_GOOD = ("33 levels", "600 levels", "600 objects", "1,500 levels", "400 digits", "1e400", "NaN", "half a pair")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FastAPI]:
+    database_url = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'headgate.db'}"
+    # Any number of bad logins.
+    created = create_app(Settings(database_url=database_url, ingress={"failures_per_minute": 0}))  # type: ignore[arg-type]
+    async with created.router.lifespan_context(created):
+        yield created
+
+
+def client(app: FastAPI) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate")
+
+
+def bodies(app: FastAPI) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Method, path and schema of every route that reads JSON."""
+    for path, operations in app.openapi()["paths"].items():
+        for method, operation in operations.items():
+            content = operation.get("requestBody", {}).get("content", {})
+            if "application/json" in content:
+                filled = path.replace("{itemType}", "PAYMENT").replace("{name}", "gold")
+                assert "{" not in filled, "a new parameter"
+                yield method.upper(), filled, content["application/json"]["schema"]
+
+
+def documents(schema: dict[str, Any], hostile: bytes) -> Iterator[bytes]:
+    """The value itself as a body; then documents that are good but for one member, which is the value or holds it."""
+    yield hostile
+    for shape in schema.get("oneOf", [schema]):
+        properties = shape.get("properties") or schema["properties"]
+        needed = {*schema.get("required", ()), *shape.get("required", ())}
+        good = {name: orjson.dumps(example(properties[name])) for name in needed}
+        for name in [*properties, "unknown"]:
+            for value in (hostile, b'{"x": [' + hostile + b"]}"):
+                members = good | {name: value}
+                yield b"{" + b",".join(b'"%s":%s' % (key.encode(), each) for key, each in members.items()) + b"}"
+
+
+async def called(app: FastAPI, method: str, path: str, body: bytes, **scope: Any) -> tuple[int, bytes]:
+    """Status and body of the answer. Without a client in between: there are thousands of calls."""
+    status, parts = 0, []
+    headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        parts.append(message.get("body", b""))
+
+    scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""} | scope
+    await app({"client": ("127.0.0.1", 1), "scheme": "http", "root_path": ""} | scope, receive, send)
+    return status, b"".join(parts)
+
+
+def example(schema: dict[str, Any]) -> Any:
+    if "example" in schema:
+        return schema["example"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    kind = schema.get("type")
+    if kind == "object":
+        return {name: example(each) for name, each in schema["properties"].items()}
+    if kind == "array":
+        return [example(schema["items"])]
+    return "PT4S" if kind == "string" else 5
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_no_route_fails_on_hostile_json(app: FastAPI, kind: str) -> None:
+    tried = set()
+    for method, path, schema in bodies(app):
+        for document in documents(schema, HOSTILE[kind]):
+            status, answer = await called(app, method, path, document)
+            assert status != 500, (path, document[:200], answer)
+            assert status == 400 or kind not in NEVER_GOOD, (path, document[:200], answer)
+        tried.add((method, path))
+    assert len(tried) >= 13
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("path", STREAMED)
+async def test_a_hostile_line_of_a_stream_is_refused_alone(app: FastAPI, path: str, kind: str) -> None:
+    schema = next(each for _, other, each in bodies(app) if other == path.replace("/batch", "").replace("/bulk", ""))
+    async with client(app) as http:
+        lines = list(documents(schema, HOSTILE[kind]))
+        answer = await http.post(path, content=b"\n".join(lines), headers=NDJSON)
+        assert answer.status_code == 200, answer.text
+        if path.endswith("batch"):
+            assert len(answer.text.splitlines()) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("member", "field"),
+    [
+        ({"windowSizeSecs": b"1" + b"0" * 400}, "windowSizeSecs"),
+        ({"calendar": nested(600)}, "calendar"),
+        ({"calendar": b'{"zone": ' + nested(600) + b"}"}, "calendar"),
+        ({"calendar": rb'{"open": [1, {"from": "\ud800"}]}'}, "calendar.open[1].from"),
+    ],
+)
+async def test_the_member_is_named(app: FastAPI, member: dict[str, bytes], field: str) -> None:
+    ((name, value),) = member.items()
+    async with client(app) as http:
+        content = b'{"configName": "x", "maxPerWindow": 5, "%s": %s}' % (name.encode(), value)
+        answer = await http.post("/admin/rate-limit/config", content=content, headers=JSON)
+        assert (answer.status_code, answer.json()["field"]) == (400, field), answer.text
+
+
+async def test_what_is_nested_within_bounds_is_read() -> None:
+    assert parsed(nested(MAX_LEVELS)) is not None
+    with pytest.raises(Problem, match=f"more than {MAX_LEVELS} levels"):
+        parsed(nested(MAX_LEVELS + 1))
+    # Brackets inside a text are no levels.
+    assert parsed(orjson.dumps({"a": "[" * 1000})) == {"a": "[" * 1000}
+
+
+async def test_a_large_body_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slow parser, which finds out which member is wrong, sees small bodies only."""
+    monkeypatch.setattr("headgate.entrypoints.http.body.json.loads", lambda *_, **__: pytest.fail("parsed again"))
+    with pytest.raises(Problem, match="is not valid JSON: no low surrogate"):
+        parsed(rb'["\ud800", "' + b"x" * 100_000 + b'"]')
+
+
+async def test_no_body_is_read_before_the_token_is_asked_for(tmp_path: Path) -> None:
+    app = create_app(Settings(database_url=f"sqlite:///{tmp_path / 'guarded.db'}", api_token=TOKEN))
+
+    async def receive() -> dict[str, Any]:
+        pytest.fail("the body was read")
+
+    async with app.router.lifespan_context(app):
+        for method, path, _ in bodies(app):
+            if path == "/console/session":
+                continue
+            answers: list[Any] = []
+
+            async def send(message: Any, answers: list[Any] = answers) -> None:
+                answers.append(message)
+
+            headers = [(b"content-type", b"application/json"), (b"host", b"headgate")]
+            scope = {"type": "http", "method": method, "path": path, "headers": headers, "query_string": b""}
+            await app(scope | {"client": ("127.0.0.1", 1), "scheme": "http", "root_path": ""}, receive, send)
+            assert answers[0]["status"] == 401, (method, path)
