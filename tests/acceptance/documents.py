@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from tests import warm_start
 from tests.acceptance.service import Service, command, environment
 
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -54,7 +55,10 @@ class Reader:
 
     def __init__(self, directory: Path, *, replaced: Mapping[str, str] | None = None) -> None:
         self._directory = directory
-        self._environment = environment(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        (directory / ".typed").mkdir()
+        warm_start.command_on_path("headgate", "headgate", directory / ".typed")
+        folders = [str(directory / ".typed"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        self._environment = environment(PATH=os.pathsep.join(folders))
         self._port = _free_port()
         self._replaced = {"127.0.0.1:8080": f"127.0.0.1:{self._port}", **(replaced or {})}
         self._services: list[Service] = []
@@ -107,7 +111,7 @@ class Reader:
             with (self._directory / "worker.log").open("a") as log:
                 arguments = command("worker", *working[1].split())
                 self._workers.append(
-                    subprocess.Popen(arguments, cwd=self._directory, env=self._environment, stdout=log, stderr=log)
+                    warm_start.popen(arguments, cwd=self._directory, env=self._environment, stdout=log, stderr=log)
                 )
             return
         served = SERVE.search(text)
@@ -128,9 +132,11 @@ class Reader:
         self._out = self._all = "\n".join(service.announced) + "\n"
 
     def _run(self, typed: list[str]) -> None:
-        ended = subprocess.run(
-            typed, cwd=self._directory, env=self._environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        started = {"cwd": self._directory, "env": self._environment, "timeout": 60}
+        if typed[0] == sys.executable:
+            ended = warm_start.run(typed, **started)
+        else:
+            ended = subprocess.run(typed, capture_output=True, text=True, check=False, **started)
         self._out, self._all = ended.stdout, ended.stdout + ended.stderr
         assert ended.returncode == 0, f"status {ended.returncode}\n{self._all}"
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx
 
+from tests import warm_start
+
 START_SECONDS = 60.0
 
 
@@ -54,7 +56,7 @@ class Service:
     def start(self) -> Service:
         """Returns when the service has said where it listens."""
         with (self.directory / "service.log").open("a") as log:
-            self._process = subprocess.Popen(
+            self._process = warm_start.popen(
                 command("serve", "--port", "0", *self._arguments),
                 cwd=self.directory,
                 env=environment(**self._environment),
@@ -114,16 +116,7 @@ def run(
     directory: Path, *arguments: str, stdin: str | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    return subprocess.run(
-        command(*arguments),
-        cwd=directory,
-        env=environment(**variables),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return warm_start.run(command(*arguments), cwd=directory, env=environment(**variables), input=stdin, timeout=120)
 
 
 def _pass_on(stream: Any, lines: queue.Queue[str]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from headgate import DispatchQueue
 from headgate.dispatch.status import Status
 from headgate.testing import TemporalServer, eventually
+from tests import warm_start
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 @contextmanager
 def headgate_worker(role: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "headgate", "worker", role, "--domain", "examples.invoices.domain:domain"]
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment})
+    process = warm_start.popen(command, cwd=ROOT, env={**os.environ, **environment})
     try:
         yield process
         process.terminate()

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
+from tests import warm_start
 from tests.faults.dispatch_process import ITEM_TYPE, POINTS, Effects
 
 ROOT = Path(__file__).parents[2]
@@ -34,17 +36,17 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def worker(url: str, point: str = "none") -> AsyncIterator[asyncio.subprocess.Process]:
+async def worker(url: str, point: str = "none") -> AsyncIterator[subprocess.Popen[bytes]]:
     """A worker process; ended, if it still runs, with the block."""
     command = [sys.executable, "-m", "tests.faults.dispatch_process", url, point]
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+    process = warm_start.popen(command, cwd=ROOT)
     try:
         yield process
     finally:
-        if process.returncode is None:
+        if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             process.terminate()
-            await asyncio.wait_for(process.wait(), 30)
+            await asyncio.to_thread(process.wait, 30)
 
 
 @asynccontextmanager
