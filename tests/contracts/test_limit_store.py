@@ -16,6 +16,7 @@ from headgate.admission.model import Charge, Decision, FixedWindow, Rule, Slidin
 from headgate.admission.ports import Hold, LimitStore
 from headgate.testing import FakeClock
 from tests.contracts.limit_store import START, T0, Blocking, Replay, blocking, histories
+from tests.effort import examples
 
 STORES: list[Any] = [
     "memory",
@@ -56,7 +57,7 @@ def ten_a_minute(request: pytest.FixtureRequest) -> Rule:
 
 
 @given(history=histories)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_history_gives_the_decisions_of_the_reference(store: LimitStore, history: Any) -> None:
     first, actions = history
     Replay(store, first).run(actions)
@@ -373,7 +374,7 @@ class _Shortest:
 
 
 @given(history=histories)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_shortest_way_gives_the_decisions_of_the_reference(history: Any) -> None:
     first, actions = history
     forward = [(name, argument) for name, argument in actions if name != "back"]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headgate import FixedWindow, LeasePolicy, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
 from headgate.errors import ConfigurationError, StoreRefused
+from tests.effort import examples
 from tests.unit.admission.both import World
 
 LEASE = LeasePolicy(longest=1, share=0.1)
@@ -284,7 +285,7 @@ async def test_an_outage_ends_leases_in_policy(world: World) -> None:
         st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 700_000), st.integers(1, 12)), max_size=40
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_number_of_leasing_processes_admits_more_than_the_plan(spec: Any, steps: Any) -> None:
     """Three limiters on one store, any mix of calls and pauses: what they admit was taken from the store before."""
     world = World("sync")
