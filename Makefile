@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: run test lint types imports demo bench bench-quick docs clean
+.PHONY: run test pytest lint types imports demo bench bench-quick docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -15,8 +15,16 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	@$(BIN)/headgate serve
 
-test: lint types imports
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# More workers than cores: half of what the tests do is wait for servers. PROFILE=thorough tries more examples.
+WORKERS ?= 4
+PROFILE ?= quick
+
+test: lint
+	@$(MAKE) --no-print-directory --jobs types imports pytest
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 10 \
+	  --hypothesis-profile $(PROFILE)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
