@@ -7,8 +7,10 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -20,6 +22,12 @@ from tests.acceptance.service import run
 ROOT = Path(__file__).parents[2]
 FOREIGN = re.compile(r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+@cache
+def commands() -> Any:
+    """The command line, with every group of commands loaded."""
+    return typer.main.get_command(app).load_all()
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
@@ -58,7 +66,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     code += re.findall(r"^    (.*)$", prose, re.MULTILINE)
     code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
     for typed in re.findall(r"(?:^|&& )[ ]*headgate ([^#|;&\n]+)", "\n".join(code).replace("\\\n", " "), re.MULTILINE):
-        command, words = typer.main.get_command(app).load_all(), typed.split()
+        command, words = commands(), typed.split()
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
         if words and words[0].isalpha() and words[0].islower():
@@ -100,7 +108,7 @@ def test_plans_in_guides_can_be_made_as_written(tmp_path: Path) -> None:
 
 def test_every_command_is_listed() -> None:
     page = (ROOT / "docs/reference/cli.md").read_text("utf-8")
-    unseen = [(name, command) for name, command in typer.main.get_command(app).load_all().commands.items()]
+    unseen = [(name, command) for name, command in commands().commands.items()]
     while unseen:
         name, command = unseen.pop()
         children = getattr(command, "commands", {})
