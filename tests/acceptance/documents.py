@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 from tests import warm_start
 from tests.acceptance.service import Service, command, environment
 
+PATIENCE = 240.0
+"""Seconds for one block: a few commands take a few seconds, and a minute on a machine that is very busy."""
 BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WORK = re.compile(r"^headgate worker\b(.*)$")
 SERVE = re.compile(r"^(?:make run|headgate serve\b(.*))$", re.MULTILINE)
@@ -78,7 +80,7 @@ class Reader:
         while self._workers:
             worker = self._workers.pop()
             worker.terminate()
-            worker.wait(60)
+            worker.wait(PATIENCE)
 
     def follow(self, block: Block) -> None:
         """Does what the block says, or checks what it shows."""
@@ -132,7 +134,7 @@ class Reader:
         self._out = self._all = "\n".join(service.announced) + "\n"
 
     def _run(self, typed: list[str]) -> None:
-        started = {"cwd": self._directory, "env": self._environment, "timeout": 60}
+        started = {"cwd": self._directory, "env": self._environment, "timeout": PATIENCE}
         if typed[0] == sys.executable:
             ended = warm_start.run(typed, **started)
         else:

@@ -18,7 +18,7 @@ import httpx
 
 from tests import warm_start
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 def until(probe: Callable[[], Any], within: float = 60.0) -> Any:
@@ -86,7 +86,7 @@ class Service:
     def wait(self) -> int:
         """The exit status."""
         assert self._process is not None
-        status = self._process.wait(60)
+        status = self._process.wait(START_SECONDS)
         if self._process.stdout:
             self._process.stdout.close()
         return status

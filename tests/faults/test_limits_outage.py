@@ -76,20 +76,22 @@ async def test_redis_fails_under_tasks(
                 await asyncio.sleep(0)
 
         callers = [asyncio.create_task(caller(f"load-{number % 4}")) for number in range(32)]
-        await eventually(lambda: watch.reasons["DENIED"] > 100)
-        await asyncio.to_thread(ENDS[end], own_redis)
-        await eventually(lambda: watch.breaker[-1:] == ["open"])
+        try:
+            await eventually(lambda: watch.reasons["DENIED"] > 100)
+            await asyncio.to_thread(ENDS[end], own_redis)
+            await eventually(lambda: watch.breaker[-1:] == ["open"])
 
-        asked = watch.asked
-        decisions = [await limiter.acquire("fresh", ["gold"]) for _ in range(2000)]
-        _judge(decisions, reason, admits)
-        # Not every decision paid for a look at a dead server: only the breaker's probes did.
-        assert watch.asked - asked < 100
+            asked = watch.asked
+            decisions = [await limiter.acquire("fresh", ["gold"]) for _ in range(2000)]
+            _judge(decisions, reason, admits)
+            # Not every decision paid for a look at a dead server: only the breaker's probes did.
+            assert watch.asked - asked < 100
 
-        await asyncio.to_thread(RETURNS[end], own_redis)
-        await eventually(lambda: watch.breaker[-1] == "closed")
-        stop = True
-        await asyncio.gather(*callers)
+            await asyncio.to_thread(RETURNS[end], own_redis)
+            await eventually(lambda: watch.breaker[-1] == "closed")
+        finally:
+            stop = True
+            await asyncio.gather(*callers)
         assert errors == []
         # Redis kept its log: what was spent before is still spent.
         back = await limiter.acquire("load-0", ["gold"])

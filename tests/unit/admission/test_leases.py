@@ -212,6 +212,28 @@ async def test_logs_and_shadows_are_never_leased(world: World) -> None:
     assert world.watcher.leases == []
 
 
+async def test_closing_ends_although_callers_go_on() -> None:
+    world, stop = World("async"), False
+    world.store.down = True  # every call tries to lease
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"))], lease=LEASE)
+
+    async def caller(user: int) -> None:
+        for _ in range(user):  # so that one or the other is always underway
+            await asyncio.sleep(0)
+        while not stop:
+            await limiter.acquire(f"u{user}", "p")
+            await asyncio.sleep(0)
+
+    callers = [asyncio.create_task(caller(user)) for user in range(8)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(10):
+            await limiter.close()
+    finally:
+        stop = True
+        await asyncio.gather(*callers)
+
+
 async def test_changed_plans_give_the_old_lease_back(world: World) -> None:
     limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"))], lease=LEASE)
     for _ in range(50):
