@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = """
-    alembic.command alembic.operations confluent_kafka confluent_kafka.admin fastapi.middleware fastapi.openapi.utils
+    alembic.command alembic.operations click confluent_kafka confluent_kafka.admin fastapi.middleware
+    fastapi.openapi.utils
     fastapi.staticfiles httpx httpx2 multiprocessing.connection orjson psycopg psycopg.types.json pydantic.v1
     pydantic_settings redis.asyncio rich.console rich.progress rich.table schwifty sqlalchemy.dialects.postgresql
     sqlalchemy.dialects.sqlite sqlalchemy.ext.asyncio sqlite3 starlette.middleware.gzip structlog temporalio.client
