@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import groupby
 from pathlib import Path
 
@@ -18,6 +19,12 @@ HERE = Path(__file__).parent
 settings.register_profile("thorough", max_examples=100, deadline=None)
 settings.register_profile("quick", max_examples=25, deadline=None)
 settings.load_profile("quick")
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: the garbage collector need not look through all of it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

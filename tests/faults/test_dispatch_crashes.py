@@ -91,7 +91,7 @@ async def check_audit(queue: DispatchQueue) -> None:
 async def test_a_worker_killed_at_any_point_loses_and_repeats_nothing(url: str, point: str) -> None:
     async with opened(url, 3) as (queue, world):
         async with worker(url, point) as doomed:
-            assert await asyncio.wait_for(doomed.wait(), 60) == -signal.SIGKILL
+            assert await asyncio.to_thread(doomed.wait, 60) == -signal.SIGKILL
         async with worker(url):
             await eventually(lambda: all_completed(queue), within=60)
         assert world.all() == [f"item{n:03}" for n in range(3)]
@@ -128,7 +128,7 @@ async def test_a_zombie_that_wakes_after_its_claim_was_recovered_changes_nothing
             os.kill(zombie.pid, signal.SIGCONT)
             # It wakes, finishes its run or is told to stop, reports in vain, and obeys the next signal.
             zombie.terminate()
-            assert await asyncio.wait_for(zombie.wait(), 30) == 0
+            assert await asyncio.to_thread(zombie.wait, 60) == 0
         assert await queue.show(ITEM_TYPE, "item000") == before
         assert world.all() == ["item000"]
 
@@ -157,6 +157,6 @@ async def test_a_worker_that_is_asked_to_stop_gives_back_what_it_has_not_begun(u
         async with worker(url) as leaving:
             await eventually(lambda: world.runs_of("item004") == 1, within=60)
             leaving.terminate()
-            assert await asyncio.wait_for(leaving.wait(), 30) == 0
+            assert await asyncio.to_thread(leaving.wait, 60) == 0
         assert {item.status for item in await items(queue)} == {Status.READY}
         assert {item.retry_count for item in await items(queue)} == {0}
