@@ -24,7 +24,7 @@ def headgate_worker(role: str, environment: dict[str, str]) -> Iterator[subproce
     try:
         yield process
         process.terminate()
-        process.wait(30)
+        process.wait(60)
     finally:
         process.kill()
         process.wait()
@@ -48,7 +48,7 @@ async def test_invoices_are_sent_by_workers_of_their_own(tmp_path: Path) -> None
                 assert all(worker.poll() is None for worker in workers), "a worker ended by itself"
                 return (await queue.stats("INVOICE")).depth.get(Status.COMPLETED) == 3
 
-            await eventually(all_sent, within=60, every=0.1)
+            await eventually(all_sent, within=180, every=0.1)
         stack.close()
         assert [worker.returncode for worker in workers] == [0, 0]
     assert sorted(path.name for path in (tmp_path / "sent").iterdir()) == [f"2027-{n}.txt" for n in range(3)]
