@@ -10,7 +10,7 @@ CHOSEN = $(if $(filter python3,$(PYTHON)),,PYENV_VERSION="$$(pyenv versions --ba
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/entrypoints/console/static
 
-.PHONY: run test lint javascript no-javascript types imports demo bench bench-quick docs clean
+.PHONY: run test pytest lint javascript no-javascript types imports demo bench bench-quick docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -22,8 +22,16 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)
 	@$(BIN)/headgate serve
 
-test: lint types imports
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# More workers than cores: half of what the tests do is wait for servers. PROFILE=thorough tries more examples.
+WORKERS ?= 4
+PROFILE ?= quick
+
+test: lint
+	@$(MAKE) --no-print-directory --jobs types imports pytest
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 10 \
+	  --hypothesis-profile $(PROFILE)
 
 lint: $(STAMP) $(if $(shell command -v npm),javascript,no-javascript)
 	$(BIN)/ruff check .

@@ -16,7 +16,9 @@ from typing import Any
 
 import httpx2 as httpx
 
-START_SECONDS = 60.0
+from tests import warm_start
+
+START_SECONDS = 180.0
 
 
 def until(probe: Callable[[], Any], within: float = 60.0) -> Any:
@@ -59,7 +61,7 @@ class Service:
     def start(self) -> Service:
         """Returns when the service has said where it listens."""
         with (self.directory / "service.log").open("a") as log:
-            self._process = subprocess.Popen(
+            self._process = warm_start.popen(
                 command("serve", "--port", "0", *self._arguments),
                 cwd=self.directory,
                 env=environment(**self._environment),
@@ -89,7 +91,7 @@ class Service:
     def wait(self) -> int:
         """The exit status."""
         assert self._process is not None
-        status = self._process.wait(60)
+        status = self._process.wait(START_SECONDS)
         if self._process.stdout:
             self._process.stdout.close()
         return status
@@ -119,16 +121,7 @@ def run(
     directory: Path, *arguments: str, stdin: str | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    return subprocess.run(
-        command(*arguments),
-        cwd=directory,
-        env=environment(**variables),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return warm_start.run(command(*arguments), cwd=directory, env=environment(**variables), input=stdin, timeout=120)
 
 
 def _pass_on(stream: Any, lines: queue.Queue[str]) -> None:

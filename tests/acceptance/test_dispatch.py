@@ -17,6 +17,7 @@ from examples.invoices.invoices import Invoice, prepare
 
 from headgate import DispatchQueue
 from headgate.dispatch.lifecycle import ScheduleLifecycle
+from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run, until
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def settings(tmp_path: Path, database_url: str) -> dict[str, str]:
 @contextmanager
 def worker(tmp_path: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     log = (tmp_path / "worker.log").open("ab")
-    process = subprocess.Popen(
+    process = warm_start.popen(
         command("worker", "dispatch"), cwd=tmp_path, env=environment(**variables), stdout=log, stderr=log
     )
     try:

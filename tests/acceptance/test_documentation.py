@@ -7,8 +7,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import cache
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,12 @@ from tests.acceptance.service import run
 ROOT = Path(__file__).parents[2]
 FOREIGN = re.compile(r"<(?:script|img|link|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*>")
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+@cache
+def commands() -> Any:
+    """The command line, with every group of commands loaded."""
+    return app.load_all()
 
 
 def test_make_run_is_headgate_serve() -> None:
@@ -45,7 +53,7 @@ def test_commands_and_their_options_exist(page: Path) -> None:
     code += re.findall(r"^    (.*)$", prose, re.MULTILINE)
     code += [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
     for typed in re.findall(r"(?:^|&& )[ ]*headgate ([^#|;&\n]+)", "\n".join(code).replace("\\\n", " "), re.MULTILINE):
-        command, words = app.load_all(), typed.split()
+        command, words = commands(), typed.split()
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
         if words and words[0].isalpha() and words[0].islower():
@@ -87,7 +95,7 @@ def test_plans_in_guides_can_be_made_as_written(tmp_path: Path) -> None:
 
 def test_every_command_is_listed() -> None:
     page = (ROOT / "docs/reference/cli.md").read_text("utf-8")
-    unseen = [(name, command) for name, command in app.load_all().commands.items()]
+    unseen = [(name, command) for name, command in commands().commands.items()]
     while unseen:
         name, command = unseen.pop()
         children = getattr(command, "commands", {})
@@ -138,7 +146,7 @@ def built(source: Path) -> subprocess.CompletedProcess[str]:
         cwd=source,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+from tests import warm_start
 from tests.acceptance.service import command, environment, run, until
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
@@ -91,7 +92,7 @@ def test_an_interrupted_feed_goes_on_where_it_was_left(tmp_path: Path) -> None:
         feed.write(HEADER)
         feed.writelines(f"p{number},{REST}\n" if number % 100 else "broken\n" for number in range(count))
     checkpoint = tmp_path / "feed.csv.checkpoint"
-    first = subprocess.Popen(
+    first = warm_start.popen(
         command("payments", "submit", "feed.csv"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     )
     until(lambda: first.poll() is not None or (checkpoint.exists() and json.loads(checkpoint.read_text())["lines"]))

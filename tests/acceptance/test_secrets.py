@@ -29,6 +29,7 @@ import pytest
 from headgate.testing import eventually
 from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
+from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run
 
 # Signs that URLs must escape, so that both forms are searched for.
@@ -283,7 +284,7 @@ def worker_run(tmp_path: Path, settings: dict[str, str], shown: Shown, enough: C
     """A worker that sends to a provider that fails, until it has tried often enough and is told to stop."""
     log = tmp_path / "worker.log"
     with log.open("w") as written:
-        worker = subprocess.Popen(
+        worker = warm_start.popen(
             command("worker", "all"), cwd=tmp_path, env=environment(**settings), stdout=written, stderr=written
         )
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from headgate import DispatchQueue
 from headgate.dispatch.status import Status
 from headgate.testing import TemporalServer, eventually
+from tests import warm_start
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 @contextmanager
 def headgate_worker(role: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "headgate", "worker", role, "--domain", "examples.invoices.domain:domain"]
-    process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment})
+    process = warm_start.popen(command, cwd=ROOT, env={**os.environ, **environment})
     try:
         yield process
         process.terminate()
-        process.wait(30)
+        process.wait(60)
     finally:
         process.kill()
         process.wait()
@@ -47,7 +48,7 @@ async def test_invoices_are_sent_by_workers_of_their_own(tmp_path: Path) -> None
                 assert all(worker.poll() is None for worker in workers), "a worker ended by itself"
                 return (await queue.stats("INVOICE")).depth.get(Status.COMPLETED) == 3
 
-            await eventually(all_sent, within=60, every=0.1)
+            await eventually(all_sent, within=180, every=0.1)
         stack.close()
         assert [worker.returncode for worker in workers] == [0, 0]
     assert sorted(path.name for path in (tmp_path / "sent").iterdir()) == [f"2027-{n}.txt" for n in range(3)]

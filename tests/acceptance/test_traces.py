@@ -14,6 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from headgate.testing import eventually
+from tests import warm_start
 from tests.acceptance.collector import Bank, Collector, bank, collector
 from tests.acceptance.service import Service, command, environment
 
@@ -50,7 +51,7 @@ def traced(told: Collector, paid: Bank, **others: str) -> dict[str, str]:
 @contextmanager
 def headgate_worker(directory: Path, variables: dict[str, str]) -> Iterator[None]:
     with (directory / "worker.log").open("w") as log:
-        process = subprocess.Popen(
+        process = warm_start.popen(
             command("worker", "all"), cwd=directory, env=environment(**variables), stdout=log, stderr=log
         )
         try:

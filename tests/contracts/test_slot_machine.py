@@ -26,6 +26,7 @@ from headgate.slots.windows import LATEST_MS, align
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_ledger import check_ledger
 from tests.contracts.test_slot_store import NOW, T
+from tests.effort import examples
 
 T_MS = to_ms(T)
 R = TypeVar("R")
@@ -193,8 +194,8 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
     return SlotMachine
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("memory", 80), ("sqlite", 25), ("postgresql", 15), ("oracle", 25)])
-def test_every_store_does_what_the_naive_model_does(kind: str, examples: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("kind", "wanted"), [("memory", 80), ("sqlite", 25), ("postgresql", 15), ("oracle", 25)])
+def test_every_store_does_what_the_naive_model_does(kind: str, wanted: int, request: pytest.FixtureRequest) -> None:
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()
     store = loop.run_until_complete(slot_store(url))
@@ -202,7 +203,7 @@ def test_every_store_does_what_the_naive_model_does(kind: str, examples: int, re
         run_state_machine_as_test(
             machine_on(store, loop),
             settings=settings(
-                max_examples=examples,
+                max_examples=examples(wanted),
                 stateful_step_count=25,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from headgate.testing import eventually
+from tests import warm_start
 
 
 @asynccontextmanager
@@ -22,7 +23,7 @@ async def served(count: int, directory: Path, **environment: str) -> AsyncIterat
         for number in range(count):
             said = directory / f"service-{number}.log"
             with said.open("wb") as log:
-                process = subprocess.Popen(  # noqa: ASYNC220 - starting takes no time
+                process = warm_start.popen(
                     [sys.executable, "-m", "headgate", "serve", "--port", "0"],
                     cwd=directory,
                     env={**os.environ, **environment},

@@ -19,6 +19,7 @@ import psycopg
 
 from headgate.apps.payments.downstream.simulator import peak_per_second
 from headgate.testing import eventually
+from tests import warm_start
 
 PATIENCE = 240.0
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
@@ -34,7 +35,7 @@ class Stack:
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         log = self._stack.enter_context((self._directory / f"{name}.log").open("a"))
-        process = subprocess.Popen(
+        process = warm_start.popen(
             [sys.executable, "-m", *arguments],
             cwd=self._directory,
             env=self._environment,
@@ -51,15 +52,8 @@ class Stack:
 
     def headgate(self, *arguments: str) -> Any:
         """Runs a command to its end and returns its JSON."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "headgate", *arguments, "--json"],
-            cwd=self._directory,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        words = [sys.executable, "-m", "headgate", *arguments, "--json"]
+        ended = warm_start.run(words, cwd=self._directory, env=self._environment, timeout=PATIENCE)
         assert ended.returncode == 0, ended.stdout + ended.stderr + self.logs()
         return json.loads(ended.stdout)
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
+from tests import warm_start
 from tests.faults.dispatch_process import ITEM_TYPE, POINTS, Effects
 
 ROOT = Path(__file__).parents[2]
@@ -34,17 +36,17 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @asynccontextmanager
-async def worker(url: str, point: str = "none") -> AsyncIterator[asyncio.subprocess.Process]:
+async def worker(url: str, point: str = "none") -> AsyncIterator[subprocess.Popen[bytes]]:
     """A worker process; ended, if it still runs, with the block."""
     command = [sys.executable, "-m", "tests.faults.dispatch_process", url, point]
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+    process = warm_start.popen(command, cwd=ROOT)
     try:
         yield process
     finally:
-        if process.returncode is None:
+        if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             process.terminate()
-            await asyncio.wait_for(process.wait(), 30)
+            await asyncio.to_thread(process.wait, 30)
 
 
 @asynccontextmanager
@@ -89,9 +91,9 @@ async def check_audit(queue: DispatchQueue) -> None:
 async def test_a_worker_killed_at_any_point_loses_and_repeats_nothing(url: str, point: str) -> None:
     async with opened(url, 3) as (queue, world):
         async with worker(url, point) as doomed:
-            assert await asyncio.wait_for(doomed.wait(), 60) == -signal.SIGKILL
+            assert await asyncio.to_thread(doomed.wait, 60) == -signal.SIGKILL
         async with worker(url):
-            await eventually(lambda: all_completed(queue), within=60)
+            await eventually(lambda: all_completed(queue), within=180)
         assert world.all() == [f"item{n:03}" for n in range(3)]
         await check_audit(queue)
         recovered = [e for e in await queue.audit(ITEM_TYPE, limit=1000) if e.action == "STALE_RECOVERED"]
@@ -108,9 +110,9 @@ async def test_two_dispatchers_share_the_work_and_one_may_die(url: str) -> None:
             async def well_on_its_way() -> bool:
                 return (await queue.stats(ITEM_TYPE)).depth.get(Status.COMPLETED, 0) > 30
 
-            await eventually(well_on_its_way, within=60)
+            await eventually(well_on_its_way, within=180)
             first.kill()
-            await eventually(lambda: all_completed(queue), within=60)
+            await eventually(lambda: all_completed(queue), within=180)
         assert len(world.all()) == 200
         await check_audit(queue)
 
@@ -118,15 +120,15 @@ async def test_two_dispatchers_share_the_work_and_one_may_die(url: str) -> None:
 async def test_a_zombie_that_wakes_after_its_claim_was_recovered_changes_nothing(url: str) -> None:
     async with opened(url, 1) as (queue, world):
         async with worker(url, "sleeping") as zombie:
-            await eventually(lambda: world.runs_of("item000") == 1, within=60)
+            await eventually(lambda: world.runs_of("item000") == 1, within=180)
             async with worker(url):
-                await eventually(lambda: all_completed(queue), within=60)
+                await eventually(lambda: all_completed(queue), within=180)
             before = await queue.show(ITEM_TYPE, "item000")
             assert before.item.claim_epoch == 2
             os.kill(zombie.pid, signal.SIGCONT)
             # It wakes, finishes its run or is told to stop, reports in vain, and obeys the next signal.
             zombie.terminate()
-            assert await asyncio.wait_for(zombie.wait(), 30) == 0
+            assert await asyncio.to_thread(zombie.wait, 60) == 0
         assert await queue.show(ITEM_TYPE, "item000") == before
         assert world.all() == ["item000"]
 
@@ -139,12 +141,12 @@ async def test_a_worker_frozen_between_claim_and_start_executes_nothing_that_was
             async def recovered() -> bool:
                 return bool(await nobody.recover(await queue.config(ITEM_TYPE)))
 
-            await eventually(recovered, within=60)
+            await eventually(recovered, within=180)
             assert await queue.discard(ITEM_TYPE, ["item000"]) == 1
             os.kill(zombie.pid, signal.SIGCONT)
             # By the time it has executed what it claimed next, it would have executed this one too.
             await queue.enqueue(ITEM_TYPE, "next", context={})
-            await eventually(lambda: world.runs_of("next"), within=60)
+            await eventually(lambda: world.runs_of("next"), within=180)
         assert (world.runs_of("item000"), world.all()) == (0, ["next"])
         assert (await queue.show(ITEM_TYPE, "item000")).item.status is Status.CANCELLED
 
@@ -153,8 +155,8 @@ async def test_a_worker_that_is_asked_to_stop_gives_back_what_it_has_not_begun(u
     async with opened(url, 5, seconds=30) as (queue, world):
         await queue.configure(ITEM_TYPE, stale_claim_threshold_mins=60)
         async with worker(url) as leaving:
-            await eventually(lambda: world.runs_of("item004") == 1, within=60)
+            await eventually(lambda: world.runs_of("item004") == 1, within=180)
             leaving.terminate()
-            assert await asyncio.wait_for(leaving.wait(), 30) == 0
+            assert await asyncio.to_thread(leaving.wait, 60) == 0
         assert {item.status for item in await items(queue)} == {Status.READY}
         assert {item.retry_count for item in await items(queue)} == {0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -76,20 +77,22 @@ async def test_redis_fails_under_tasks(
                 await asyncio.sleep(0)
 
         callers = [asyncio.create_task(caller(f"load-{number % 4}")) for number in range(32)]
-        await eventually(lambda: watch.reasons["DENIED"] > 100)
-        await asyncio.to_thread(ENDS[end], own_redis)
-        await eventually(lambda: watch.breaker[-1:] == ["open"])
+        try:
+            await eventually(lambda: watch.reasons["DENIED"] > 100)
+            await asyncio.to_thread(ENDS[end], own_redis)
+            await eventually(lambda: watch.breaker[-1:] == ["open"])
 
-        asked = watch.asked
-        decisions = [await limiter.acquire("fresh", ["gold"]) for _ in range(2000)]
-        _judge(decisions, reason, admits)
-        # Not every decision paid for a look at a dead server: only the breaker's probes did.
-        assert watch.asked - asked < 100
+            asked, decided, began = watch.asked, watch.reasons.total(), time.monotonic()
+            decisions = [await limiter.acquire("fresh", ["gold"]) for _ in range(2000)]
+            _judge(decisions, reason, admits, time.monotonic() - began)
+            # Not every decision paid for a look at a dead server: only the breaker's probes did.
+            assert watch.asked - asked < (watch.reasons.total() - decided) / 20
 
-        await asyncio.to_thread(RETURNS[end], own_redis)
-        await eventually(lambda: watch.breaker[-1] == "closed")
-        stop = True
-        await asyncio.gather(*callers)
+            await asyncio.to_thread(RETURNS[end], own_redis)
+            await eventually(lambda: watch.breaker[-1] == "closed")
+        finally:
+            stop = True
+            await asyncio.gather(*callers)
         assert errors == []
         # Redis kept its log: what was spent before is still spent.
         back = await limiter.acquire("load-0", ["gold"])
@@ -121,9 +124,10 @@ async def test_redis_fails_under_threads(own_redis: RedisServer, end: str, lease
             await asyncio.to_thread(ENDS[end], own_redis)
             await eventually(lambda: watch.breaker[-1:] == ["open"])
 
-            asked = watch.asked
-            _judge([limiter.acquire("fresh", ["gold"]) for _ in range(2000)], "FALLBACK", 50)
-            assert watch.asked - asked < 100
+            asked, decided, began = watch.asked, watch.reasons.total(), time.monotonic()
+            decisions = [limiter.acquire("fresh", ["gold"]) for _ in range(2000)]
+            _judge(decisions, "FALLBACK", 50, time.monotonic() - began)
+            assert watch.asked - asked < (watch.reasons.total() - decided) / 20
 
             await asyncio.to_thread(RETURNS[end], own_redis)
             await eventually(lambda: watch.breaker[-1] == "closed")
@@ -137,12 +141,12 @@ async def test_redis_fails_under_threads(own_redis: RedisServer, end: str, lease
         assert back.remaining < 50
 
 
-def _judge(decisions: list[Decision], reason: str, admits: int) -> None:
+def _judge(decisions: list[Decision], reason: str, admits: int, seconds: float) -> None:
     assert {str(decision.reason) for decision in decisions} == {reason}
     assert all(decision.degraded for decision in decisions)
     admitted = sum(decision.allowed for decision in decisions)
-    # The fallback's bucket gains one token a second meanwhile.
-    assert admits <= admitted <= admits + 30 * (reason == "FALLBACK")
+    # The fallback's bucket gains one token a second meanwhile, and on a busy machine that may be long.
+    assert admits <= admitted <= admits + (seconds + 1) * (reason == "FALLBACK")
 
 
 @pytest.fixture(params=["sentinel", "cluster"])

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from headgate.testing import eventually
+from tests import warm_start
 from tests.integration.notification_gateway import Gateway, gateway
 
 SENDER = """
@@ -97,7 +98,7 @@ async def sender(
         "HEADGATE_SMS_WEBHOOK_URL": url,
     }
     with (directory / "sender.log").open("ab") as log:
-        process = subprocess.Popen(  # noqa: ASYNC220 - starting takes no time
+        process = warm_start.popen(
             [sys.executable, "-c", code], env={**os.environ, **environment}, stdout=log, stderr=log
         )
     try:

@@ -16,6 +16,7 @@ import psycopg
 
 from headgate import bootstrap
 from headgate.settings import Settings
+from tests import warm_start
 
 LINES = 6000
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt\n"
@@ -29,7 +30,7 @@ def rows(url: str, statement: str) -> list[Any]:
 
 def kill_midway(submit: list[str], environment: dict[str, str], url: str, slots: int) -> None:
     """Kills a submission as soon as so many slots are booked."""
-    process = subprocess.Popen(submit, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = warm_start.popen(submit, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
         ready = rows(url, "SELECT to_regclass('headgate_slot')")[0][0]
@@ -40,7 +41,7 @@ def kill_midway(submit: list[str], environment: dict[str, str], url: str, slots:
 
 
 def run_to_the_end(submit: list[str], environment: dict[str, str]) -> Any:
-    ended = subprocess.run(submit, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    ended = warm_start.run(submit, env=environment, timeout=200)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 

@@ -25,11 +25,11 @@ def temporal() -> Iterator[str]:
         yield server.address
 
 
-async def test_six_hundred_payments_for_one_instant(
+async def test_three_hundred_payments_for_one_instant(
     tmp_path: Path, postgres_url: str, redis_url: str, temporal: str
 ) -> None:
     # Named apart from the other test's: Temporal remembers executions by their names.
-    ids, tps = [f"first-{number:04d}" for number in range(600)], 15
+    ids, tps = [f"first-{number:04d}" for number in range(300)], 15
     payments = len(ids)
     with installed(tmp_path, postgres_url, redis_url, temporal, tps) as (stack, bank):
         # The dispatcher hands over twice as much as the bank takes, so that it is the limit at the call that binds.
@@ -45,7 +45,7 @@ async def test_six_hundred_payments_for_one_instant(
 async def test_the_same_with_the_exec_worker_killed_twice_and_a_bank_that_fails(
     tmp_path: Path, postgres_url: str, redis_url: str, temporal: str
 ) -> None:
-    ids, tps = [f"second-{number:04d}" for number in range(600)], 15
+    ids, tps = [f"second-{number:04d}" for number in range(300)], 15
     payments = len(ids)
     faults = ("--fail", "0.05", "--lose", "0.02", "--seed", "7")
     with installed(tmp_path, postgres_url, redis_url, temporal, tps, *faults) as (stack, bank):

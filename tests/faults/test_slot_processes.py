@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from headgate.testing.load import KeepAlive
+from tests import warm_start
 
 PROCESSES = 8
 CALLERS = 24
@@ -30,7 +31,7 @@ class Service:
     """A `headgate serve` of the test's own."""
 
     def __init__(self, database_url: str) -> None:
-        self.process = subprocess.Popen(
+        self.process = warm_start.popen(
             [sys.executable, "-m", "headgate", "serve", "--port", "0"],
             env={**os.environ, "HEADGATE_DATABASE_URL": database_url, "HEADGATE_LOG_LEVEL": "error"},
             stdout=subprocess.PIPE,

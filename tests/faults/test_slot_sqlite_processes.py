@@ -11,6 +11,7 @@ from pathlib import Path
 from headgate import BlockingSlots, WindowPolicy
 from headgate.bootstrap import slot_store
 from headgate.iso8601 import to_ms
+from tests import warm_start
 from tests.contracts.slot_ledger import check_ledger
 from tests.faults.test_slot_outages import T
 
@@ -35,7 +36,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
 
 def start_children(url: str) -> list[subprocess.Popen[str]]:
     return [
-        subprocess.Popen(
+        warm_start.popen(
             [sys.executable, "-c", CHILD, url, str(n * 100), "doomed" if n == 1 else "well"],
             stdout=subprocess.PIPE,
             text=True,

@@ -18,6 +18,7 @@ from headgate.adapters.temporal.client import connect
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
 from headgate.testing import TemporalServer, eventually
+from tests import warm_start
 
 POINTS = {
     "claimed": (1, 1),
@@ -44,7 +45,7 @@ def worker_process(
         "die_at": die_at,
     }
     command = [sys.executable, "-m", "tests.faults.temporal_worker_process", json.dumps(arguments)]
-    process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
+    process = warm_start.popen(command, cwd=Path(__file__).parents[2])
     try:
         yield process
     finally:

@@ -21,9 +21,12 @@ from headgate.adapters.sql.notification_tables import notification_quota, outbox
 from headgate.apps.notifications.intake import Intake
 from headgate.entrypoints.http.app import create_app
 from headgate.settings import Settings
+from tests import effort
 
 examples = hypothesis.settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=effort.examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 messages = st.text(min_size=1, max_size=200).filter(lambda text: text.strip())
 _users = itertools.count(1_000)

@@ -27,6 +27,7 @@ from headgate.apps.notifications.ports import Busy, Hit, Miss
 from headgate.bootstrap import database
 from headgate.errors import StoreUnavailable
 from headgate.testing import FakeClock, RedisServer, eventually
+from tests.effort import examples
 from tests.integration.notification_gateway import gateway, in_this_loop, new_user
 
 ENOUGH_SECONDS = 60
@@ -138,7 +139,7 @@ async def test_no_fault_of_redis_gives_a_second_quota(tmp_path: Path, redis_url:
     async with world(tmp_path, redis_url) as here:
         intake, cache = here.intake, here.cache
 
-        @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        @settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
         @given(st.integers(1, 12), steps)
         async def history(limit: int, steps: list[Any]) -> None:
             cache.down = cache.loses_next_answer = False

@@ -14,6 +14,7 @@ from headgate.adapters.redis.permits import RedisPermits
 from headgate.apps.payments.downstream.gate import PermitGate
 from headgate.testing import eventually
 from headgate.testing.servers.redis import RedisServer
+from tests import warm_start
 
 TPS = 30
 
@@ -22,7 +23,7 @@ TPS = 30
 def bank() -> Iterator[str]:
     """A bank that counts, in a process of its own."""
     words = ["headgate.apps.payments.downstream", "--port", "0", "--tps", str(TPS), "--latency-ms", "5"]
-    serving = subprocess.Popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True)
+    serving = warm_start.popen([sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True)
     assert serving.stdout is not None
     yield serving.stdout.readline().partition(" on ")[2].partition(",")[0]
     serving.terminate()
@@ -33,7 +34,7 @@ def bank() -> Iterator[str]:
 def test_three_processes_keep_one_limit(bank: str, redis_url: str) -> None:
     """However they are held up on this machine: the bank's own record is the judge."""
     callers = [
-        subprocess.Popen(
+        warm_start.popen(
             [
                 sys.executable,
                 "-m",

@@ -21,6 +21,7 @@ from headgate import DispatchQueue, bootstrap
 from headgate.access.gate import create_token
 from headgate.entrypoints.http.app import create_app
 from headgate.settings import Settings
+from tests import warm_start
 
 API, ADMIN = "api-token-of-the-test", "admin-token-of-the-test"
 
@@ -207,13 +208,8 @@ async def test_huge_headers_are_refused(settings: Settings) -> None:
 
 
 def run(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "headgate", *arguments],
-        env={"PATH": "/usr/bin:/bin", "HEADGATE_DATABASE_URL": settings.database_url},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {"PATH": "/usr/bin:/bin", "HEADGATE_DATABASE_URL": settings.database_url}
+    return warm_start.run([sys.executable, "-m", "headgate", *arguments], env=variables)
 
 
 def test_tokens_are_made_and_unmade_on_the_command_line(settings: Settings) -> None:

@@ -82,6 +82,7 @@ class AsyncLimiter(PlansInForce):
         self._loads: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._leasing: set[asyncio.Task[Any]] = set()
+        self._leases = True
         if isinstance(plans, Iterable):
             self.replace_plans(plans)
         else:
@@ -200,6 +201,7 @@ class AsyncLimiter(PlansInForce):
             for load in loads:
                 load.cancel()
             await asyncio.gather(*loads, return_exceptions=True)
+        self._leases = False  # whoever goes on calling asks the store: nobody would give a new lease back
         while self._leasing:
             await asyncio.wait(self._leasing)
         if self._purses is not None and (purses := self._purses.clear()):
@@ -231,7 +233,7 @@ class AsyncLimiter(PlansInForce):
         return self._outage.tell(await self._acquired(chain))
 
     async def _acquired(self, chain: list[Charge]) -> Decision:
-        if self._purses is None or not self._purses.suits(chain):
+        if self._purses is None or not self._leases or not self._purses.suits(chain):
             return await self._decided(chain)
         return await self._lease(chain, self._purses)
 

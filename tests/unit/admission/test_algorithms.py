@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headgate.admission.algorithms import State, at, give, hold, life_us, release, room, take
 from headgate.admission.model import MOST, FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
+from tests.effort import examples
 
 T0 = 1_800_000_000_000_000
 
@@ -56,7 +57,7 @@ def histories(draw: st.DrawFn, *, back: bool = False) -> tuple[Spec, State | Non
 
 
 @given(histories(back=True), st.integers(0, 60))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_who_waits_as_told_is_admitted_and_not_a_microsecond_earlier(
     history: tuple[Spec, State | None, int], wish: int
 ) -> None:
@@ -71,7 +72,7 @@ def test_who_waits_as_told_is_admitted_and_not_a_microsecond_earlier(
 
 
 @given(histories(back=True))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_after_its_reset_a_state_is_as_new_and_not_before(history: tuple[Spec, State | None, int]) -> None:
     spec, state, now = history
     view = at(spec, state, now)
@@ -85,7 +86,7 @@ def test_after_its_reset_a_state_is_as_new_and_not_before(history: tuple[Spec, S
 
 
 @given(histories(), st.integers(0, 4 * 10**8), st.integers(0, 10))
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_a_clock_set_back_grants_nothing(history: tuple[Spec, State | None, int], back: int, wish: int) -> None:
     spec, state, now = history
     before = room(spec, at(spec, state, now), now, 1).remaining
@@ -95,7 +96,7 @@ def test_a_clock_set_back_grants_nothing(history: tuple[Spec, State | None, int]
 
 
 @given(histories())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_remaining_is_what_can_be_taken_at_once(history: tuple[Spec, State | None, int]) -> None:
     spec, state, now = history
     view = at(spec, state, now)
@@ -108,7 +109,7 @@ def test_remaining_is_what_can_be_taken_at_once(history: tuple[Spec, State | Non
 
 
 @given(histories(), st.integers(0, 60))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_giving_back_undoes_taking(history: tuple[Spec, State | None, int], wish: int) -> None:
     spec, state, now = history
     view = at(spec, state, now)
@@ -123,7 +124,7 @@ def test_giving_back_undoes_taking(history: tuple[Spec, State | None, int], wish
 
 
 @given(histories(), st.integers(1, 100))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_giving_back_too_much_gives_no_more_than_a_new_key_has(
     history: tuple[Spec, State | None, int], extra: int
 ) -> None:
@@ -133,7 +134,7 @@ def test_giving_back_too_much_gives_no_more_than_a_new_key_has(
 
 
 @given(specs, specs, st.lists(st.tuples(steps, st.integers(0, 10)), min_size=1, max_size=8), steps)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_a_changed_plan_is_never_over_its_own_limit_and_its_wait_is_exact(
     old: Spec, new: Spec, calls: list[tuple[int, int]], later: int
 ) -> None:
@@ -201,7 +202,7 @@ def test_peer_bug_05_lost_fractions() -> None:
     st.integers(0, 10**16),
     st.integers(0, MOST),
 )
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_every_quotient_is_exact_in_a_double(spec: Spec, elapsed: int, wish: int) -> None:
     """The quotients of the widest numbers, computed as Lua 5.1 would: floor of a double division."""
     if isinstance(spec, TokenBucket):

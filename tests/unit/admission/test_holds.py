@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headgate.adapters.memory.limits import MemoryLimitStore
 from headgate.admission.model import Charge, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
 from headgate.admission.ports import Hold
+from tests.effort import examples
 
 T0 = 1_800_000_000_000_000
 WINDOW = 1_000_000
@@ -80,7 +81,7 @@ def worked(spec: Spec, day: list[tuple[int, str, int]], *, refunds: bool = False
 
 
 @given(limits, days)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_a_sliding_log_keeps_every_window(limit: int, day: list[tuple[int, str, int]]) -> None:
     done = worked(SlidingLog(limit, SPAN), day, refunds=True)
     for last in done:
@@ -88,7 +89,7 @@ def test_a_sliding_log_keeps_every_window(limit: int, day: list[tuple[int, str, 
 
 
 @given(limits, days)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_a_fixed_window_keeps_its_limit(limit: int, day: list[tuple[int, str, int]]) -> None:
     done = worked(FixedWindow(limit, SPAN), day)
     for window in {work.window for work in done}:
@@ -96,7 +97,7 @@ def test_a_fixed_window_keeps_its_limit(limit: int, day: list[tuple[int, str, in
 
 
 @given(limits, days)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_a_sliding_window_keeps_its_estimate(limit: int, day: list[tuple[int, str, int]]) -> None:
     done = worked(SlidingWindow(limit, SPAN), day)
     for number, last in enumerate(done):
@@ -113,7 +114,7 @@ def test_a_sliding_window_keeps_its_estimate(limit: int, day: list[tuple[int, st
     Fraction(1),
     [(0, "hold", 3), (3 * WINDOW, "hold", 3), (0, "fill", 1), (0, "settle", 0), (0, "fill", 1)],
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_a_token_bucket_keeps_every_span(capacity: int, rate: Fraction, day: list[tuple[int, str, int]]) -> None:
     done = worked(TokenBucket(capacity, rate), day)
     for first in range(len(done)):

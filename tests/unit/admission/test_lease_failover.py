@@ -14,6 +14,7 @@ from headgate.adapters.memory.limits import MemoryLimitStore
 from headgate.admission.model import Charge, Decision, Spec
 from headgate.errors import StoreUnavailable
 from headgate.testing import FakeClock
+from tests.effort import examples
 from tests.unit.admission.both import START
 
 
@@ -64,7 +65,7 @@ failures = st.dictionaries(st.integers(0, 100), st.sampled_from([1, 5, 1000]), m
 
 
 @given(spec=specs, lease=leases, history=st.lists(steps, min_size=50, max_size=150), failures=failures)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_each_failover_costs_at_most_one_more_capacity(
     spec: Spec, lease: LeasePolicy, history: Any, failures: dict[int, int]
 ) -> None:

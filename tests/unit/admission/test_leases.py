@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from headgate import FixedWindow, LeasePolicy, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
 from headgate.errors import ConfigurationError, StoreRefused
+from tests.effort import examples
 from tests.unit.admission.both import World
 
 LEASE = LeasePolicy(longest=1, share=0.1)
@@ -211,6 +212,28 @@ async def test_logs_and_shadows_are_never_leased(world: World) -> None:
     assert world.watcher.leases == []
 
 
+async def test_closing_ends_although_callers_go_on() -> None:
+    world, stop = World("async"), False
+    world.store.down = True  # every call tries to lease
+    limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"))], lease=LEASE)
+
+    async def caller(user: int) -> None:
+        for _ in range(user):  # so that one or the other is always underway
+            await asyncio.sleep(0)
+        while not stop:
+            await limiter.acquire(f"u{user}", "p")
+            await asyncio.sleep(0)
+
+    callers = [asyncio.create_task(caller(user)) for user in range(8)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(10):
+            await limiter.close()
+    finally:
+        stop = True
+        await asyncio.gather(*callers)
+
+
 async def test_changed_plans_give_the_old_lease_back(world: World) -> None:
     limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"))], lease=LEASE)
     for _ in range(50):
@@ -284,7 +307,7 @@ async def test_an_outage_ends_leases_in_policy(world: World) -> None:
         st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(0, 700_000), st.integers(1, 12)), max_size=40
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_number_of_leasing_processes_admits_more_than_the_plan(spec: Any, steps: Any) -> None:
     """Three limiters on one store, any mix of calls and pauses: what they admit was taken from the store before."""
     world = World("sync")

@@ -13,6 +13,7 @@ from headgate.errors import InvalidInput
 from headgate.iso8601 import from_ms
 from headgate.slots.forecast import Forecast, forecast, peak
 from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
+from tests.effort import examples
 
 NOW = 1_803_000_000_000
 AT = NOW + 60_000
@@ -26,7 +27,7 @@ HOURS = {"zone": "UTC", "open": [{"from": "01:00", "to": "01:21:17"}, {"from": "
 """AT is 01:21:00."""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     limit=st.integers(1, 7),
     before=st.integers(0, 40),

@@ -42,6 +42,7 @@ class KafkaServer(Server):
     """
 
     name: ClassVar[str] = "kafka"
+    ready_within: ClassVar[float] = 180.0  # two runs of Java, which a busy machine makes long
 
     def __init__(self, *, settings: Mapping[str, str] | None = None, heap: str = "256m") -> None:
         super().__init__()

@@ -1,0 +1,10 @@
+"""How many examples a property test tries, by Hypothesis's profile (`conftest.py` has them)."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+
+def examples(thorough: int) -> int:
+    """So many if the check asks for it, and the profile's share of them otherwise."""
+    return max(1, thorough * settings.default.max_examples // 100)

@@ -1,0 +1,82 @@
+"""A program started in a copy of a warm process is as one started by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import warm_start
+
+LOADED = (
+    "import sys; print(sorted({name.partition('.')[0] for name in sys.modules} & {'headgate', 'tests', 'sqlalchemy'}))"
+)
+WORDS = (
+    "import os, sys; print(sys.argv, sys.path[0], os.environ.get('GIVEN'), os.getcwd(), sys.stdin.read()); sys.exit(3)"
+)
+
+
+def test_other_peoples_packages_are_loaded_and_ours_are_not() -> None:
+    assert warm_start.run([sys.executable, "-c", LOADED]).stdout == "['sqlalchemy']\n"
+
+
+def test_it_is_given_what_it_would_be_given(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(WORDS)
+    for way, first, place in (
+        (["-c", WORDS], "-c", ""),
+        (["-m", "program"], str(tmp_path / "program.py"), str(tmp_path)),
+        ([str(tmp_path / "program.py")], str(tmp_path / "program.py"), str(tmp_path)),
+    ):
+        words = [sys.executable, *way, "a", "b c"]
+        warm = warm_start.run(words, cwd=tmp_path, env={"GIVEN": "é"}, input="ü")
+        assert (warm.returncode, warm.stderr) == (3, "")
+        assert warm.stdout == f"{[first, 'a', 'b c']} {place} é {tmp_path} ü\n"
+        plain = subprocess.run(
+            words, cwd=tmp_path, env={"GIVEN": "é"}, input="ü", capture_output=True, text=True, check=False
+        )
+        assert plain.stdout == warm.stdout
+
+
+def test_how_it_ends_is_told() -> None:
+    assert warm_start.run([sys.executable, "-c", ""]).returncode == 0
+    failed = warm_start.run([sys.executable, "-c", "1/0"])
+    assert failed.returncode == 1
+    assert failed.stderr.endswith("ZeroDivisionError: division by zero\n")
+    said = "import sys, time; print('up', flush=True); time.sleep(60)"
+    for signum in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
+        with warm_start.popen([sys.executable, "-c", said], stdout=-1, stderr=-1, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+            assert process.poll() is None
+            process.send_signal(signum)
+            process.communicate(timeout=60)
+        assert process.returncode == -signum
+
+
+def test_what_does_not_end_in_time_is_ended() -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        warm_start.run([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.1)
+
+
+def test_a_program_on_the_path_of_a_shell(tmp_path: Path) -> None:
+    warm_start.command_on_path("numbers", "calendar", tmp_path)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", "numbers 2030 3 | grep -c March; numbers x; echo $?"],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "1\n2\n"
+
+
+def test_an_environment_that_changes_python_is_obeyed() -> None:
+    done = warm_start.run(
+        [sys.executable, "-c", "import sys; print(sys.flags.utf8_mode)"], env={**os.environ, "PYTHONUTF8": "1"}
+    )
+    assert done.stdout == "1\n"

@@ -1,0 +1,266 @@
+"""Starts Python programs in copies of a process that has other people's packages loaded already.
+
+The suite starts hundreds of `headgate` commands, services and workers. Four fifths of what a command takes is importing
+SQLAlchemy, Alembic, Pydantic and their like; a copy (a fork) of a process that has done so begins where headgate's own
+modules are imported. Those are not loaded beforehand: each program imports them anew, and only those it asks for.
+
+`popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. A program whose environment changes how Python
+itself starts (`PYTHON…`, the locale) is started in the ordinary way, and so is every program where there is no `fork`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+PACKAGES = """
+    alembic.command alembic.operations click confluent_kafka confluent_kafka.admin fastapi.middleware
+    fastapi.openapi.utils
+    fastapi.staticfiles httpx httpx2 multiprocessing.connection orjson psycopg psycopg.types.json pydantic.v1
+    redis.asyncio schwifty sqlalchemy.dialects.postgresql
+    sqlalchemy.dialects.sqlite sqlalchemy.ext.asyncio sqlite3 starlette.middleware.gzip structlog temporalio.client
+    temporalio.contrib.pydantic temporalio.worker uvicorn uvicorn.lifespan.on uvicorn.loops.auto
+    uvicorn.protocols.http.auto uvicorn.protocols.websockets.auto
+"""
+# What programs import. One too few costs time and nothing else. None may be here that reads the environment when it is
+# imported, as `prometheus_client` and `opentelemetry` do.
+
+LONGEST = 200_000
+"""Bytes of a message, the environment in it; longer ones are not passed at once."""
+
+
+def popen(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """`subprocess.Popen` of a Python program: `[sys.executable, "-m", …]`, `"-c"` or a file."""
+    environment = options.get("env")
+    if not hasattr(os, "fork") or _changes_python(os.environ if environment is None else environment):
+        return subprocess.Popen(arguments, **options)
+    return WarmProcess(arguments, **options)
+
+
+def run(
+    arguments: Sequence[str], *, input: str | None = None, timeout: float | None = None, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` of a Python program, with `capture_output` and `text`, and without `check`."""
+    stdin = {} if input is None else {"stdin": subprocess.PIPE}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with popen(arguments, text=True, **stdin, **pipes, **options) as process:
+        try:
+            out, errors = process.communicate(input, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(arguments, process.returncode, out, errors)
+
+
+def command_on_path(name: str, module: str, directory: Path) -> None:
+    """Puts a program `name` into `directory` that does what `python -m module` does; for shells."""
+    script = directory / name
+    script.write_text(
+        f"#!{sys.executable} -IS\n"
+        "import os, sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import warm_start\n"
+        f"warm_start.pass_on({_warm().address!r}, ['-m', {module!r}, *sys.argv[1:]])\n"
+    )
+    script.chmod(0o755)
+
+
+def pass_on(address: str, arguments: list[str]) -> None:
+    """Runs the program with this process's files, folder and environment, and ends as it does."""
+    connection, _ = _request(address, arguments, str(Path.cwd()), os.environ, [0, 1, 2])
+    status = os.waitstatus_to_exitcode(int(connection.recv(32)))
+    os._exit(status if status >= 0 else 128 - status)
+
+
+def _changes_python(environment: Mapping[str, str]) -> bool:
+    """Whether Python would start otherwise with it than with ours."""
+
+    def decisive(variables: Mapping[str, str]) -> dict[str, str]:
+        begins = ("PYTHON", "LC_", "LANG")
+        return {n: value for n, value in variables.items() if n.startswith(begins) and n != "PYTHONPATH"}
+
+    return decisive(environment) != decisive(os.environ)
+
+
+def _request(
+    address: str, arguments: list[str], directory: str, environment: Mapping[str, str], files: list[int]
+) -> tuple[socket.socket, int]:
+    """The connection on which the program's wait status will come, and its process id."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(address)
+    told = json.dumps([arguments, directory, dict(environment)]).encode("utf-8", "surrogateescape")
+    assert len(told) < LONGEST, f"{len(told)} bytes of arguments and environment"
+    socket.send_fds(connection, [told], files)
+    return connection, int(connection.recv(32))
+
+
+class WarmProcess(subprocess.Popen[Any]):
+    """A program in a copy of the warm process. It is no child of ours: how it ended is told over a connection."""
+
+    def _execute_child(self, args: Any, *others: Any) -> None:
+        """`subprocess.Popen` calls this to fork and execute."""
+        (_executable, _preexec, _close, _pass, directory, environment, _startup, _flags, shell, *pipes) = others
+        reads, _, _, writes, _, errors = ends = pipes[:6]
+        assert args[0] == sys.executable, "only for Python"
+        assert not shell
+        files = [number if given == -1 else given for number, given in enumerate((reads, writes, errors))]
+        try:
+            self._connection, self.pid = _request(
+                _warm().address,
+                [os.fspath(word) for word in args[1:]],
+                os.fspath(directory or Path.cwd()),
+                os.environ if environment is None else environment,
+                files,
+            )
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*ends)  # type: ignore[attr-defined]
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            if self.returncode is None:
+                pid, status = self._try_wait(os.WNOHANG)
+                if pid:
+                    self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        return self.returncode
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if wait_flags & os.WNOHANG and not select.select([self._connection], [], [], 0)[0]:
+            return 0, 0
+        status = int(self._connection.recv(32))
+        self._connection.close()
+        return self.pid, status
+
+
+class _Warm:
+    """The warm process of this process; it ends when this one does."""
+
+    def __init__(self) -> None:
+        directory = Path(tempfile.mkdtemp(prefix="headgate-warm-"))
+        self.address = str(directory / "socket")
+        with (directory / "log").open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, self.address],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=directory,
+            )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+_starting = threading.Lock()
+_started: list[_Warm] = []
+
+
+def _warm() -> _Warm:
+    with _starting:
+        if not _started:
+            _started.append(_Warm())
+        return _started[0]
+
+
+# The warm process.
+
+
+def _load() -> None:
+    for name in PACKAGES.split():
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            continue  # not installed: whoever needs it says so
+    gc.freeze()
+
+
+def _serve(address: str) -> tuple[list[str], str, dict[str, str]]:
+    """Copies this process for each that connects. Returns in the copies, with what to run; never here."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who watch
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(address)
+    listener.listen(64)
+    os.write(1, b"ready\n")
+    while True:
+        readable, _, _ = select.select([0, listener], [], [])
+        if 0 in readable:  # its end: the tests are over
+            shutil.rmtree(Path(address).parent, ignore_errors=True)
+            os._exit(0)
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            return _watch(connection)
+        connection.close()
+
+
+def _watch(connection: socket.socket) -> tuple[list[str], str, dict[str, str]]:
+    """In a copy: starts the program in another copy, where this returns, and tells how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    told, files, _, _ = socket.recv_fds(connection, LONGEST, 3)
+    pid = os.fork()
+    if pid == 0:
+        connection.close()
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        return tuple(json.loads(told.decode("utf-8", "surrogateescape")))  # type: ignore[return-value]
+    for number in (0, 1, *files):
+        os.close(number)
+    connection.send(str(pid).encode())
+    _, status = os.waitpid(pid, 0)
+    try:
+        connection.send(str(status).encode())
+    finally:
+        os._exit(0)
+
+
+def _become(arguments: list[str], directory: str, environment: dict[str, str]) -> None:
+    """Makes this copy what Python would have been if it had been started so, and runs the program."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    errors = sys.__stdin__.errors if sys.__stdin__ else None
+    sys.stdin = sys.__stdin__ = open(0, errors=errors, closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", errors=errors, closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    where = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    match arguments:
+        case ["-m", module, *rest]:
+            sys.argv, sys.path[:1] = [module, *rest], [directory, *where]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case ["-c", code, *rest]:
+            sys.argv, sys.path[:1] = ["-c", *rest], ["", *where]
+            sys.modules["__main__"] = main = types.ModuleType("__main__")
+            exec(compile(code, "<string>", "exec"), main.__dict__)
+        case [file, *rest]:
+            sys.argv, sys.path[:1] = [file, *rest], [str(Path(file).parent), *where]
+            runpy.run_path(file, run_name="__main__")
+
+
+if __name__ == "__main__":
+    _load()
+    # At the end, not inside a function: what the program raises, SystemExit too, ends Python in the usual way.
+    _become(*_serve(sys.argv[1]))
