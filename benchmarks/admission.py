@@ -17,8 +17,8 @@ import redis.asyncio
 from benchmarks import admission_http, admission_peers
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, rate, summary
 from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
-from headgate.admission.breaker import BreakerPolicy
-from headgate.admission.leases import LeasePolicy
+from headgate.circuit_breaker import BreakerPolicy
+from headgate.limits.local_lease import LeasePolicy
 from headgate.testing import eventually
 from headgate.testing.servers.redis import RedisServer
 

@@ -20,7 +20,7 @@ import psycopg
 from benchmarks import slot_baseline, slot_http
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
-from headgate.iso8601 import to_ms
+from headgate.durations import to_ms
 from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
 from headgate.testing.servers.postgres import PostgresServer
 

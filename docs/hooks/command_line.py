@@ -7,7 +7,7 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from headgate.entrypoints.cli import app
+from headgate.server.cli import app
 
 
 def page() -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 
 METHODS = ("get", "post", "put", "patch", "delete")
 

@@ -10,19 +10,19 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headgate.adapters import prometheus
+import headgate.server.metrics
 
 
 def page() -> str:
     """One table for each observer."""
     lines: list[str] = []
-    for found in sorted(pkgutil.iter_modules(prometheus.__path__), key=lambda module: module.name):
-        module = importlib.import_module(f"{prometheus.__name__}.{found.name}")
-        metrics = list(_metrics(module))
-        if metrics:
+    for found in sorted(pkgutil.iter_modules(headgate.server.metrics.__path__), key=lambda module: module.name):
+        module = importlib.import_module(f"headgate.server.metrics.{found.name}")
+        rows = list(_metrics(module))
+        if rows:
             about = (inspect.getdoc(module) or "").partition("\n\n")[0]
             lines += [f"## {found.name.replace('_', ' ').capitalize()}", "", " ".join(about.split()), ""]
-            lines += ["| metric | type | labels | |", "|---|---|---|---|", *metrics, ""]
+            lines += ["| metric | type | labels | |", "|---|---|---|---|", *rows, ""]
     return "\n".join(lines)
 
 

@@ -93,7 +93,7 @@ def _owners(value: type) -> list[type]:
     inner = [
         base
         for base in reversed(value.__mro__[1:])
-        if base.__module__.startswith("headgate.admission") and base.__name__ not in public
+        if base.__module__.startswith("headgate.limits") and base.__name__ not in public
     ]
     return [*inner, value]
 

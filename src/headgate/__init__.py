@@ -10,12 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.admission.async_limiter import AsyncLimiter
-    from headgate.admission.breaker import BreakerPolicy
-    from headgate.admission.leases import LeasePolicy
-    from headgate.admission.limiter import Limiter
-    from headgate.admission.model import Decision, FixedWindow, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
-    from headgate.admission.toml_plans import TomlPlans
+    from headgate.circuit_breaker import BreakerPolicy
     from headgate.dispatch.queue import DispatchQueue
     from headgate.errors import (
         ConfigurationError,
@@ -30,6 +25,11 @@ if TYPE_CHECKING:
         StoreRefused,
         StoreUnavailable,
     )
+    from headgate.limits._blocking import Limiter
+    from headgate.limits.limiter import AsyncLimiter
+    from headgate.limits.local_lease import LeasePolicy
+    from headgate.limits.model import Decision, FixedWindow, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
+    from headgate.limits.toml_plans import TomlPlans
     from headgate.slots.blocking import BlockingSlots
     from headgate.slots.calendars import Calendar
     from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
@@ -72,12 +72,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "admission.async_limiter": ("AsyncLimiter",),
-    "admission.breaker": ("BreakerPolicy",),
-    "admission.leases": ("LeasePolicy",),
-    "admission.limiter": ("Limiter",),
-    "admission.model": ("Decision", "FixedWindow", "Plan", "Reason", "SlidingLog", "SlidingWindow", "TokenBucket"),
-    "admission.toml_plans": ("TomlPlans",),
+    "limits.limiter": ("AsyncLimiter",),
+    "circuit_breaker": ("BreakerPolicy",),
+    "limits.local_lease": ("LeasePolicy",),
+    "limits._blocking": ("Limiter",),
+    "limits.model": ("Decision", "FixedWindow", "Plan", "Reason", "SlidingLog", "SlidingWindow", "TokenBucket"),
+    "limits.toml_plans": ("TomlPlans",),
     "dispatch.queue": ("DispatchQueue",),
     "errors": (
         "ConfigurationError",

@@ -19,7 +19,7 @@ def main() -> None:
             signal.signal(each, _end)
     else:
         _tell_unknown_variables()
-    from headgate.entrypoints import cli
+    from headgate.server import cli
 
     cli.main()
 
@@ -29,7 +29,7 @@ def _tell_unknown_variables() -> None:
     settings."""
     if not any(name.startswith("HEADGATE_") for name in os.environ) or {"--help", "--version"} & {*sys.argv}:
         return
-    from headgate.settings import told_unknown
+    from headgate.server.settings import told_unknown
 
     for line in told_unknown():
         sys.stderr.write(f"headgate: {line}\n")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from headgate.entrypoints.http import connection
+from headgate.server.http import connection
 from headgate.testing import eventually
 from tests.acceptance.service import Service
 

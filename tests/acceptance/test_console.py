@@ -15,9 +15,9 @@ import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from headgate import bootstrap
-from headgate.access.gate import create_token
-from headgate.settings import Settings
+from headgate.server.access.authenticator import create_token
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store
 from tests.acceptance.service import Service, run
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -70,7 +70,7 @@ def browser(chromium: str, console: Console) -> Iterator[Browser]:
 
 def token(directory: Path, name: str, scopes: list[str]) -> str:
     async def work() -> str:
-        async with bootstrap.access_store(Settings(database_url=f"sqlite:///{directory / 'headgate.db'}")) as store:
+        async with open_access_store(Settings(database_url=f"sqlite:///{directory / 'headgate.db'}")) as store:
             secret, _ = await create_token(store, name, scopes)
         return secret
 

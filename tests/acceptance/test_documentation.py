@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headgate.entrypoints.cli import app
+from headgate.server.cli import app
 from tests.acceptance.documents import assert_alike, matches
 from tests.acceptance.service import run
 

@@ -238,11 +238,11 @@ import asyncio, sys
 def imported(*names):
     return [name for name in sys.modules if name.startswith(names)]
 
-import headgate, headgate.bootstrap, headgate.entrypoints.cli
-import headgate.adapters.local.engine, headgate.adapters.temporal.workers, headgate.apps.payments.workflow_intake
-print(imported("opentelemetry", "headgate.adapters.opentelemetry"))
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+import headgate, headgate.server.wiring, headgate.server.cli, headgate.apps.payments.workflow_intake
+import headgate.dispatch.engines.local.engine, headgate.dispatch.engines.temporal.workers
+print(imported("opentelemetry", "headgate.integrations.opentelemetry"))
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 
 async def main():
     app = create_app(Settings.load())
@@ -250,7 +250,8 @@ async def main():
         await app.state.services.slots.assign("e", "default", "2030-03-01T16:00:00Z")
 
 asyncio.run(main())
-print(imported("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto", "headgate.adapters.opentelemetry"))
+sending = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto")
+print(imported(*sending, "headgate.integrations.opentelemetry"))
 """
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -17,11 +17,11 @@ from uuid import uuid4
 
 from hypothesis import strategies as st
 
-from headgate.admission.algorithms import State, life_us
-from headgate.admission.chain import refunded, rule_on
-from headgate.admission.holds import Held, held, settled
-from headgate.admission.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
-from headgate.admission.ports import AsyncLimitStore, Hold, LimitStore
+from headgate.limits.algorithms import State, life_us
+from headgate.limits.chain import refunded, rule_on
+from headgate.limits.holds import Held, held, settled
+from headgate.limits.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.ports import AsyncLimitStore, Hold, LimitStore
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 T0 = 1_800_000_000_000_000

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from headgate.adapters.memory.limits import MemoryLimitStore
-from headgate.admission.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
-from headgate.admission.ports import Hold, LimitStore
+from headgate.limits.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.ports import Hold, LimitStore
+from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
 from tests.contracts.limit_store import START, T0, Blocking, Replay, blocking, histories
 from tests.effort import examples

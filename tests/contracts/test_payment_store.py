@@ -9,28 +9,28 @@ from itertools import product
 
 import pytest
 
-from headgate.adapters.memory.payments import MemoryPaymentStore
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.memory.slots import MemorySlotStore
-from headgate.adapters.sql import payments
-from headgate.adapters.sql.payment_store import SqlPaymentStore
-from headgate.adapters.sql.queue import SqlQueueStore
-from headgate.adapters.sql.slot_store import SqlSlotStore
 from headgate.apps.payments.context import context_json
-from headgate.apps.payments.domain import ITEM_TYPE, TRANSITIONS, Party, Payment, PaymentStatus, Step, Terms
 from headgate.apps.payments.intake import OWNER, SLOT_PREFIX
+from headgate.apps.payments.model import ITEM_TYPE, TRANSITIONS, Party, Payment, PaymentStatus, Step, Terms
 from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
 from headgate.apps.payments.rules import fingerprint
-from headgate.bootstrap import database
+from headgate.apps.payments.stores import statements
+from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_success, unrunnable
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.queue import Store as QueueStore
 from headgate.dispatch.status import Status
+from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import Conflict
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql.databases import database
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
+from tests.models.payment_store import MemoryPaymentStore
+from tests.models.queue_store import MemoryQueueStore
+from tests.models.slot_store import MemorySlotStore
 
 AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
 ALICE = Party("Alice", "DE89370400440532013000")
@@ -188,7 +188,7 @@ async def test_slots_without_a_payment_are_found_and_nobody_elses(bench: Bench) 
 async def test_retention_forgets_what_is_over_and_out_of_the_queue_and_nothing_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payments, "PRUNE_PAGE", 3)
+    monkeypatch.setattr(statements, "PRUNE_PAGE", 3)
     past = datetime.now(UTC) - timedelta(days=400)
     names = ["paid", "refused", "waiting", "accepted", "queued", "dead"]
     await bench.store.schedule([new(payment(name)._replace(execute_at=past), past) for name in [*names, "cancelled"]])

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate import bootstrap
-from headgate.access.gate import Gate, create_token
-from headgate.access.model import ANYONE, Scope, Token, digest
-from headgate.access.sessions import Sessions
-from headgate.adapters.sql.access import SqlAccessStore
-from headgate.settings import Settings
+from headgate.server.access.authenticator import Gate, create_token
+from headgate.server.access.model import ANYONE, Scope, Token, digest
+from headgate.server.access.sessions import Sessions
+from headgate.server.access.stores.sql import SqlAccessStore
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store
 
 DAY = timedelta(days=1)
 
@@ -23,7 +23,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     url = f"sqlite:///{tmp_path / 'sessions.db'}"
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
-    async with bootstrap.access_store(Settings(database_url=url)) as opened:
+    async with open_access_store(Settings(database_url=url)) as opened:
         yield opened
 
 

@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from headgate.bootstrap import slot_store
-from headgate.iso8601 import to_ms
+from headgate.durations import to_ms
 from headgate.slots.calendars import Calendar
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
+from headgate.slots.stores import slot_store
 from headgate.slots.windows import LATEST_MS, align
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_ledger import check_ledger

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from headgate.durations import from_ms, to_ms
 from headgate.errors import NotFound, SlotOwned, SlotsExhausted
-from headgate.iso8601 import from_ms, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headgate.adapters.local.engine import LocalEngine
-from headgate.bootstrap import queue_store
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
+from headgate.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.workflow_engine import Ran, Store, WorkflowEngineContract
 

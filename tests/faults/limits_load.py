@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import redis
 
 from headgate import AsyncLimiter, BreakerPolicy, FixedWindow, Plan, SlidingLog, TokenBucket
-from headgate.admission.algorithms import State, at, room, take
-from headgate.admission.leases import LeasePolicy
+from headgate.limits.algorithms import State, at, room, take
+from headgate.limits.local_lease import LeasePolicy
 
 TASKS = 64
 GOLD = TokenBucket(capacity=500, per_second=2000)
@@ -97,7 +97,7 @@ class Crowd:
 def crowd(load: Load, *, processes: int) -> Iterator[Crowd]:
     """Starts `processes` at once; whatever happens, none outlives the context."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headgate.adapters.redis.limits", "headgate.bootstrap", __name__])
+    context.set_forkserver_preload(["headgate.limits.stores.redis", "headgate.server.wiring", __name__])
     counts = context.Array("q", processes, lock=False)
     start, stop = context.Barrier(processes), context.Event()
     started = [

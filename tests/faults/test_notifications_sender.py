@@ -24,13 +24,13 @@ from tests.integration.notification_gateway import Gateway, gateway
 
 SENDER = """
 import sys
-from headgate.entrypoints.cli import main
+from headgate.server.cli import main
 sys.argv = ["headgate", "worker", "sender"]
 main()
 """
 DIES_BEFORE_COMMIT = """
 import os, signal
-from headgate.adapters.kafka.consumer import KafkaSource
+from headgate.kafka.consumer import KafkaSource
 commit = KafkaSource.commit
 async def dies(source, done):
     if source._topic == os.environ["HEADGATE_SMS_TOPIC"]:
@@ -177,8 +177,8 @@ async def test_told_to_stop_it_leaves_at_once_and_nothing_comes_again(served: Ga
 
 
 async def test_what_a_provider_keeps_refusing_goes_to_the_dead_letters(served: Gateway, tmp_path: Path) -> None:
-    from headgate.adapters.kafka.log import KafkaLog
-    from headgate.apps.notifications.ports import Record
+    from headgate.kafka.log import KafkaLog
+    from headgate.messaging import Record
 
     wanted = await send_messages(served)
     topic = served.settings.sms.topic

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.slot_store import SqlSlotStore
-from headgate.bootstrap import slot_store
+from headgate.durations import to_ms
 from headgate.errors import StoreUnavailable
-from headgate.iso8601 import to_ms
 from headgate.slots import AssignedSlot, SlotScheduler, WindowPolicy
+from headgate.slots.stores import slot_store
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql.engine import Database
 from headgate.testing import PostgresServer, eventually
 from tests.contracts.slot_ledger import check_ledger
 

@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 from headgate import BlockingSlots, WindowPolicy
-from headgate.bootstrap import slot_store
-from headgate.iso8601 import to_ms
+from headgate.durations import to_ms
+from headgate.slots.stores import slot_store
 from tests import warm_start
 from tests.contracts.slot_ledger import check_ledger
 from tests.faults.test_slot_outages import T

@@ -13,14 +13,14 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.flight import awaited, copy
-from headgate.adapters.sql.slot_store import SqlSlotStore
-from headgate.adapters.sql.slot_tables import slot
-from headgate.adapters.sql.slots_postgres import COPY_FROM
-from headgate.bootstrap import slot_store
 from headgate.errors import Conflict, StoreError, StoreUnavailable
 from headgate.slots.model import SlotRequest, WindowPolicy
+from headgate.slots.stores import slot_store
+from headgate.slots.stores.postgres import COPY_FROM
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.slots.stores.tables import slot
+from headgate.sql.engine import Database
+from headgate.sql.pipeline import awaited, copy
 
 T = datetime(2031, 3, 1, 16, tzinfo=UTC)
 CALLS = 150

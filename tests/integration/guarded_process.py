@@ -16,17 +16,17 @@ from typing import Any
 
 import psycopg
 import redis.asyncio
+from headgate.wiring import factory
 
 from headgate import AsyncLimiter, DispatchQueue, Plan, SlidingLog
-from headgate.adapters.local.engine import LocalEngine
-from headgate.admission.model import Charge, Decision
-from headgate.dispatch.guard import PlanGuard
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.dispatch.worker import DispatchWorker
+from headgate.limits.model import Charge, Decision
 from headgate.testing import eventually
-from headgate.wiring import factory
 
 ITEM_TYPE, PLAN = "GUARDED", "guarded-downstream"
 Tell = Callable[[], Awaitable[int]]

@@ -16,11 +16,12 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.notification_tables import notification_quota, outbox
 from headgate.apps.notifications.intake import Intake
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+from headgate.apps.notifications.stores.tables import notification_quota
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
+from headgate.sql.engine import Database
+from headgate.sql.outbox_tables import outbox
 from tests import effort
 
 examples = hypothesis.settings(

@@ -6,10 +6,10 @@ import asyncio
 import sys
 from datetime import UTC, datetime
 
-from headgate.adapters.redis.permits import RedisPermits
-from headgate.apps.payments.domain import Party, Payment
 from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.gate import PermitGate
+from headgate.apps.payments.downstream.rate_gate import PermitGate
+from headgate.apps.payments.model import Party, Payment
+from headgate.apps.payments.stores.redis import RedisPermits
 
 PARTY = Party("Alice", "DE89370400440532013000")
 BUSY_MACHINE = 30.0

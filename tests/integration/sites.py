@@ -20,9 +20,9 @@ if not settings.configured:
     django.setup()
 
 from headgate import AsyncLimiter, Limiter
-from headgate.admission.keys import Key
 from headgate.integrations import asgi, fastapi, flask
 from headgate.integrations import django as django_integration
+from headgate.limits.keys import Key
 
 urlpatterns: list[Any] = []
 

@@ -10,9 +10,9 @@ import pytest
 import structlog
 from fastapi import FastAPI
 
-from headgate.entrypoints.http.app import create_app
 from headgate.errors import StoreError
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 
 ADMIN = "admin-token-of-the-test"
 HEADERS = {"Authorization": f"Bearer {ADMIN}"}
@@ -113,7 +113,7 @@ async def test_a_change_that_cannot_be_recorded_is_told_in_the_log(
     async def refuse(*_: object) -> int:
         raise StoreError("the audit can't be written")
 
-    monkeypatch.setattr("headgate.adapters.sql.access.SqlAccessStore.begin", refuse)
+    monkeypatch.setattr("headgate.server.access.stores.sql.SqlAccessStore.begin", refuse)
     async with app.router.lifespan_context(app), client(app) as http:
         with structlog.testing.capture_logs() as told:
             assert (await http.delete("/admin/plans/x")).status_code == 500

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from headgate.entrypoints.console.files import FILES
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import IngressSettings, Settings
+from headgate.server.console.files import FILES
+from headgate.server.http.app import create_app
+from headgate.server.settings import IngressSettings, Settings
 
 SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))
 

@@ -17,11 +17,11 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-import headgate.adapters.prometheus
+import headgate.server.metrics
 from headgate import __version__
-from headgate.entrypoints.http import health
 from headgate.errors import ConfigurationError
-from headgate.settings import Settings
+from headgate.server.http import health
+from headgate.server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yml"
@@ -53,8 +53,8 @@ def test_prometheus_agrees(promtool: str, arguments: tuple[str, ...]) -> None:
 def exported() -> set[str]:
     """Every sample name that headgate's observers register."""
     registry = CollectorRegistry()
-    for module in pkgutil.iter_modules(headgate.adapters.prometheus.__path__):
-        loaded = importlib.import_module(f"headgate.adapters.prometheus.{module.name}")
+    for module in pkgutil.iter_modules(headgate.server.metrics.__path__):
+        loaded = importlib.import_module(f"headgate.server.metrics.{module.name}")
         for observer in vars(loaded).values():
             ours = inspect.isclass(observer) and observer.__module__ == loaded.__name__
             if ours and "registry" in inspect.signature(observer).parameters:

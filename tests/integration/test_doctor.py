@@ -17,12 +17,14 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from headgate import bootstrap
-from headgate.access.gate import create_token
-from headgate.entrypoints.cli import app
-from headgate.entrypoints.cli.doctor import _examined, finding, servers
-from headgate.entrypoints.cli.doctor.finding import Finding
-from headgate.settings import Settings
+from headgate.server.access.authenticator import create_token
+from headgate.server.cli import app
+from headgate.server.cli.doctor import _examined, finding, servers
+from headgate.server.cli.doctor.finding import Finding
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store
+from headgate.server.wiring.database import migrate_up
+from headgate.server.wiring.notifications import open_notifications
 from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
@@ -67,7 +69,7 @@ async def test_a_database_tells_its_version_schema_and_clock(tmp_path: Path, dat
         assert found["database"].ok
         assert not found["schema"].ok
         assert found["schema"].advice == "run headgate migrate up"
-    await bootstrap.migrate_up(database_url)
+    await migrate_up(database_url)
     found = await examined(tmp_path, database_url=database_url)
     assert found["database"].ok
     assert found["schema"].ok
@@ -79,7 +81,7 @@ async def test_tokens_of_the_database_make_it_safe_to_listen_anywhere(tmp_path: 
     found = await examined(tmp_path, host="0.0.0.0")
     assert not found["listening"].ok
     settings = Settings(database_url=f"sqlite:///{tmp_path / 'doctor.db'}")
-    async with bootstrap.access_store(settings) as store:
+    async with open_access_store(settings) as store:
         await create_token(store, "somebody", ["read"])
     found = await examined(tmp_path, host="0.0.0.0")
     assert found["listening"].ok
@@ -161,7 +163,7 @@ async def test_kafka_tells_its_brokers_and_topics(tmp_path: Path, kafka_bootstra
     assert found["kafka"].ok
     assert "1 brokers" in found["kafka"].told
     assert "doctor-sms is made when it is first used" in found["kafka topics"].told
-    async with bootstrap.notifications(
+    async with open_notifications(
         Settings(
             database_url=f"sqlite:///{tmp_path / 'doctor.db'}",
             kafka_bootstrap=kafka_bootstrap,

@@ -20,7 +20,6 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import HTTPConnection
 
 from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, SlidingWindow, TokenBucket
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.errors import ConfigurationError
 from headgate.integrations.fastapi import (
     client_address,
@@ -33,6 +32,7 @@ from headgate.integrations.fastapi import (
     principal,
     rate_limit,
 )
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.testing import FakeClock
 from tests.integration.asgi_calls import connect, statuses, talk_to
 

@@ -21,7 +21,7 @@ from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.outbound import Courtesy
 from headgate.integrations.requests import LimitedAdapter
-from headgate.integrations.served import Pauses, ServiceLimit, retry_after, service_limits, told
+from headgate.integrations.service_limits import Pauses, ServiceLimit, retry_after, service_limits, told
 
 PLANS = [Plan("own", TokenBucket(capacity=2, per_second=0.01)), Plan("free", TokenBucket(capacity=99, per_second=99))]
 

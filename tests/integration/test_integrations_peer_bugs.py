@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan, TokenBucket
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.admission.keys import client_address, everyone, header
-from headgate.admission.model import Charge
-from headgate.admission.ports import Hold
+from headgate.limits.keys import client_address, everyone, header
+from headgate.limits.model import Charge
+from headgate.limits.ports import Hold
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.testing import FakeClock
 from tests.integration.sites import ON_A_LOOP, SITES, Site
 

@@ -12,7 +12,7 @@ from flask import Flask
 from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
 from headgate.errors import ConfigurationError
 from headgate.integrations import asgi, fastapi, flask, functions, httpx, requests
-from headgate.integrations.gate import PathRule
+from headgate.integrations.request_limiter import PathRule
 from tests.integration.sites import django_integration, override_settings
 
 PLANS = [Plan("gold", FixedWindow(1, "PT1H")), Plan("daily", FixedWindow(5, "P1D"))]

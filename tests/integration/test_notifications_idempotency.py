@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
-from headgate import bootstrap
-from headgate.adapters.sql.notification_tables import notification_delivery, notification_key
-from headgate.apps.notifications.ports import Record
+from headgate.apps.notifications.stores.tables import notification_delivery, notification_key
 from headgate.errors import BrokerUnavailable, HeadgateError
+from headgate.messaging import Record
+from headgate.server.wiring.notifications import prune_notifications
 from headgate.testing import RedisServer, eventually
 from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
 
@@ -152,13 +152,13 @@ async def test_only_what_has_no_effect_any_more_is_pruned(postgres_url: str) -> 
         now = datetime.now(UTC)
 
         async def counted() -> int:
-            return sum((await bootstrap.prune_notifications(served.settings, now + timedelta(days=1))).values())
+            return sum((await prune_notifications(served.settings, now + timedelta(days=1))).values())
 
         # The attempt is there a moment later; the delivery and the key must stay, whatever is asked for.
         await eventually(counted)
         assert (await served.send(user, key="k")).json() == first.json()
         await age(served, timedelta(hours=25))
-        pruned = await bootstrap.prune_notifications(served.settings, now)
+        pruned = await prune_notifications(served.settings, now)
         assert pruned == {"attempts": 0, "deliveries": 1, "keys": 1}
 
 

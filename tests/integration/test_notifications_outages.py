@@ -18,14 +18,14 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.adapters.redis.quotas import RedisQuotaCache
-from headgate.adapters.sql.notification_store import SqlQuotaLedger
-from headgate.adapters.sql.outbox import SqlOutbox
 from headgate.apps.notifications.intake import Intake
 from headgate.apps.notifications.model import Attempt, Quota, Spending
 from headgate.apps.notifications.ports import Busy, Hit, Miss
-from headgate.bootstrap import database
+from headgate.apps.notifications.stores.redis import RedisQuotaCache
+from headgate.apps.notifications.stores.sql import SqlQuotaLedger
 from headgate.errors import StoreUnavailable
+from headgate.sql.databases import database
+from headgate.sql.outbox import SqlOutbox
 from headgate.testing import FakeClock, RedisServer, eventually
 from tests.effort import examples
 from tests.integration.notification_gateway import gateway, in_this_loop, new_user

@@ -13,7 +13,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.adapters.senders.console import on_one_line
+from headgate.apps.notifications.providers.console import on_one_line
 from headgate.testing import RedisServer, eventually
 from tests.integration.notification_gateway import (
     Gateway,

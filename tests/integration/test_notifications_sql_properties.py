@@ -14,7 +14,7 @@ from confluent_kafka import Consumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.iso8601 import parse_instant
+from headgate.durations import parse_instant
 from headgate.testing import KafkaServer, eventually
 from tests.integration.notification_gateway import (
     Gateway,

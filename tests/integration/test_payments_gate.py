@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import httpx2 as httpx
 import pytest
 
-from headgate.adapters.redis.permits import RedisPermits
-from headgate.apps.payments.downstream.gate import PermitGate
+from headgate.apps.payments.downstream.rate_gate import PermitGate
+from headgate.apps.payments.stores.redis import RedisPermits
 from headgate.testing import eventually
 from headgate.testing.servers.redis import RedisServer
 from tests import warm_start

@@ -8,19 +8,19 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.adapters.kafka.log import KafkaLog
-from headgate.adapters.memory.payments import MemoryPaymentStore
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.memory.slots import MemorySlotStore
-from headgate.apps.notifications.ports import Delivered, Record
-from headgate.apps.payments.domain import ITEM_TYPE, Payment
 from headgate.apps.payments.intake import Outcome, PaymentIntake
-from headgate.apps.payments.topic import PaymentTopic, rejected_topic
+from headgate.apps.payments.intake_topic import PaymentTopic, rejected_topic
+from headgate.apps.payments.model import ITEM_TYPE, Payment
 from headgate.dispatch.config import DispatchConfig
 from headgate.errors import StoreUnavailable
+from headgate.kafka.log import KafkaLog
+from headgate.messaging import Delivered, Record
 from headgate.slots.model import WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
 from headgate.testing import eventually
+from tests.models.payment_store import MemoryPaymentStore
+from tests.models.queue_store import MemoryQueueStore
+from tests.models.slot_store import MemorySlotStore
 
 PARTY = {"name": "Alice", "iban": "DE89370400440532013000"}
 

@@ -10,18 +10,17 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from headgate.adapters.sql import queue_hints, queue_postgres
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.flight import BY_KEY, Statement
-from headgate.adapters.sql.queue import SqlQueueStore
-from headgate.bootstrap import queue_store
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_start, after_success, released
 from headgate.dispatch.model import Claim, EnqueueRequest
 from headgate.dispatch.ports import STARTED
 from headgate.dispatch.queue import DispatchQueue, Store
 from headgate.dispatch.status import Status
+from headgate.dispatch.stores import notify, postgres, queue_store
+from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import StoreError, StoreUnavailable
+from headgate.sql.engine import Database
+from headgate.sql.pipeline import BY_KEY, Statement
 from headgate.testing import eventually
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -58,7 +57,7 @@ async def test_an_outcome_that_waits_for_the_record_of_its_start_is_written(stor
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
         start = after_start(claim, STARTED, CONFIG, "B")
-        assert await connection.run_sync(queue_postgres.settle, [start], None, T) == [True]
+        assert await connection.run_sync(postgres.settle, [start], None, T) == [True]
         ending = asyncio.create_task(store.settle([after_success(claim)], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
         await transaction.commit()
@@ -78,7 +77,7 @@ async def test_a_zombie_that_waits_for_the_recovery_of_its_claim_writes_nothing(
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
-        await connection.run_sync(queue_postgres.settle, [released(claim, "recovered")], None, T)
+        await connection.run_sync(postgres.settle, [released(claim, "recovered")], None, T)
         zombie = asyncio.create_task(store.settle([after_success(claim)], now=T))
         toucher = asyncio.create_task(store.touch([claim], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
@@ -96,7 +95,7 @@ async def test_a_claim_skips_what_another_holds(store: Store, postgres_url: str)
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
-        batch, _ = await connection.run_sync(queue_postgres.claim, "PAY", 2, NOW, T)
+        batch, _ = await connection.run_sync(postgres.claim, "PAY", 2, NOW, T)
         assert [item.claim.item_id for item in batch.items] == ["a", "b"]
         rest = await asyncio.wait_for(store.claim("PAY", 10, NOW, now=T), 20)
         assert [item.claim.item_id for item in rest.items] == ["c", "d"]
@@ -156,8 +155,8 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
                     SELECT '{item_type}', '{status}' || n, '{status}', {due}, {due}, false, 0, 0, now(), now()
                     FROM generate_series(1, {count}) AS n"""
             )
-        claim = queue_postgres.CLAIM
-        arguments = [None, "PAY", "60000000", "B", *queue_postgres.START, "20"]
+        claim = postgres.CLAIM
+        arguments = [None, "PAY", "60000000", "B", *postgres.START, "20"]
         connection.execute("BEGIN")
         connection.execute(BY_KEY.sql)
         connection.execute(f"PREPARE claim AS {claim.sql}")
@@ -182,7 +181,7 @@ async def test_settings_nobody_can_work_with_are_told_and_break_nothing_else(sto
     assert await store.config("OTHER") is not None
 
 
-@pytest.mark.parametrize("statement", [queue_postgres.SETTLE, queue_postgres.TOUCH])
+@pytest.mark.parametrize("statement", [postgres.SETTLE, postgres.TOUCH])
 async def test_settling_and_touching_look_rows_up_by_their_keys(
     store: Store, postgres_url: str, statement: Statement
 ) -> None:
@@ -301,7 +300,7 @@ async def test_concurrent_claims_of_one_store_share_the_items(store: Store) -> N
 async def test_who_queues_right_after_another_is_heard_of_too(store: Store, postgres_url: str) -> None:
     """At most so many hints a second, but the last item of a burst must not wait for the next poll."""
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as listener:
-        await listener.execute(f"LISTEN {queue_hints.CHANNEL}")
+        await listener.execute(f"LISTEN {notify.CHANNEL}")
         # All in one turn of the loop, so that only the first is due to be told of.
         await asyncio.gather(*(store.enqueue([EnqueueRequest.of("PAY", name, {})]) for name in "abc"))
         heard = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]

@@ -14,12 +14,12 @@ import pytest
 import redis
 
 from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
-from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
-from headgate.admission.algorithms import State
-from headgate.admission.chain import rule_on
-from headgate.admission.model import Charge, Rule, Spec
-from headgate.admission.ports import Hold
 from headgate.errors import StoreError, StoreUnavailable
+from headgate.limits.algorithms import State
+from headgate.limits.chain import rule_on
+from headgate.limits.model import Charge, Rule, Spec
+from headgate.limits.ports import Hold
+from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
 from headgate.testing import RedisServer, eventually
 from headgate.testing.availability import available
 

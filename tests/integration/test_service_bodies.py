@@ -10,8 +10,8 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 
 LIMIT = 2048
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2 as httpx
 from fastapi import FastAPI
 
-from headgate.entrypoints.http.app import create_app
 from headgate.errors import StoreUnavailable
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 from headgate.testing import eventually
 from headgate.testing.servers.kafka import KafkaServer
 from headgate.testing.servers.postgres import PostgresServer

@@ -11,9 +11,9 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from headgate.entrypoints.http.app import create_app
 from headgate.errors import ConfigurationError
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 from headgate.testing import eventually
 from headgate.testing.servers.redis import RedisServer
 

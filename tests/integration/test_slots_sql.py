@@ -13,12 +13,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.adapters.sql import migrate
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.slot_store import SqlSlotStore
-from headgate.bootstrap import database, slot_store
 from headgate.errors import Conflict
 from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler, WindowPolicy
+from headgate.slots.stores import slot_store
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql import migrate
+from headgate.sql.databases import database
+from headgate.sql.engine import Database
 from headgate.testing import eventually
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_ledger import check_ledger

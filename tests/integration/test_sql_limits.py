@@ -11,13 +11,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate import AsyncLimiter, FixedWindow, Plan, SlidingLog, TokenBucket
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.limit_tables import limit_hold, limit_state
-from headgate.adapters.sql.limits import AsyncSqlLimitStore, SqlLimitStore
-from headgate.admission.breaker import BreakerPolicy
-from headgate.admission.model import Charge, Rule
-from headgate.admission.ports import Hold
+from headgate.circuit_breaker import BreakerPolicy
 from headgate.errors import StoreUnavailable
+from headgate.limits.model import Charge, Rule
+from headgate.limits.ports import Hold
+from headgate.limits.stores.sql import AsyncSqlLimitStore, SqlLimitStore
+from headgate.limits.stores.tables import limit_hold, limit_state
+from headgate.sql.engine import Database
 from headgate.testing import PostgresServer, eventually
 
 HOUR = Rule("hour", FixedWindow(1000, "PT1H"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.gather import Gatherer
+from headgate.batching import Gatherer
 
 
 class Carrier:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from headgate.clock import uptime
-from headgate.dispatch import journal
+from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_silence, after_start, start_delay, unrunnable
 from headgate.dispatch.model import Action, Batch, BatchSummary, Change, Claim
@@ -158,9 +158,9 @@ class DispatchCycle:
         back = [change for change in written if change.action in (Action.STALE_RECOVERED, Action.DEAD_LETTERED)]
         completed = _count(written, Action.COMPLETED)
         failed = _count(written, Action.FAILED)
-        journal.log_trouble(written)
+        events.log_trouble(written)
         if back:
-            journal.log_recovery(config.item_type, len(back))
+            events.log_recovery(config.item_type, len(back))
             self._observer.recovered(config.item_type, len(back))
         if completed or failed:
             self._observer.finished(config.item_type, completed, failed)
@@ -235,14 +235,14 @@ class DispatchCycle:
         done = await self._store.settle(
             changes, summary=BatchSummary(config.item_type, batch.batch_id, detail), now=now
         )
-        journal.log_batch(config.item_type, batch.batch_id, detail)
+        events.log_batch(config.item_type, batch.batch_id, detail)
         started = counts.get(Action.DISPATCHED, 0)
         if started:
             self._observer.started(config.item_type, started)
         if len(changes) > started:
             self._observer.start_failed(config.item_type, len(changes) - started)
             written = [change for change, ok in zip(changes, done, strict=True) if ok]
-            journal.log_trouble(written)
+            events.log_trouble(written)
             dead = sum(change.status is Status.DEAD_LETTER for change in written)
             if dead:
                 self._observer.dead_lettered(config.item_type, dead)

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from headgate.dispatch.queue import DispatchQueue
+from headgate.durations import parse_instant
 from headgate.errors import HeadgateError
-from headgate.iso8601 import parse_instant
 from headgate.slots.model import SlotRequest
 from headgate.slots.scheduler import SlotScheduler
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from headgate.dispatch.config import DispatchConfig, checked_type
 from headgate.dispatch.status import Status, origins
+from headgate.durations import format_instant, parse_instant
 from headgate.errors import Conflict, InvalidInput
-from headgate.iso8601 import format_instant, parse_instant
 from headgate.slots.model import AssignedSlot, checked_id
 
 LARGEST_CONTEXT = 2 * 1024 * 1024

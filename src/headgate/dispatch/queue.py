@@ -9,6 +9,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
+from headgate.batching import Gatherer
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
@@ -21,12 +22,10 @@ from headgate.dispatch.model import (
 )
 from headgate.dispatch.ports import QueueLedger, QueueStore
 from headgate.dispatch.status import Status
+from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
-from headgate.gather import Gatherer
-from headgate.iso8601 import parse_instant
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Kind, Origin, Span, Tracer
-from headgate.wiring import factory
 
 BULK = 5000
 """Items a transaction, when very many are queued at once, …"""
@@ -89,7 +88,10 @@ class DispatchQueue:
     @asynccontextmanager
     async def open(cls, url: str, **options: Unpack[QueueOptions]) -> AsyncIterator[DispatchQueue]:
         """A queue on the database at `url`, migrated and ready; closed when the block ends."""
-        store = await factory("queue_store")(url)
+        # Imported here: stores bring their drivers, and importing headgate brings none.
+        from headgate.dispatch.stores import queue_store
+
+        store = await queue_store(url)
         async with cls(store, **options) as queue:
             yield queue
 

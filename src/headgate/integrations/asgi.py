@@ -16,15 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.headers import RawFields, prepared
-from headgate.admission.keys import Found, client_address, composite, everyone, header, path, principal
-from headgate.admission.limiter import Limiter
-from headgate.admission.model import Decision
-from headgate.admission.short_ways import ShortWay
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
-from headgate.integrations.gate import Fields, Gate, Limit, PathRule, Refusal, refused
+from headgate.integrations.request_limiter import Fields, Gate, Limit, PathRule, Refusal, refused
 from headgate.integrations.route_patterns import Route, starlette_routes, warn_of_unmatched
+from headgate.limits._blocking import Limiter
+from headgate.limits.fast_path import ShortWay
+from headgate.limits.headers import RawFields, prepared
+from headgate.limits.keys import Found, client_address, composite, everyone, header, path, principal
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Decision
 
 __all__ = [
     "PathRule",

@@ -20,7 +20,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import cache, wraps
 from typing import Any, TypeVar
 
-from headgate.admission.keys import (
+from headgate.extras import needed
+from headgate.integrations.request_limiter import Cost, Fields, Gate, Limit, PathRule, Refusal
+from headgate.integrations.route_patterns import django_routes, warn_of_unmatched
+from headgate.integrations.stack import recall, remember
+from headgate.limits.keys import (
     Found,
     Key,
     KeyFunction,
@@ -31,10 +35,6 @@ from headgate.admission.keys import (
     path,
     principal,
 )
-from headgate.extras import needed
-from headgate.integrations.gate import Cost, Fields, Gate, Limit, PathRule, Refusal
-from headgate.integrations.route_patterns import django_routes, warn_of_unmatched
-from headgate.integrations.stack import recall, remember
 
 with needed("headgate.integrations.django", "django"):
     from asgiref.sync import iscoroutinefunction

@@ -22,19 +22,6 @@ from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.keys import (
-    Found,
-    Key,
-    KeyFunction,
-    client_address,
-    composite,
-    everyone,
-    header,
-    path,
-    principal,
-)
-from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.asgi import (
@@ -51,8 +38,21 @@ from headgate.integrations.asgi import (
     user_of,
 )
 from headgate.integrations.functions import function_of, name_of
-from headgate.integrations.gate import Cost, Limit, Refusal, denial
+from headgate.integrations.request_limiter import Cost, Limit, Refusal, denial
 from headgate.integrations.stack import recall, remember
+from headgate.limits._blocking import Limiter
+from headgate.limits.keys import (
+    Found,
+    Key,
+    KeyFunction,
+    client_address,
+    composite,
+    everyone,
+    header,
+    path,
+    principal,
+)
+from headgate.limits.limiter import AsyncLimiter
 
 with needed("headgate.integrations.fastapi", "fastapi"):
     from fastapi import HTTPException, routing

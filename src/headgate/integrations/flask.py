@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
-from headgate.admission.keys import (
+from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.extras import needed
+from headgate.integrations.request_limiter import Cost, Gate, Limit, PathRule, Refusal, denial
+from headgate.integrations.route_patterns import Route, in_angles, warn_of_unmatched
+from headgate.integrations.stack import recall, remember
+from headgate.limits._blocking import Limiter
+from headgate.limits.keys import (
     Found,
     Key,
     KeyFunction,
@@ -27,12 +33,6 @@ from headgate.admission.keys import (
     path,
     principal,
 )
-from headgate.admission.limiter import Limiter
-from headgate.errors import ConfigurationError, RateLimitExceeded
-from headgate.extras import needed
-from headgate.integrations.gate import Cost, Gate, Limit, PathRule, Refusal, denial
-from headgate.integrations.route_patterns import Route, in_angles, warn_of_unmatched
-from headgate.integrations.stack import recall, remember
 
 with needed("headgate.integrations.flask", "flask"):
     from flask import Flask, Request, Response, current_app, request

@@ -17,9 +17,9 @@ from functools import partial, wraps
 from inspect import isclass, iscoroutinefunction, isroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.limits._blocking import Limiter
+from headgate.limits.limiter import AsyncLimiter
 
 P = ParamSpec("P")
 R = TypeVar("R")

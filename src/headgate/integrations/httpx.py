@@ -16,9 +16,9 @@ from threading import Lock
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.limiter import Limiter
 from headgate.integrations.outbound import Courtesy
+from headgate.limits._blocking import Limiter
+from headgate.limits.limiter import AsyncLimiter
 
 __all__ = ["AsyncLimitedTransport", "LimitedTransport"]
 

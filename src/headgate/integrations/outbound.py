@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.limiter import Limiter
-from headgate.admission.model import Decision, Reason
 from headgate.errors import ConfigurationError, RateLimitExceeded
-from headgate.integrations.served import Pauses
+from headgate.integrations.service_limits import Pauses
+from headgate.limits._blocking import Limiter
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Decision, Reason
 
 LONGEST_PAUSE = 3600.0
 SERVER = "server"

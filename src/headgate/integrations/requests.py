@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from headgate.admission.limiter import Limiter
 from headgate.extras import needed
 from headgate.integrations.outbound import Courtesy
+from headgate.limits._blocking import Limiter
 
 with needed("headgate.integrations.requests", "requests"):
     from requests import PreparedRequest, Response

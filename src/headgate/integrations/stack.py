@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 from weakref import ref
 
-from headgate.integrations.gate import Limit
+from headgate.integrations.request_limiter import Limit
 
 Limits: TypeAlias = tuple[Limit, ...]
 View: TypeAlias = Callable[..., Any]

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from headgate.batching import Gatherer
+from headgate.durations import duration_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound
-from headgate.gather import Gatherer
-from headgate.iso8601 import duration_ms, parse_instant, to_ms
-from headgate.slots import journal
+from headgate.slots import events
 from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.model import (
     AssignedSlot,
@@ -33,7 +33,6 @@ from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import Pruned, SlotObserver, SlotStore, Unobserved
 from headgate.slots.windows import ever_opens
 from headgate.tracing import Tracer
-from headgate.wiring import factory
 
 MOST_TRIES = 8
 """How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
@@ -85,7 +84,10 @@ class SlotScheduler:
     @asynccontextmanager
     async def open(cls, url: str, **options: Unpack[SchedulerOptions]) -> AsyncIterator[SlotScheduler]:
         """A scheduler on the database at `url`, migrated and ready; closed when the block ends."""
-        store = await factory("slot_store")(url)
+        # Imported here: stores bring their drivers, and importing headgate brings none.
+        from headgate.slots.stores import slot_store
+
+        store = await slot_store(url)
         async with cls(store, **options) as scheduler:
             yield scheduler
 
@@ -152,9 +154,9 @@ class SlotScheduler:
 
     async def _changed(self, version: PolicyVersion) -> PolicyVersion:
         self._policies[version.name] = time.monotonic(), version
-        if journal.log.isEnabledFor(logging.INFO):
+        if events.log.isEnabledFor(logging.INFO):
             with suppress(HeadgateError):  # it is done, whether or not it can be told what was before
-                journal.log_change(version, await self._store.history(version.name))
+                events.log_change(version, await self._store.history(version.name))
         return version
 
     async def policy(self, name: str) -> PolicyVersion:
@@ -170,7 +172,7 @@ class SlotScheduler:
             self._policies.pop(name, None)
             raise NotFound("config", name)
         self._policies[name] = time.monotonic(), versions[0]
-        journal.log_cache_miss(name)
+        events.log_cache_miss(name)
         return versions[0]
 
     async def history(self, name: str) -> list[PolicyVersion]:
@@ -349,12 +351,12 @@ class SlotScheduler:
             bookings = await self._retried(name, lambda: self._store.book(name, batch, owner=owner))
         except HeadgateError as error:
             if self._tracer is not None:
-                journal.trace_bookings(self._tracer, name, batch, error)
+                events.trace_bookings(self._tracer, name, batch, error)
             raise
         self._observer.booked(name, bookings, time.perf_counter() - started)
-        journal.log_bookings(name, batch, bookings)
+        events.log_bookings(name, batch, bookings)
         if self._tracer is not None:
-            journal.trace_bookings(self._tracer, name, batch, bookings)
+            events.trace_bookings(self._tracer, name, batch, bookings)
         return bookings
 
     async def _retried(self, name: str | None, work: Callable[[], Awaitable[T]]) -> T:
@@ -365,7 +367,7 @@ class SlotScheduler:
             except Conflict:
                 if name is not None:
                     self._observer.contended(name)
-                    journal.log_contention(name)
+                    events.log_contention(name)
                 if attempt == MOST_TRIES:
                     raise
         raise AssertionError("unreachable")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from headgate.iso8601 import EPOCH
+from headgate.durations import EPOCH
 
 
 class FakeClock:

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.bootstrap import queue_store
 from headgate.dispatch.queue import Store
+from headgate.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.queue.items import CONFIG, T
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.model import Change, Claim
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
+from tests.models.queue_store import MemoryQueueStore
 
 ITEMS = 100
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate import FixedWindow, TokenBucket
-from headgate.adapters.redis.calls import Calls, common_slot, hold_name, names
-from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
-from headgate.adapters.redis.remedies import Remedy, SlotMap, Way, refusal, remedy
-from headgate.adapters.redis.url import Address
-from headgate.admission.model import Charge, Rule
 from headgate.errors import ConfigurationError, StoreError, StoreRefused, StoreUnavailable
+from headgate.limits.model import Charge, Rule
+from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
+from headgate.limits.stores.redis_calls import Calls, common_slot, hold_name, names
+from headgate.redis.redirects import Remedy, SlotMap, Way, refusal, remedy
+from headgate.redis.url import Address
 
 HERE = Address("h", 1)
 RULE = Rule("gold", FixedWindow(5, "PT1S"))

@@ -4,9 +4,9 @@ import ssl
 
 import pytest
 
-from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
-from headgate.bootstrap.limit_stores import async_limit_store, limit_store
 from headgate.errors import ConfigurationError
+from headgate.limits.stores import async_limit_store, limit_store
+from headgate.redis.url import Address, Login, RedisUrl, Shape
 
 
 @pytest.mark.parametrize(

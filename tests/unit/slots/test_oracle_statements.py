@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import oracle
 
-from headgate.adapters.sql import slots
-from headgate.adapters.sql.tables import database_now
 from headgate.slots.model import WindowPolicy
+from headgate.slots.stores import statements
+from headgate.sql.schema import database_now
 
 
 class Recorder:
@@ -52,16 +52,16 @@ def recorder() -> Recorder:
 def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     """`FETCH FIRST` or ROWNUM with `FOR UPDATE` is ORA-02014."""
     connection: Any = recorder
-    slots.lock_active(connection, "c")
-    slots.find_all(connection, [f"e{n}" for n in range(2500)])
-    slots.booked(connection, 10, (5, "e"), 100)
-    slots.cancel(connection, "e")
-    slots.history(connection, "c")
-    slots.prune_slots(connection, 10, 100)
-    slots.SqlLedger(connection, "c").windows_from(0, 64)
-    slots.SqlLedger(connection, "c").run_before(0)
-    slots._recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
-    slots._rebuild_runs(connection, "c", WindowPolicy(1, "PT4S"), 0)
+    statements.lock_active(connection, "c")
+    statements.find_all(connection, [f"e{n}" for n in range(2500)])
+    statements.booked(connection, 10, (5, "e"), 100)
+    statements.cancel(connection, "e")
+    statements.history(connection, "c")
+    statements.prune_slots(connection, 10, 100)
+    statements.SqlLedger(connection, "c").windows_from(0, 64)
+    statements.SqlLedger(connection, "c").run_before(0)
+    statements._recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
+    statements._rebuild_runs(connection, "c", WindowPolicy(1, "PT4S"), 0)
     locking = [sql for sql in recorder.statements if "FOR UPDATE" in sql]
     assert locking
     assert not any("FETCH FIRST" in sql or "ROWNUM" in sql for sql in locking)
@@ -69,7 +69,7 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
 
 
 def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
-    slots.find_all(recorder, [f"e{n}" for n in range(2500)])  # type: ignore[arg-type]
+    statements.find_all(recorder, [f"e{n}" for n in range(2500)])  # type: ignore[arg-type]
     assert len(recorder.statements) == 3
     assert all(sql.count(":event_id_1_") <= 900 for sql in recorder.statements)
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.adapters.memory.slots import MemorySlotStore
 from headgate.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted
 from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler, WindowPolicy
 from headgate.slots.packing import Booking
 from headgate.testing import FakeClock
+from tests.models.slot_store import MemorySlotStore
 
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)
 

@@ -11,10 +11,11 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 
+from headgate.apps.notifications.log_reader import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading
 from headgate.apps.notifications.model import AttemptEvent, Outcome
-from headgate.apps.notifications.ports import AnalyticsStore, MessageLog, MessageSource, NotificationObserver, Record
-from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading
+from headgate.apps.notifications.ports import AnalyticsStore, NotificationObserver
 from headgate.errors import HeadgateError, InvalidInput
+from headgate.messaging import MessageLog, MessageSource, Record
 
 ANALYTICS_GROUP = "notification-analytics"
 QUEUE = 10_000

@@ -17,22 +17,19 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from headgate.apps.notifications.log_reader import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading, stopped_within
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import (
-    Delivered,
     DeliveryLedger,
     DeliveryOutcome,
-    MessageLog,
-    MessageSource,
     NotificationObserver,
-    Record,
     Sender,
     SendFailed,
     Unwatched,
 )
-from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading, stopped_within
+from headgate.batching import Gatherer
 from headgate.errors import InvalidInput, StoreError
-from headgate.gather import Gatherer
+from headgate.messaging import Delivered, MessageLog, MessageSource, Record
 from headgate.tracing import Attributes, Kind, Tracer
 
 SENDER_GROUP = "sms-sender"

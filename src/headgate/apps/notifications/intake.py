@@ -6,19 +6,14 @@ import time
 from typing import Any
 
 from headgate.apps.notifications.attempts import AttemptLog
-from headgate.apps.notifications.cached import CachedPath
-from headgate.apps.notifications.direct import DirectPath
-from headgate.apps.notifications.gate import Path
+from headgate.apps.notifications.cached_quota import CachedPath
 from headgate.apps.notifications.model import Attempt, Outcome, Quota, Verdict, checked_integer
-from headgate.apps.notifications.ports import (
-    MessageLog,
-    NotificationObserver,
-    QuotaCache,
-    QuotaLedger,
-    Unwatched,
-)
+from headgate.apps.notifications.path_lock import Path
+from headgate.apps.notifications.ports import NotificationObserver, QuotaCache, QuotaLedger, Unwatched
+from headgate.apps.notifications.sql_quota import DirectPath
 from headgate.clock import Clock, SystemClock
 from headgate.errors import HeadgateError, StoreError
+from headgate.messaging import MessageLog
 from headgate.tracing import Kind, Tracer
 
 TOPIC = "sms-outbound"

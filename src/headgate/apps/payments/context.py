@@ -7,9 +7,9 @@ from datetime import date, datetime
 from json.encoder import encode_basestring as _quoted
 from typing import Any
 
-from headgate.apps.payments.domain import Party, Payment, Terms
+from headgate.apps.payments.model import Party, Payment, Terms
+from headgate.durations import format_instant, parse_instant
 from headgate.errors import InvalidInput
-from headgate.iso8601 import format_instant, parse_instant
 
 
 def context_json(payment: Payment, terms: Terms, scheduled_time: datetime) -> str:

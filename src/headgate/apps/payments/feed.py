@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from headgate.apps.payments.documents import COLUMNS, payment_of_fields, payment_of_json
-from headgate.apps.payments.domain import Payment
 from headgate.apps.payments.intake import Accepted, Outcome, PaymentExists
+from headgate.apps.payments.model import Payment
+from headgate.apps.payments.parsing import COLUMNS, payment_of_fields, payment_of_json
 from headgate.errors import HeadgateError, InvalidInput, StoreError
 
 CHUNK = 1000

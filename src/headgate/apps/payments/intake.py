@@ -15,15 +15,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from headgate.apps.payments.context import context_json
-from headgate.apps.payments.documents import checked_payment_id
-from headgate.apps.payments.domain import ITEM_TYPE, Payment, PaymentAudit, PaymentRecord, PaymentStatus, Terms
+from headgate.apps.payments.model import ITEM_TYPE, Payment, PaymentAudit, PaymentRecord, PaymentStatus, Terms
+from headgate.apps.payments.parsing import checked_payment_id
 from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
 from headgate.apps.payments.rules import RuleBook, fingerprint
+from headgate.batching import Gatherer
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.queue import enqueue_span
+from headgate.durations import format_instant, to_ms
 from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StoreError
-from headgate.gather import Gatherer
-from headgate.iso8601 import format_instant, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest, TracedRequest
 from headgate.slots.scheduler import SlotScheduler
 from headgate.tracing import Origin, Span, Tracer

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from headgate.apps.payments.domain import Payment, Terms
+from headgate.apps.payments.model import Payment, Terms
 from headgate.apps.payments.ports import Notice
 from headgate.errors import InvalidInput, NotFound
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.apps.payments.domain import Payment, PaymentStatus
 from headgate.apps.payments.intake import Accepted, Outcome, PaymentExists
+from headgate.apps.payments.model import Payment, PaymentStatus
+from headgate.durations import format_instant, parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound, SlotsExhausted, StoreError
-from headgate.iso8601 import format_instant, parse_instant
 
 
 def document_of(payment: Payment) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from headgate.apps.payments.domain import Payment, PaymentAudit, PaymentRecord, PaymentStatus, Step, Terms
+from headgate.apps.payments.model import Payment, PaymentAudit, PaymentRecord, PaymentStatus, Step, Terms
 from headgate.dispatch.model import EnqueueRequest
 from headgate.errors import HeadgateError
 

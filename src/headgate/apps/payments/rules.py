@@ -42,10 +42,10 @@ from pathlib import Path
 from typing import Any
 
 from headgate.apps.payments.currencies import MINOR_UNITS
-from headgate.apps.payments.documents import checked_amount, checked_iban
-from headgate.apps.payments.domain import Party, Payment, Terms
+from headgate.apps.payments.model import Party, Payment, Terms
+from headgate.apps.payments.parsing import checked_amount, checked_iban
+from headgate.durations import from_ms, parse_duration, to_ms
 from headgate.errors import ConfigurationError, InvalidInput
-from headgate.iso8601 import from_ms, parse_duration, to_ms
 from headgate.slots.calendars import Calendar
 
 MINUTE_MS = 60_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from headgate.apps.payments.execution import PaymentSteps
 from headgate.apps.payments.intake import PaymentIntake
-from headgate.apps.payments.steps import PaymentSteps
 from headgate.apps.payments.workflows import ExecActivities, InitActivities, PaymentExecWorkflow, PaymentInitWorkflow
 from headgate.dispatch.registry import Domain
 

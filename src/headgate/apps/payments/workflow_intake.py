@@ -11,8 +11,8 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
-from headgate.apps.payments.domain import Payment
 from headgate.apps.payments.intake import Accepted, Outcome
+from headgate.apps.payments.model import Payment
 from headgate.apps.payments.outcomes import document_of, outcome_of_json
 from headgate.apps.payments.workflows import PaymentInitWorkflow
 from headgate.errors import HeadgateError, StoreUnavailable

@@ -13,12 +13,12 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from headgate.apps.payments.context import read_context
-from headgate.apps.payments.documents import payment_of_json
+from headgate.apps.payments.execution import PaymentSteps
 from headgate.apps.payments.intake import Outcome, PaymentIntake
 from headgate.apps.payments.notices import notices_of
 from headgate.apps.payments.outcomes import outcome_json
+from headgate.apps.payments.parsing import payment_of_json
 from headgate.apps.payments.ports import Notice
-from headgate.apps.payments.steps import PaymentSteps
 from headgate.errors import InvalidInput
 
 INITIATE = "initiate_payments"

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import httpx2
 
-from headgate.apps.payments.domain import Payment
+from headgate.apps.payments.model import Payment
 from headgate.apps.payments.ports import DownstreamBusy, Gate, PaymentRefused, Receipt
 from headgate.errors import ConfigurationError
 from headgate.tracing import Attributes, Kind, Span, Tracer

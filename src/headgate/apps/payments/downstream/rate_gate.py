@@ -1,0 +1,211 @@
+"""The hard limit at the call: no sliding second may bring more than `tps` calls to the downstream.
+
+What counts is when calls arrive there, and that is not when they are admitted here: a process may be held up after it
+was admitted, a packet may be late. So there are permits, as many as the limit, and one is free again a second after
+its call was *answered*: whatever arrives on it next arrives more than a second after the last. That holds whatever the
+delays are; only a call that takes longer than `LONGEST_TRIP` to arrive is not waited for. The trip begins when the call
+leaves: one that was held up on the way there, by a handshake or a busy machine, is confirmed first (`Passage`).
+
+- With Redis all processes share the permits (`PermitGate`).
+- Without it each process has its own, and behind them all share a sliding log (`SharedGate`), which admits `tps` calls
+  in `1 s + MARGIN`; an admission older than `MARGIN` when it reaches us is not used. One process keeps the limit as
+  with Redis; several do as long as their ways to the downstream differ by less than the margin.
+
+The price is some of the downstream's capacity: with a latency of l seconds it gets `tps / (1 + l)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypeVar
+from uuid import uuid4
+
+from headgate.apps.payments.ports import Passage, Permits
+from headgate.errors import StoreError, StoreUnavailable
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Plan, SlidingLog
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PLAN = "payments-downstream"
+KEY = "downstream"
+SECOND = 1.0
+MARGIN = 0.05
+LONGEST_TRIP = 0.5
+LATE = 0.1
+"""A shared permit that took longer to get is not used, and one that was got longer ago is confirmed; so much of
+`LONGEST_TRIP` may be gone already."""
+SHORTEST_PAUSE = 0.001
+OUTAGE_PAUSE = 0.5
+
+
+def downstream_plan(tps: int) -> Plan:
+    """The plan the shared limiter needs. Without its store nothing passes: too many calls are worse than late ones."""
+    return Plan(PLAN, SlidingLog(limit=tps, window=timedelta(seconds=SECOND + MARGIN)), on_error="closed")
+
+
+class PermitGate:
+    """A `Gate` over permits that all processes share. Callers of one process pass in the order they came."""
+
+    def __init__(
+        self,
+        permits: Permits,
+        *,
+        longest_trip: float = LONGEST_TRIP,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._permits = permits
+        self._hold = longest_trip + SECOND
+        self._turn = asyncio.Lock()
+        self._pause = pause
+        self._monotonic = monotonic
+        self._freeing: set[asyncio.Task[None]] = set()
+
+    async def enter(self) -> Passage:
+        return _SharedPermit(self, *await self.take())
+
+    async def close(self) -> None:
+        """Returns when all answered calls are told of."""
+        await asyncio.gather(*self._freeing)
+
+    async def take(self) -> tuple[str, float]:
+        """A permit, in turn, and when it was asked for."""
+        async with self._turn:
+            while True:
+                permit, asked = uuid4().hex, self._monotonic()
+                wait = await self._told(self._permits.take(permit, self._hold), OUTAGE_PAUSE)
+                if not wait and not self.is_late(asked):
+                    return permit, asked
+                if not wait:
+                    # It came late, so it may be free again before its call is answered: better another one.
+                    self.free(permit, 0.0)
+                await self._pause(wait)
+
+    async def renew(self, permit: str) -> tuple[str, float]:
+        """The permit, held anew, or another one, and when it was asked for."""
+        while True:
+            asked = self._monotonic()
+            kept = await self._told(self._permits.keep(permit, self._hold), None)
+            if kept is None:
+                await self._pause(OUTAGE_PAUSE)
+            elif kept:
+                return permit, asked
+            else:
+                return await self.take()
+
+    def is_late(self, asked: float) -> bool:
+        return self._monotonic() - asked > LATE
+
+    async def _told(self, answer: Awaitable[T], otherwise: T) -> T:
+        try:
+            return await answer
+        except StoreUnavailable as error:
+            # Too many calls are worse than late ones: nothing passes while nobody can count.
+            log.warning("calls to the downstream wait: %s", error)
+            return otherwise
+
+    def free(self, permit: str, after: float) -> None:
+        task = asyncio.get_running_loop().create_task(self._tell(permit, after))
+        self._freeing.add(task)
+        task.add_done_callback(self._freeing.discard)
+
+    async def _tell(self, permit: str, after: float) -> None:
+        with suppress(StoreError):  # it is free after its hold, then
+            await self._permits.free(permit, after)
+
+
+class _SharedPermit:
+    """The `Passage` of a `PermitGate`."""
+
+    def __init__(self, gate: PermitGate, permit: str, asked: float) -> None:
+        self._gate = gate
+        self._permit = permit
+        self._asked = asked
+
+    async def confirm(self) -> None:
+        while self._gate.is_late(self._asked):
+            self._permit, self._asked = await self._gate.renew(self._permit)
+
+    def leave(self) -> None:
+        self._gate.free(self._permit, SECOND)
+
+
+class SharedGate:
+    """A `Gate` over a limiter with `downstream_plan`. Callers pass in the order they came."""
+
+    def __init__(
+        self,
+        limiter: AsyncLimiter,
+        tps: int,
+        *,
+        longest_trip: float = LONGEST_TRIP,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limiter = limiter
+        self._turn = asyncio.Lock()
+        self._pause = pause
+        self._monotonic = monotonic
+        self.permits = asyncio.Semaphore(tps)
+        self.hold = longest_trip + SECOND
+
+    async def enter(self) -> Passage:
+        await self.permits.acquire()
+        try:
+            return _OwnPermit(self, await self.admitted())
+        except BaseException:
+            self.permits.release()
+            raise
+
+    async def admitted(self) -> float:
+        """Returns when the limiter admits one more call, in turn: when it was asked."""
+        async with self._turn:
+            while True:
+                asked = self._monotonic()
+                decision = await self._limiter.acquire(KEY, PLAN)
+                if decision.allowed and not self.is_late(asked):
+                    return asked
+                if not decision.allowed:
+                    await self._pause(max(decision.retry_after, SHORTEST_PAUSE))
+
+    def is_late(self, asked: float) -> bool:
+        return self._monotonic() - asked > MARGIN
+
+
+class _OwnPermit:
+    """The `Passage` of a `SharedGate`: one of its permits, which goes back when its time is over."""
+
+    def __init__(self, gate: SharedGate, asked: float) -> None:
+        self._gate = gate
+        self._asked = asked
+        self._loop = asyncio.get_running_loop()
+        self._end: asyncio.TimerHandle | None = self._loop.call_later(gate.hold, self._over)
+
+    async def confirm(self) -> None:
+        if not self._gate.is_late(self._asked):
+            return
+        if self._end is None:
+            await self._gate.permits.acquire()
+        else:
+            self._end.cancel()
+        try:
+            self._asked = await self._gate.admitted()
+        finally:
+            self._end = self._loop.call_later(self._gate.hold, self._over)
+
+    def leave(self) -> None:
+        if self._end is not None and self._loop.time() + SECOND < self._end.when():
+            self._end.cancel()
+            self._end = self._loop.call_later(SECOND, self._over)
+
+    def _over(self) -> None:
+        self._end = None
+        self._gate.permits.release()

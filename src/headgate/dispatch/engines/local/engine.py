@@ -1,0 +1,244 @@
+"""The in-process engine: executions are asyncio tasks, and the queue is what makes them durable.
+
+A process that dies takes its executions along; their claims fall silent, stale recovery gives them back, and they run
+again. A process that lives shows it: claims of running executions are touched, so nobody else takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from headgate.clock import uptime
+from headgate.dispatch.engines.local.run import LONGEST_BEAT, Run, beat_of
+from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, Gate, HeldBack
+from headgate.dispatch.model import Claim
+from headgate.dispatch.ports import (
+    STARTED,
+    Execution,
+    ExecutionState,
+    Guard,
+    Outcomes,
+    Start,
+    StartOutcome,
+    StartRequest,
+    Unguarded,
+)
+from headgate.dispatch.registry import Registry
+from headgate.errors import StoreError
+from headgate.tracing import Tracer
+
+Tell = Callable[[], Awaitable[bool]]
+
+
+class LocalEngine:
+    """A `WorkflowEngine` in this process.
+
+    At most `concurrency` executions of an item type run at once and at most `backlog` are held, waiting ones included.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        outcomes: Outcomes,
+        *,
+        guard: Guard | None = None,
+        tracer: Tracer | None = None,
+        concurrency: int = 100,
+        backlog: int = 2000,
+        grace: float = 10.0,
+    ) -> None:
+        self._registry = registry
+        self._outcomes = outcomes
+        self._gate = Gate(outcomes, guard or Unguarded())
+        self._tracer = tracer
+        self._concurrency = concurrency
+        self._backlog = backlog
+        self._grace = grace
+        self._runs: dict[str, Run] = {}
+        self._held: Counter[str] = Counter()
+        self._lanes: dict[str, asyncio.Semaphore] = {}
+        self._closing = False
+        self._heart: asyncio.Task[None] | None = None
+        self._span = LONGEST_BEAT
+        self._quicker = asyncio.Event()
+
+    # -- WorkflowEngine ------------------------------------------------------------------------------------------
+
+    async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
+        if self._heart is None:
+            self._heart = asyncio.create_task(self._beat())
+        return [self._start(request) for request in requests]
+
+    def _start(self, request: StartRequest) -> StartOutcome:
+        item_type = request.claim.item_type
+        if self._closing:
+            return StartOutcome(Start.EXHAUSTED, "shutting down")
+        if item_type not in self._registry:
+            return StartOutcome(Start.FAILED, f"no {item_type!r} is registered in this process")
+        seen = uptime() if request.asked is None else request.asked
+        run = Run(request.claim, request, self._registry[item_type].execute, seen)
+        running = self._runs.get(request.execution_id)
+        if running is not None:
+            if request.claim.epoch <= running.claim.epoch:
+                return StartOutcome(Start.ALREADY_STARTED)
+            if not running.over:
+                # Our own older claim was recovered while it ran; the run goes on under the new one.
+                running.claim, running.seen = request.claim, seen
+                return StartOutcome(Start.ALREADY_STARTED)
+            run.after = running.task
+            if running.executed and running.task is not None:
+                # What it still has to tell is about a claim that is gone.
+                running.task.cancel()
+        self._runs[request.execution_id] = run
+        self._held[item_type] += 1
+        if beat_of(request) < self._span:
+            self._quicker.set()
+        run.task = asyncio.create_task(self._carry(run), name=request.execution_id)
+        return STARTED
+
+    async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
+        return [
+            ExecutionState(Execution.RUNNING if claim.execution_id in self._runs else Execution.NOT_FOUND)
+            for claim in claims
+        ]
+
+    def room(self, item_type: str) -> int | None:
+        return 0 if self._closing else self._gate.room(item_type, max(0, self._backlog - self._held[item_type]))
+
+    async def close(self) -> None:
+        """Gives back what has not begun, waits a while for what runs, then gives that back too."""
+        self._closing = True
+        tasks = [task for run in self._runs.values() for task in (run.task, run.after) if task is not None]
+        await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
+        for run in self._runs.values():
+            if run.task is not None and not run.begun:
+                run.task.cancel()
+        if tasks:
+            _, running = await asyncio.wait(tasks, timeout=self._grace)
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running, timeout=self._grace)
+        if self._heart is not None:
+            self._heart.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._heart
+
+    # -- one execution -------------------------------------------------------------------------------------------
+
+    async def _carry(self, run: Run) -> None:
+        try:
+            tell = await self._execute(run)
+            run.begun = run.executed = True
+            if tell is not None:
+                await self._report(run, tell)
+        finally:
+            if self._runs.get(run.request.execution_id) is run:
+                del self._runs[run.request.execution_id]
+            self._held[run.claim.item_type] -= 1
+
+    async def _execute(self, run: Run) -> Tell | None:
+        """Runs the item at its time; the result says whom to tell, if anybody."""
+        outcomes, request, item_type = self._outcomes, run.request, run.claim.item_type
+        try:
+            if run.after is not None:
+                await asyncio.wait({run.after})
+            delay = request.start_delay.total_seconds()
+            if delay > 0:
+                await asyncio.sleep(delay)
+            async with self._lane(item_type):
+                # Read before it is admitted: whoever is admitted must call at once.
+                context = json.loads(request.context_json)
+                await self._gate.passed(run)
+                run.begun = True
+                await self._run(run, context)
+        except HeldBack as held:
+            reason = held.reason
+            return None if held.lost else lambda: outcomes.released(run.claim, reason)
+        except asyncio.CancelledError as error:
+            if run.task is not None and not run.task.cancelling():
+                # The work's own: something that it waited for was cancelled.
+                return self._failure(run, error)
+            if run.lost or not self._closing:
+                raise
+            return lambda: outcomes.released(run.claim, "the engine was closed")
+        except Exception as error:
+            return self._failure(run, error)
+        run.well = True
+        return lambda: outcomes.completed(run.claim)
+
+    def _failure(self, run: Run, error: BaseException) -> Tell:
+        failure = f"{type(error).__name__}: {error}"
+        return lambda: self._outcomes.failed(run.claim, failure)
+
+    async def _run(self, run: Run, context: Any) -> None:
+        item_type, item_id = run.claim.item_type, run.claim.item_id
+        if self._tracer is None:
+            await run.execute(item_id, context)
+            return
+        attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
+        span = self._tracer.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
+        try:
+            with self._tracer.inside(span):
+                await run.execute(item_id, context)
+        except BaseException as error:
+            span.end({"headgate.outcome": "failed"}, failed=type(error).__name__)
+            raise
+        span.end({"headgate.outcome": "completed"})
+
+    async def _report(self, run: Run, tell: Tell) -> None:
+        """Tells the outcome until it is told: the effect has happened, and nothing but the report may show it."""
+        pause = SHORTEST_PAUSE
+        while True:
+            claim = run.claim
+            try:
+                await tell()
+            except StoreError:
+                if self._closing:
+                    return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                # A claim that took the run over while it was being told of counts instead.
+                if run.claim is claim:
+                    return
+
+    def _lane(self, item_type: str) -> asyncio.Semaphore:
+        lane = self._lanes.get(item_type)
+        if lane is None:
+            lane = self._lanes[item_type] = asyncio.Semaphore(self._concurrency)
+        return lane
+
+    # -- signs of life -------------------------------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            self._span = min((beat_of(run.request) for run in self._runs.values()), default=LONGEST_BEAT)
+            with contextlib.suppress(TimeoutError):
+                # Cut short by a run that needs a quicker beat than those so far.
+                await asyncio.wait_for(self._quicker.wait(), self._span)
+            self._quicker.clear()
+            # Half of it: else one that began just after a beat would stay silent for almost two.
+            long = [run for run in self._runs.values() if uptime() - run.seen >= self._span / 2]
+            if long:
+                with contextlib.suppress(StoreError):
+                    await self._touch(long)
+
+    async def _touch(self, runs: Sequence[Run]) -> None:
+        await asyncio.sleep(0)  # a task cancelled before its first step would not clear up
+        claims, asked = [run.claim for run in runs], uptime()
+        alive = await self._outcomes.alive(claims)
+        for run, claim, held in zip(runs, claims, alive, strict=True):
+            if run.claim is not claim:
+                continue
+            if held:
+                run.seen = asked
+            elif not run.executed and not run.lost and run.task is not None:
+                # Lost to another dispatcher, which runs it by now: stop, unless only the report is missing.
+                run.lost = True
+                run.task.cancel()

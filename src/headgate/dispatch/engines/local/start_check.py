@@ -1,0 +1,93 @@
+"""What stands between an execution and its first step: its claim, the kill switch and the admission plan."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headgate.batching import Gatherer
+from headgate.clock import uptime
+from headgate.dispatch import events
+from headgate.dispatch.engines.local.run import Run
+from headgate.dispatch.kill_switch import SWITCH_SECONDS, admitted
+from headgate.dispatch.model import Claim
+from headgate.dispatch.ports import Guard, Outcomes
+from headgate.errors import NotFound, StoreError
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+SHORTEST_WATCH = 0.02
+NO_PLAN_SECONDS = 5.0
+"""How long nothing of an item type is tried whose admission plan does not exist."""
+
+
+class HeldBack(Exception):
+    """It is not begun."""
+
+    def __init__(self, reason: str, *, lost: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.lost = lost
+        """The item is not this run's to give back."""
+
+
+class Gate:
+    """Lets an execution begin if its claim holds, the kill switch is on and its plan admits it; else it is
+    `HeldBack`. It waits while the store can't say so: the outcome could not be told either."""
+
+    def __init__(self, outcomes: Outcomes, guard: Guard) -> None:
+        self._outcomes = outcomes
+        self._guard = guard
+        self._signs: Gatherer[Claim, bool] = Gatherer(outcomes.alive)
+        self._no_plan: dict[str, float] = {}
+
+    def room(self, item_type: str, room: int) -> int:
+        """How many of `room` there is a use for: of a type whose plan does not exist now and then one, to try."""
+        since = self._no_plan.get(item_type)
+        if since is None:
+            return room
+        return min(room, 1) if uptime() - since >= NO_PLAN_SECONDS else 0
+
+    async def passed(self, run: Run) -> None:
+        """Returns when the execution may begin; it must do so at once, or calls would bunch."""
+        item_type, plan = run.claim.item_type, run.request.config.admission_plan
+        pause = SHORTEST_PAUSE
+        while True:
+            try:
+                if run.silent and not await self._held(run):
+                    events.log_not_begun(item_type, run.claim.item_id)
+                    raise HeldBack("its claim was lost", lost=True)
+                if not await self._outcomes.enabled(item_type):
+                    raise HeldBack("the kill switch was off at its time")
+                # Asked again after a wait, without the store: this process may have been stopped meanwhile.
+                if (plan is None or await self._admitted(run, plan)) and not run.silent:
+                    self._no_plan.pop(item_type, None)
+                    return
+            except StoreError:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _held(self, run: Run) -> bool:
+        claim, asked = run.claim, uptime()
+        held = await self._signs.submit(claim)
+        if run.claim is not claim:
+            return True  # by the claim that took the run over meanwhile
+        if held:
+            run.seen = asked
+        return held
+
+    async def _admitted(self, run: Run, plan: str) -> bool:
+        """Whether the plan has admitted it; False if the kill switch was thrown meanwhile."""
+        item_type = run.claim.item_type
+        every = min(max(run.request.config.dispatch_interval_secs / 2, SHORTEST_WATCH), SWITCH_SECONDS)
+        try:
+            return await admitted(self._guard, self._outcomes, plan, item_type, every)
+        except NotFound:
+            raise HeldBack(self._without(item_type, plan)) from None
+
+    def _without(self, item_type: str, plan: str) -> str:
+        """No item's fault: all are given back, and tried again when the plan may be there."""
+        now = uptime()
+        since = self._no_plan.get(item_type)
+        if since is None or now - since >= NO_PLAN_SECONDS:
+            events.log_no_plan(item_type, plan)
+        self._no_plan[item_type] = now
+        return f"there is no admission plan {plan!r}"

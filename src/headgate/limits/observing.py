@@ -1,0 +1,47 @@
+"""Observers watch; what goes wrong in one of them is logged and changes no decision."""
+
+from __future__ import annotations
+
+import logging
+
+from headgate.limits.model import Decision
+from headgate.limits.ports import AdmissionObserver
+
+log = logging.getLogger("headgate.limits")
+
+
+class QuietObserver:
+    """An observer whose exceptions are logged: raised, they would reach a caller who was charged already, and who might
+    ask again."""
+
+    __slots__ = ("_observer",)
+
+    def __init__(self, observer: AdmissionObserver) -> None:
+        self._observer = observer
+
+    def decided(self, decision: Decision) -> None:
+        try:
+            self._observer.decided(decision)
+        except Exception:
+            self._failed("decided")
+
+    def store_called(self, operation: str, seconds: float, failed: bool) -> None:
+        try:
+            self._observer.store_called(operation, seconds, failed)
+        except Exception:
+            self._failed("store_called")
+
+    def breaker_moved(self, state: str) -> None:
+        try:
+            self._observer.breaker_moved(state)
+        except Exception:
+            self._failed("breaker_moved")
+
+    def leased(self, plan: str, tokens: int) -> None:
+        try:
+            self._observer.leased(plan, tokens)
+        except Exception:
+            self._failed("leased")
+
+    def _failed(self, method: str) -> None:
+        log.exception("the observer %r raised in %s; the decision stands", self._observer, method)

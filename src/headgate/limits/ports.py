@@ -1,0 +1,146 @@
+"""What admission needs from the outside: a store of states, a source of plans, somebody who watches.
+
+Promises every `LimitStore` makes, checked by `tests/contracts/limit_store.py`:
+
+- A chain is one atomic decision; a denial changes nothing anywhere. Decisions equal `chain.rule_on` exactly.
+- Time is the store's own unless `now_us` is given (tests give it; then the store's own clock must not interfere).
+- A state is kept at least for its life (`algorithms.life_us`) and goes away by itself some time after.
+- The state of (plan, key) is shared by everybody who names the same plan, whatever spec they bring.
+- The only error that says "ask again later" is `StoreUnavailable`. A call that ended in it may or may not have
+  counted; the store never repeats one by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from headgate.limits.model import Charge, Decision, Plan
+
+
+class Hold(NamedTuple):
+    """A reservation to be remembered, beside a key of its chain, for `ttl_us` microseconds."""
+
+    id: str
+    ttl_us: int
+
+
+class Settlement(StrEnum):
+    """What became of a call to `settle`."""
+
+    APPLIED = "APPLIED"
+    REPEATED = "REPEATED"
+    """It had been settled before; nothing changed."""
+    UNKNOWN = "UNKNOWN"
+    """No such hold, or it has expired; nothing changed."""
+
+
+class LimitStore(Protocol):
+    """Keeps states and decides on them."""
+
+    def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision:
+        """Decides `chain`; without `spend` it only looks.
+
+        With a `hold`, a pass is remembered under its id and the chain's keys and plans (`holds.hold_name`), with the
+        cost of the first charge (all charges of a held chain cost the same). While it is remembered, open or settled
+        but not cancelled, deciding it again charges nothing: the decision is an allowed one that tells how the plans
+        stand. A cancelled one is decided as if it had never been.
+        """
+        ...
+
+    def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
+        """Gives every charge's cost back to its plan as of now; never more than is spent there."""
+        ...
+
+    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
+        """Corrects a held chain from its held cost to `actual` (0: cancelled), once; the costs in `chain` are unused.
+
+        Less than held is given back as far as it still counts; more is taken without asking and cut at the limit
+        (`holds.settled`).
+        """
+        ...
+
+    def reset(self, chain: Sequence[Charge]) -> None:
+        """Makes every (plan, key) of `chain` as new."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what the store holds of this process. Closing twice is fine."""
+        ...
+
+
+class AsyncLimitStore(Protocol):
+    """`LimitStore` for event loops: the same promises, awaited."""
+
+    async def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision: ...
+
+    async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None: ...
+
+    async def settle(
+        self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
+    ) -> Settlement: ...
+
+    async def reset(self, chain: Sequence[Charge]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class PlanRegistry(Protocol):
+    """Where plans come from: code, a file, a database."""
+
+    refresh_every: float | None
+    """Seconds after which a limiter asks again; `None`: plans never change by themselves."""
+
+    def load(self) -> Mapping[str, Plan] | None:
+        """All plans by name. A registry that serves one limiter alone may answer `None` if nothing changed since the
+        last `load`; limiters that share one must each hear them all."""
+        ...
+
+
+class AsyncPlanRegistry(Protocol):
+    """`PlanRegistry` for event loops."""
+
+    refresh_every: float | None
+
+    async def load(self) -> Mapping[str, Plan] | None: ...
+
+
+class PlanEditor(Protocol):
+    """Where plans can be changed at run time; limiters see a change when they ask their registry again."""
+
+    async def all(self) -> Mapping[str, Plan]:
+        """All plans by name."""
+        ...
+
+    async def put(self, plan: Plan) -> None:
+        """Adds a plan, or replaces the one of the same name."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Removes a plan; `NotFound` if there is none of this name."""
+        ...
+
+
+class AdmissionObserver(Protocol):
+    """Is told what happens. Must be quick and must not raise."""
+
+    def decided(self, decision: Decision) -> None:
+        """A decision was made, by the store, by a lease or by a failure policy."""
+        ...
+
+    def store_called(self, operation: str, seconds: float, failed: bool) -> None:
+        """A store answered, or failed to, after `seconds`."""
+        ...
+
+    def breaker_moved(self, state: str) -> None:
+        """The circuit breaker is now `closed`, `open` or `half_open`."""
+        ...
+
+    def leased(self, plan: str, tokens: int) -> None:
+        """A lease of `tokens` was taken from the store."""
+        ...

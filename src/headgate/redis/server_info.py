@@ -1,0 +1,110 @@
+"""What a Redis says about itself. Asking changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import hiredis
+
+from headgate.errors import StoreError
+from headgate.redis.blocking_client import BlockingClient, BlockingConnection
+from headgate.redis.protocol import packed
+from headgate.redis.redirects import refusal
+from headgate.redis.url import Address, RedisUrl
+
+INFO = packed(b"INFO")
+TIME = packed(b"TIME")
+TRY = packed(b"EVAL", b"return 1", b"0")
+
+
+class RedisFacts(NamedTuple):
+    """One server: in a cluster one of its masters, with Sentinel the master."""
+
+    address: str
+    version: str
+    role: str
+    replicas: int
+    maxmemory: int
+    """Bytes; 0 for no limit."""
+    eviction: str
+    """What it throws away when memory is full; `noeviction`: nothing."""
+    now: datetime
+    asked: datetime
+    answered: datetime
+    """When, by our own clock, its time was asked for and told."""
+    scripts: str | None
+    """Why scripts can't be run; None if they can."""
+
+
+async def redis_facts(url: str, *, timeout: float) -> list[RedisFacts]:
+    """The facts of every server that counts limits; `StoreError` if one does not answer."""
+    return await asyncio.to_thread(_facts, RedisUrl.parse(url, timeout=timeout))
+
+
+async def ping_redis(url: str, *, timeout: float) -> None:
+    """Raises `StoreError` unless every server that counts limits answers."""
+    await asyncio.to_thread(_ping, RedisUrl.parse(url, timeout=timeout))
+
+
+def _ping(url: RedisUrl) -> None:
+    client = BlockingClient(url)
+    try:
+        for address in client.masters():
+            # A new connection says PING by itself.
+            BlockingConnection(address, url, url.login, time.monotonic() + url.timeout, url.database).close()
+    finally:
+        client.close()
+
+
+def _facts(url: RedisUrl) -> list[RedisFacts]:
+    client = BlockingClient(url)
+    try:
+        return [_server(address, url) for address in client.masters()]
+    finally:
+        client.close()
+
+
+def _server(address: Address, url: RedisUrl) -> RedisFacts:
+    connection = BlockingConnection(address, url, url.login, time.monotonic() + url.timeout, url.database)
+    try:
+        info = _sections(_answer(connection, INFO))
+        asked = datetime.now(UTC)
+        seconds, us = _answer(connection, TIME)
+        answered = datetime.now(UTC)
+        try:
+            _answer(connection, TRY)
+            scripts = None
+        except StoreError as error:
+            scripts = str(error)
+    finally:
+        connection.close()
+    return RedisFacts(
+        address=str(address),
+        version=info.get("redis_version", "?"),
+        role=info.get("role", "?"),
+        replicas=int(info.get("connected_slaves", 0)),
+        maxmemory=int(info.get("maxmemory", 0)),
+        eviction=info.get("maxmemory_policy", "?"),
+        now=datetime.fromtimestamp(int(seconds) + int(us) / 1_000_000, UTC),
+        asked=asked,
+        answered=answered,
+        scripts=scripts,
+    )
+
+
+def _answer(connection: BlockingConnection, command: bytes) -> Any:
+    reply = connection.exchange(command)
+    if isinstance(reply, hiredis.ReplyError):
+        raise refusal(reply, connection.address)
+    return reply
+
+
+def _sections(reply: bytes) -> dict[str, str]:
+    found = {}
+    for line in reply.decode("utf-8", "replace").splitlines():
+        name, _, value = line.partition(":")
+        found[name] = value
+    return found

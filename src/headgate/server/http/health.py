@@ -1,0 +1,70 @@
+"""`/health`: is the process alive, and does what it depends on answer?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from headgate.errors import HeadgateError
+from headgate.server.http import schemas
+from headgate.server.http.services import Probe, Services, services
+
+PATIENCE_SECONDS = 2.0
+"""A dependency that takes longer counts as down."""
+
+SPARED = {"redis", "kafka", "temporal"}
+"""What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
+service would make its outage ours."""
+
+router = APIRouter(tags=["health"])
+_DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": schemas.Health}}
+
+
+@router.get("/health/live", summary="Is the process alive?", response_model=schemas.Health)
+@router.get("/q/health/live", include_in_schema=False)
+async def live() -> Response:
+    """UP, as long as the process answers at all."""
+    return _answer([])
+
+
+@router.get("/health/ready", summary="Can it serve?", response_model=schemas.Health, responses=_DOWN)
+@router.get("/q/health/ready", include_in_schema=False)
+async def ready(request: Request) -> Response:
+    """UP if every dependency answers; otherwise 503, telling which one does not. DEGRADED, and ready, if the
+    database does: without Redis limits are decided by their failure policy and quotas by the database; without Kafka no
+    message is taken, and without Temporal nothing is started; slots and limits go on."""
+    told = services(request)
+    return _answer(await asyncio.gather(*(_check(told, name) for name in told.probes)))
+
+
+async def _check(told: Services, name: str) -> dict[str, object]:
+    """What a dependency says. However many ask, it is asked once at a time: this path needs no token."""
+    asking = told.checks.get(name)
+    if asking is None:
+        asking = told.checks[name] = asyncio.create_task(_checked(name, told.probes[name]))
+        asking.add_done_callback(lambda _: told.checks.pop(name, None))
+    return await asyncio.shield(asking)
+
+
+async def _checked(name: str, probe: Probe) -> dict[str, object]:
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await probe()
+    except TimeoutError:
+        reason = f"no answer within {PATIENCE_SECONDS} s"
+    except HeadgateError as error:
+        # The class, not the text: a driver's text may name hosts and users, and this path asks for no token.
+        reason = type(error).__name__
+    else:
+        return {"name": name, "status": "UP"}
+    return {"name": name, "status": "DOWN", "data": {"reason": reason}}
+
+
+def _answer(checks: list[dict[str, object]]) -> Response:
+    down = {check["name"] for check in checks if check["status"] != "UP"}
+    status = "UP" if not down else "DEGRADED" if down <= SPARED else "DOWN"
+    body = orjson.dumps({"status": status, "checks": checks})
+    return Response(body, 503 if status == "DOWN" else 200, media_type="application/json")

@@ -1,0 +1,212 @@
+"""The payments application: intake, bank, and what tends them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
+from headgate.apps.payments.stores.sql import SqlPaymentStore
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.ports import DispatchObserver, WorkflowEngine
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Domain
+from headgate.durations import EPOCH
+from headgate.errors import ConfigurationError
+from headgate.extras import require
+from headgate.limits.limiter import AsyncLimiter
+from headgate.server.settings import Settings, spelled
+from headgate.slots.scheduler import SlotScheduler
+
+if TYPE_CHECKING:
+    from headgate.apps.payments.downstream.simulator import Simulator
+    from headgate.apps.payments.execution import PaymentSteps
+    from headgate.apps.payments.intake import PaymentIntake
+    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore, Permits
+    from headgate.apps.payments.ports import Gate as DownstreamGate
+    from headgate.apps.payments.rules import RuleBook
+    from headgate.apps.payments.workflow_intake import WorkflowIntake
+
+
+from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.dispatch import local_dispatch
+from headgate.server.wiring.notifications import Notifications
+from headgate.server.wiring.telemetry import get_tracer
+from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
+from headgate.sql.databases import database
+
+
+class Payments(NamedTuple):
+    """The payments application of a settings tree."""
+
+    intake: PaymentIntake | WorkflowIntake
+    """Where payments are accepted: here, or by the init worker where there is Temporal."""
+    desk: PaymentIntake
+    """Shows and cancels."""
+    store: PaymentStore
+    domain: Domain
+    """For whoever executes."""
+    simulator: Simulator | None
+    """The downstream, if no other is configured."""
+
+
+@asynccontextmanager
+async def open_payments(
+    settings: Settings,
+    slots: SlotScheduler,
+    queue: DispatchQueue,
+    *,
+    execute: bool = False,
+    tend: bool = False,
+    notifications: Notifications | None = None,
+    simulator: Simulator | None = None,
+    observer: DispatchObserver | None = None,
+) -> AsyncIterator[Payments]:
+    """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
+    wherever they are. With `tend`, this process takes payments from the Kafka topic, if there is Kafka, and gives
+    back slots whose payment never came."""
+    require("the payments application", "payments")
+    from headgate.apps.payments.direct_start import DirectRelease
+    from headgate.apps.payments.execution import PaymentSteps
+    from headgate.apps.payments.intake import PaymentIntake, Release, leave_to_dispatcher
+    from headgate.apps.payments.notices import GatewayNotices, LoggedNotices
+
+    wanted, traced = settings.payments, get_tracer(settings)
+    rules = rule_book(settings)
+    async with AsyncExitStack() as opened:
+        store = await _payment_store(settings, opened)
+        bank, simulator = _downstream(settings, simulator, opened)
+        notifier: Notifier = LoggedNotices()
+        if notifications is not None and rules.subscribers:
+            notifier = GatewayNotices(notifications.intake.send, rules.subscribers)
+        steps = PaymentSteps(store, bank, notifier)
+        opened.push_async_callback(steps.close)
+        domain = payment_domain(steps)
+        await queue.define(domain.config)
+        engine: WorkflowEngine | None = None
+        if settings.temporal_address is not None:
+            engine = await temporal_engine(settings, OutcomeReporter(queue.store))
+        elif execute:
+            engine = await opened.enter_async_context(
+                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch, tracer=traced)
+            )
+        direct = wanted.mode == "direct" and engine is not None
+        release: Release = leave_to_dispatcher
+        if direct and engine is not None:
+            release = DirectRelease(queue.store, engine, tracer=traced)
+        desk = PaymentIntake(store, slots, rules=rules, slot_config=wanted.config, release=release, tracer=traced)
+        opened.push_async_callback(desk.close)
+        application = Payments(desk, desk, store, domain, simulator)
+        if settings.temporal_address is not None:
+            from headgate.apps.payments.workflow_domain import on_temporal
+            from headgate.apps.payments.workflow_intake import WorkflowIntake
+            from headgate.dispatch.engines.temporal.client import connect
+
+            domain = on_temporal(domain, steps, desk)
+            address, security = temporal_address(settings), temporal_security(settings)
+            client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
+            intake = WorkflowIntake(client, domain.init_task_queue, tracer=traced)
+            application = application._replace(intake=intake, domain=domain)
+        if tend:
+            await opened.enter_async_context(_tending(settings, application))
+        yield application
+
+
+async def prune_payments(settings: Settings, before: datetime, now: datetime) -> int:
+    """Forgets payments that are over since before a time; none that a rule against duplicates may still have to find.
+    Prune the queue first: what stands there is kept."""
+    if settings.payments.rules is not None:
+        from headgate.apps.payments.rules import load_rules
+
+        rules = load_rules(settings.payments.rules)
+        if rules.reject_duplicates:
+            before = min(before, now - min(rules.duplicate_window, now - EPOCH))
+    async with AsyncExitStack() as opened:
+        store = await _payment_store(settings, opened)
+        return await store.prune(before)
+
+
+@asynccontextmanager
+async def _tending(settings: Settings, application: Payments) -> AsyncIterator[None]:
+    """Inside, payments are taken from their topic, and slots without a payment are given back now and then."""
+    stop = asyncio.Event()
+    tasks = [asyncio.create_task(application.desk.keep_reclaiming(stop))]
+    async with AsyncExitStack() as opened:
+        if settings.kafka_bootstrap is not None:
+            # Imported here: the driver is an extra.
+            from headgate.apps.payments.intake_topic import PaymentTopic, rejected_topic
+            from headgate.kafka.log import KafkaLog
+
+            topic = settings.payments.topic
+            messages = KafkaLog(settings.kafka_bootstrap, topics=(topic, rejected_topic(topic)))
+            opened.push_async_callback(messages.close)
+            tasks.append(asyncio.create_task(PaymentTopic(messages, topic, application.intake.initiate).run(stop)))
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.gather(*tasks)
+
+
+def rule_book(settings: Settings) -> RuleBook:
+    """The bank's rules, as the settings name them; `ConfigurationError` says which setting to look at."""
+    from headgate.apps.payments.rules import RuleBook, load_rules
+
+    if settings.payments.rules is None:
+        return RuleBook()
+    try:
+        return load_rules(settings.payments.rules)
+    except ConfigurationError as error:
+        raise ConfigurationError(spelled("payments", "rules"), str(error)) from None
+
+
+def payment_domain(steps: PaymentSteps) -> Domain:
+    """Payments as dispatch knows them. Their own gate stands at the call, so no plan is named here."""
+    return Domain(DispatchConfig(item_type=PAYMENT, dispatch_interval_secs=2), steps.execute, guarded=())
+
+
+async def _payment_store(settings: Settings, opened: AsyncExitStack) -> PaymentStore:
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    opened.push_async_callback(shared.close)
+    return SqlPaymentStore(shared)
+
+
+def _downstream(
+    settings: Settings, simulator: Simulator | None, opened: AsyncExitStack
+) -> tuple[Downstream, Simulator | None]:
+    """The bank behind its gate: the configured one, or a simulator in this process."""
+    from headgate.apps.payments.downstream.client import HttpDownstream
+    from headgate.apps.payments.downstream.rate_gate import PermitGate, SharedGate, downstream_plan
+    from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
+
+    wanted = settings.payments
+    gate: DownstreamGate
+    if settings.redis_url is not None:
+        permits = _redis_permits(settings.redis_url, wanted.tps)
+        opened.push_async_callback(permits.close)
+        gate = PermitGate(permits)
+        opened.push_async_callback(gate.close)
+    else:
+        # Processes on one PostgreSQL share the limit through it. On SQLite one process executes.
+        shared = settings.database_url if settings.database_url.startswith("postgres") else "memory://"
+        limiter = AsyncLimiter(shared, plans=[downstream_plan(wanted.tps)], deadline=2.0)
+        opened.push_async_callback(limiter.close)
+        gate = SharedGate(limiter, wanted.tps)
+    if wanted.downstream_url is not None:
+        bank = HttpDownstream(wanted.downstream_url, gate, tracer=get_tracer(settings))
+    else:
+        simulator = simulator or Simulator(Behaviour(tps=wanted.tps))
+        transport = SimulatorTransport(simulator)
+        bank = HttpDownstream("http://simulator", gate, transport=transport, tracer=get_tracer(settings))
+    opened.push_async_callback(bank.close)
+    return bank, simulator
+
+
+def _redis_permits(url: str, count: int) -> Permits:
+    from headgate.apps.payments.stores.redis import RedisPermits
+
+    return RedisPermits(url, count, timeout=2.0)

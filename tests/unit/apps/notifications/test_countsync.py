@@ -1,0 +1,86 @@
+"""Counts go to the ledger in groups; none is forgotten while the ledger is away."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from headgate.apps.notifications.count_sync import CountSync
+from headgate.apps.notifications.model import Spending
+from headgate.apps.notifications.ports import QuotaLedger, Unwatched
+from headgate.errors import StoreUnavailable
+from headgate.testing import eventually
+from tests.unit.apps.notifications.fakes import MemorySyncs
+
+
+def opened(ledger: MemorySyncs, outdated: set[int] | None = None) -> CountSync:
+    told = outdated if outdated is not None else set()
+    return CountSync(cast(QuotaLedger, ledger), Unwatched(), told.update)
+
+
+def spending(user: int = 1, total: int = 1, generation: int = 0) -> Spending:
+    return Spending(user, 1, 1_000, generation, total, 1)
+
+
+async def test_what_is_added_meanwhile_goes_together_one_entry_a_copy() -> None:
+    ledger = MemorySyncs()
+    sync = opened(ledger)
+    for total in range(1, 6):
+        sync.add(spending(total=total))
+    sync.add(spending(user=2))
+    sync.add(spending(generation=1, total=9))
+    sync.remember("id")
+    await sync.flush()
+    ((spendings, sent_ids),) = ledger.written
+    assert spendings == [Spending(1, 1, 1_000, 0, 5, 5), spending(user=2), spending(generation=1, total=9)]
+    assert sent_ids == {"id"}
+    await sync.close()
+
+
+async def test_it_goes_without_being_asked_to() -> None:
+    ledger = MemorySyncs()
+    sync = opened(ledger)
+    sync.add(spending())
+    await eventually(lambda: ledger.written)
+    sync.add(spending(total=2))
+    await eventually(lambda: len(ledger.written) == 2)
+    await sync.close()
+
+
+async def test_nothing_is_lost_while_the_ledger_is_away() -> None:
+    ledger = MemorySyncs()
+    ledger.down = True
+    sync = opened(ledger)
+    sync.add(spending(total=1))
+    sync.remember("id")
+    with pytest.raises(StoreUnavailable):
+        await sync.flush()
+    sync.add(spending(total=2))
+    with pytest.raises(StoreUnavailable):
+        await sync.flush()
+    assert sync.pending == 1
+    ledger.down = False
+    await sync.flush()
+    await sync.close()
+    assert ledger.written == [([Spending(1, 1, 1_000, 0, 2, 2)], {"id"})]
+
+
+async def test_closing_tries_once_more_and_does_not_hang() -> None:
+    ledger = MemorySyncs()
+    ledger.down = True
+    sync = opened(ledger)
+    sync.add(spending())
+    await sync.close()
+    assert ledger.written == []
+
+
+async def test_users_with_invalid_copies_are_told() -> None:
+    ledger = MemorySyncs()
+    ledger.outdated = {1}
+    outdated: set[int] = set()
+    sync = opened(ledger, outdated)
+    sync.add(spending())
+    await sync.flush()
+    assert outdated == {1}
+    await sync.close()

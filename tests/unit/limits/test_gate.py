@@ -1,0 +1,187 @@
+"""The turnstile in front of limits in memory: one inside at a time, waited for, and open in a forked child."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from headgate import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
+from headgate.limits.locks import Turnstile
+from headgate.limits.stores.memory import MemoryLimitStore
+from headgate.testing import FakeClock
+from tests.unit.limits.both import START, SwitchedStore
+
+
+@pytest.fixture
+def many_switches() -> Iterator[None]:
+    """Threads that take turns as often as Python lets them, so that many of them are interrupted inside."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_one_is_inside_at_a_time(many_switches: None) -> None:
+    turnstile, inside, most = Turnstile(), [0], [0]
+
+    def visit() -> None:
+        inside[0] += 1
+        for _ in range(50):  # where Python looks whether another thread should run
+            most[0] = max(most[0], inside[0])
+        inside[0] -= 1
+
+    def work() -> None:
+        for _ in range(2_000):
+            turnstile.run(visit)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert most == [1]
+    turnstile.try_enter()  # and it is open in the end
+
+
+def test_who_only_tries_is_told_that_somebody_is_inside() -> None:
+    turnstile = Turnstile()
+    turnstile.enter()
+    with pytest.raises(IndexError):
+        turnstile.try_enter()
+
+
+@pytest.mark.parametrize("spec", [TokenBucket(10, 1), FixedWindow(10, "PT1H")], ids=["bucket", "window"])
+def test_a_decision_waits_for_the_one_before(spec: TokenBucket | FixedWindow) -> None:
+    store = MemoryLimitStore()
+    limiter = Limiter(store, plans=[Plan("gold", spec)])
+    limiter.acquire("ada", "gold")
+    remaining: list[int] = []
+    store._gate.enter()
+    assert limiter.at_once["gold"]("ada") is None  # the short way does not wait
+    caller = threading.Thread(target=lambda: remaining.append(limiter.acquire("ada", "gold").remaining))
+    caller.start()
+    caller.join(0.05)
+    assert caller.is_alive()
+    store._gate.leave(None)
+    caller.join(60)
+    assert remaining == [8]
+
+
+@pytest.mark.parametrize("spec", [TokenBucket(5_000, 0.001), FixedWindow(5_000, "P1D")], ids=["bucket", "window"])
+def test_threads_that_interrupt_each_other_admit_exactly_the_limit(
+    spec: TokenBucket | FixedWindow, many_switches: None
+) -> None:
+    limiter = Limiter(plans=[Plan("gold", spec)])
+    admitted = [0] * 4
+
+    def work(number: int) -> None:
+        admitted[number] = sum(limiter.acquire("ada", "gold").allowed for _ in range(2_000))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert sum(admitted) == 5_000
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
+    store = MemoryLimitStore()
+    limiter = Limiter(store, plans=[Plan("gold", TokenBucket(10, 1))])
+    limiter.acquire("ada", "gold")
+    inside, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        inside.set()
+        leave.wait(60)
+
+    guest = threading.Thread(target=store._gate.run, args=(stay,))
+    guest.start()
+    assert inside.wait(60)
+    child = os.fork()
+    if child == 0:
+        # Nothing may be raised here: pytest would go on in the child as well.
+        os._exit(0 if limiter.acquire("ada", "gold").remaining == 8 else 1)
+    try:
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        leave.set()
+        guest.join(60)
+
+
+@pytest.mark.parametrize("spec", [TokenBucket(10**9, 1), FixedWindow(10**9, "P1D")], ids=["bucket", "window"])
+def test_a_signal_handler_that_raises_locks_nobody_out(spec: TokenBucket | FixedWindow) -> None:
+    """As Ctrl-C does, or a worker's time limit: at any moment, also while the turnstile is passed."""
+
+    class Interrupted(Exception):
+        pass
+
+    armed = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
+
+    store = MemoryLimitStore()
+    limiter = Limiter(store, plans=[Plan("gold", spec), Plan("other", spec)])
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.000_1, 0.000_1)
+    try:
+        for _ in range(3_000):
+            with contextlib.suppress(Interrupted):
+                armed = True
+                for _ in range(1_000_000):
+                    limiter.acquire("ada", "gold")
+                    limiter.acquire("ada", ["gold", "other"])
+                    limiter.refund("ada", "gold")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    store._gate.try_enter()
+    with pytest.raises(IndexError):
+        store._gate.try_enter()
+
+
+def test_a_signal_handler_that_raises_locks_nobody_out_of_a_lease() -> None:
+    class Interrupted(Exception):
+        pass
+
+    armed = False
+
+    def interrupt(_number: int, _frame: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
+
+    limiter = Limiter(
+        SwitchedStore(FakeClock(START)),  # type: ignore[arg-type]
+        plans=[Plan("gold", TokenBucket(10**9, 10**6))],
+        lease=LeasePolicy(most=50),
+    )
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.000_1, 0.000_1)
+    try:
+        for _ in range(3_000):
+            with contextlib.suppress(Interrupted):
+                armed = True
+                for _ in range(1_000_000):
+                    limiter.acquire("ada", "gold")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    admitted: list[bool] = []
+    late = threading.Thread(target=lambda: admitted.append(limiter.acquire("ada", "gold").allowed), daemon=True)
+    late.start()
+    late.join(20)
+    assert admitted == [True]
