@@ -17,7 +17,7 @@ Work = TypeVar("Work")
 Outcome = TypeVar("Outcome")
 
 
-class Gatherer(Generic[Work, Outcome]):
+class Batcher(Generic[Work, Outcome]):
     """Carries submitted work to `carry` in batches, one batch at a time, in order of arrival.
 
     `carry` returns one outcome per piece of work, in order; an outcome that is an exception is raised to its own

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.dispatch.decisions import released
 from headgate.dispatch.model import Claim, EnqueueRequest, Item
-from headgate.dispatch.ports import Execution, QueueLedger, QueueStore, Start, StartRequest, WorkflowEngine
+from headgate.dispatch.ports import Execution, QueueAdmin, QueueStore, Start, StartRequest, WorkflowEngine
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
 
@@ -28,7 +28,7 @@ class Ran(NamedTuple):
     """`time.monotonic()`"""
 
 
-class Store(QueueStore, QueueLedger, Protocol):
+class Store(QueueStore, QueueAdmin, Protocol):
     """Both sides of a store."""
 
 

@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 
 from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.rate_gate import PermitGate
+from headgate.apps.payments.downstream.rate_gate import PermitRateGate
 from headgate.apps.payments.model import Party, Payment
 from headgate.apps.payments.stores.redis import RedisPermits
 
@@ -19,7 +19,7 @@ crowd it out. A call that is longer underway than it may be is not waited for, a
 
 async def main(bank: str, redis_url: str, name: str, calls: str, tps: str) -> None:
     permits = RedisPermits(redis_url, int(tps), timeout=2.0)
-    gate = PermitGate(permits, longest_trip=BUSY_MACHINE)
+    gate = PermitRateGate(permits, longest_trip=BUSY_MACHINE)
     client = HttpDownstream(bank, gate, timeout=BUSY_MACHINE)
     now = datetime.now(UTC)
     await asyncio.gather(

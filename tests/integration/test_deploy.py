@@ -169,7 +169,7 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
     service = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "headgate")
     container = service["spec"]["template"]["spec"]["containers"][0]
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
-    assert container["readinessProbe"]["timeoutSeconds"] > health.PATIENCE_SECONDS
+    assert container["readinessProbe"]["timeoutSeconds"] > health.TIMEOUT_SECONDS
     assert container["livenessProbe"]["httpGet"]["path"] == "/health/live"
     stopping = Settings().http.shutdown_seconds + int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert service["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping

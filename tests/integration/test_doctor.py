@@ -47,7 +47,7 @@ def made_in(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(servers, "TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(finding, "LONGEST_SECONDS", 1.5)
 
 
@@ -253,7 +253,7 @@ def test_the_command_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HEADGATE_REDIS_URL", f"redis://:{SECRET}@{NOWHERE}")
     monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", NOWHERE)
     monkeypatch.setenv("HEADGATE_TEMPORAL_ADDRESS", NOWHERE)
-    monkeypatch.setattr(servers, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(servers, "TIMEOUT_SECONDS", 0.5)
     unwell = CliRunner().invoke(app, ["doctor"])
     assert unwell.exit_code == 1
     for name in ("redis", "kafka", "temporal"):

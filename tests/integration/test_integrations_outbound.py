@@ -19,7 +19,7 @@ import requests
 from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
-from headgate.integrations.outbound import Courtesy
+from headgate.integrations.outbound import OutboundLimiter
 from headgate.integrations.requests import LimitedAdapter
 from headgate.integrations.service_limits import Pauses, ServiceLimit, retry_after, service_limits, told
 
@@ -112,7 +112,7 @@ def test_pauses_end_are_bounded_and_are_not_shortened() -> None:
 
 async def test_a_request_waits_as_long_as_the_server_asked() -> None:
     time = Time()
-    courtesy = Courtesy("free", None, 1, 30, time.monotonic)
+    courtesy = OutboundLimiter("free", None, 1, 30, time.monotonic)
     courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
     assert time.slept == []
     courtesy.learn("host", 429, {"Retry-After": "12"}.get)
@@ -127,7 +127,7 @@ async def test_a_request_waits_as_long_as_the_server_asked() -> None:
 
 async def test_a_wait_beyond_the_bound_is_refused() -> None:
     time = Time()
-    courtesy = Courtesy("free", None, 1, 30, time.monotonic)
+    courtesy = OutboundLimiter("free", None, 1, 30, time.monotonic)
     courtesy.learn("host", 429, {"Retry-After": "31"}.get)
     with pytest.raises(RateLimitExceeded) as refused:
         courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
@@ -141,7 +141,7 @@ async def test_a_wait_beyond_the_bound_is_refused() -> None:
 
 def test_a_pause_learnt_while_waiting_for_our_own_limit_is_kept() -> None:
     time = Time()
-    courtesy = Courtesy("free", None, 1, 30, time.monotonic)
+    courtesy = OutboundLimiter("free", None, 1, 30, time.monotonic)
 
     class Learning(Limiter):
         def wait(self, *args: Any, **kwargs: Any) -> Any:
@@ -155,7 +155,7 @@ def test_a_pause_learnt_while_waiting_for_our_own_limit_is_kept() -> None:
 
 def test_a_negative_bound_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="max_wait"):
-        Courtesy("free", None, 1, -1)
+        OutboundLimiter("free", None, 1, -1)
 
 
 class Partner(BaseHTTPRequestHandler):

@@ -22,7 +22,7 @@ from headgate.apps.notifications.intake import Intake
 from headgate.apps.notifications.model import Attempt, Quota, Spending
 from headgate.apps.notifications.ports import Busy, Hit, Miss
 from headgate.apps.notifications.stores.redis import RedisQuotaCache
-from headgate.apps.notifications.stores.sql import SqlQuotaLedger
+from headgate.apps.notifications.stores.sql import SqlQuotaStore
 from headgate.errors import StoreUnavailable
 from headgate.sql.databases import database
 from headgate.sql.outbox import SqlOutbox
@@ -100,7 +100,7 @@ class UnreliableCache:
             raise StoreUnavailable("cut")
 
 
-class SlowLedger(SqlQuotaLedger):
+class SlowLedger(SqlQuotaStore):
     """The real ledger, whose syncs take a while: what the cache admitted is not in it for just as long."""
 
     async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
@@ -109,7 +109,7 @@ class SlowLedger(SqlQuotaLedger):
 
 
 class World:
-    def __init__(self, intake: Intake, cache: UnreliableCache, ledger: SqlQuotaLedger, clock: FakeClock) -> None:
+    def __init__(self, intake: Intake, cache: UnreliableCache, ledger: SqlQuotaStore, clock: FakeClock) -> None:
         self.intake, self.cache, self.ledger, self.clock = intake, cache, ledger, clock
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import httpx2 as httpx
 import pytest
 
-from headgate.apps.payments.downstream.rate_gate import PermitGate
+from headgate.apps.payments.downstream.rate_gate import PermitRateGate
 from headgate.apps.payments.stores.redis import RedisPermits
 from headgate.testing import eventually
 from headgate.testing.servers.redis import RedisServer
@@ -91,7 +91,7 @@ async def test_a_permit_is_held_for_longer_only_while_it_is_held(redis_url: str)
 
 async def test_while_nobody_can_count_nothing_passes(own_redis: RedisServer) -> None:
     permits = RedisPermits(own_redis.url, 5, timeout=0.5)
-    gate = PermitGate(permits)
+    gate = PermitRateGate(permits)
     (await gate.enter()).leave()
     own_redis.kill()
     waiting = asyncio.create_task(gate.enter())

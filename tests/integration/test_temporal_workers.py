@@ -22,7 +22,7 @@ from headgate.dispatch.engines.temporal.claim_memo import KEY, Mark
 from headgate.dispatch.engines.temporal.client import connect
 from headgate.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
 from headgate.dispatch.engines.temporal.versioning import make_current_if_first, versioned
-from headgate.dispatch.engines.temporal.worker_group import TemporalCrew
+from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
 from headgate.dispatch.engines.temporal.workers import WorkerOptions, exec_worker
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.outcome_reporter import OutcomeReporter
@@ -82,7 +82,7 @@ async def test_a_crew_that_is_stopped_lets_activities_in_flight_finish(temporal_
     work = domain(billing)
     await store.configure(work.config)
     held = exec_worker(client, work.config.exec_task_queue, [work], OutcomeReporter(store), guard=guard)
-    crew = TemporalCrew(client, [held])
+    crew = TemporalWorkerGroup(client, [held])
     assert crew.task_queues == [work.config.exec_task_queue]
     stop = asyncio.Event()
     running = asyncio.create_task(crew.run(stop))
@@ -105,7 +105,7 @@ async def test_a_crew_for_every_role_and_task_queue(temporal_address: str) -> No
     await store.configure(other.config.changed({"execTaskQueue": work.config.exec_task_queue}))
     exec_queue, init_queue = work.config.exec_task_queue, work.init_task_queue
 
-    async def crew(*roles: str) -> TemporalCrew:
+    async def crew(*roles: str) -> TemporalWorkerGroup:
         return await temporal_worker_group(settings, [work, other], store, roles)
 
     assert (await crew("dispatch", "init", "exec")).task_queues == [DISPATCH_TASK_QUEUE, init_queue, exec_queue], (
@@ -132,13 +132,15 @@ async def test_temporal_needs_an_address() -> None:
 async def test_a_crew_stopped_before_it_began_ends_at_once(temporal_address: str) -> None:
     client, stop = await connect(temporal_address), asyncio.Event()
     stop.set()
-    await asyncio.wait_for(TemporalCrew(client, [worker(client, domain(Billing()))]).run(stop), 20)
+    await asyncio.wait_for(TemporalWorkerGroup(client, [worker(client, domain(Billing()))]).run(stop), 20)
 
 
 async def test_a_crew_tells_when_it_can_not_work(temporal_address: str) -> None:
     client = await connect(temporal_address, "nowhere")
     with pytest.raises(Exception, match="nowhere"):
-        await asyncio.wait_for(TemporalCrew(client, [worker(client, domain(Billing()))]).run(asyncio.Event()), 20)
+        await asyncio.wait_for(
+            TemporalWorkerGroup(client, [worker(client, domain(Billing()))]).run(asyncio.Event()), 20
+        )
 
 
 async def test_executions_stay_with_the_version_they_began_on(temporal_address: str) -> None:

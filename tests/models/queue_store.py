@@ -22,10 +22,10 @@ from headgate.dispatch.model import (
     Change,
     Claim,
     ClaimedItem,
-    Enqueued,
     EnqueueRequest,
+    EnqueueResult,
     Item,
-    Pruned,
+    PruneResult,
     QueueStats,
 )
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
@@ -36,7 +36,7 @@ Key = tuple[str, str]
 
 
 class MemoryQueueStore:
-    """A `QueueStore` and `QueueLedger` that lives and dies with the process. Single-threaded: everything happens
+    """A `QueueStore` and `QueueAdmin` that lives and dies with the process. Single-threaded: everything happens
     between two awaits."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -56,7 +56,7 @@ class MemoryQueueStore:
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
-    ) -> list[Enqueued]:
+    ) -> list[EnqueueResult]:
         if within is not None:
             raise InvalidInput("connection", "a queue in memory can't join a database transaction")
         now = self._now(now)
@@ -68,7 +68,7 @@ class MemoryQueueStore:
                 execute_at = request.execute_at or now
                 self._contexts[key] = request.context_json
                 self._put(_new_item(request, execute_at, max(execute_at, now), now))
-            results.append(Enqueued(*key, existing))
+            results.append(EnqueueResult(*key, existing))
         for item_type in {request.item_type for request in requests}:
             self._bells[item_type].set()
         return results
@@ -245,14 +245,14 @@ class MemoryQueueStore:
         )
         return list(itertools.islice(found, limit))
 
-    async def prune(self, before: datetime) -> Pruned:
+    async def prune(self, before: datetime) -> PruneResult:
         old = [key for key, item in self._items.items() if item.status in FINISHED and item.updated_at < before]
         for key in old:
             del self._items[key]
         kept = [entry for entry in self._audit if entry.created_at >= before]
         gone = len(self._audit) - len(kept)
         self._audit = kept
-        return Pruned(len(old), gone)
+        return PruneResult(len(old), gone)
 
     # -- inside --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from headgate.errors import Conflict, NotFound, SlotOwned
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
-from headgate.slots.ports import Pruned
+from headgate.slots.ports import PruneResult
 from headgate.slots.windows import align
 
 T = TypeVar("T")
@@ -160,7 +160,7 @@ class MemorySlotStore:
             raise NotFound("config", name)
         return look(config.active, Occupancy(config.active.policy, config), self._now(None))
 
-    async def prune(self, before_ms: int) -> Pruned:
+    async def prune(self, before_ms: int) -> PruneResult:
         sizes = {name: config.active.policy.size_ms for name, config in self._configs.items()}
         # A window's slots are forgotten together: a resize counts them again.
         old = [
@@ -177,7 +177,7 @@ class MemorySlotStore:
             windows += len(config.counts) - len(kept)
             config.recount(kept)
             config.runs = [run for run in config.runs if run.resume_ms > before_ms]
-        return Pruned(len(old), windows)
+        return PruneResult(len(old), windows)
 
     async def close(self) -> None:
         """Nothing to free: the memory goes with the object."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 
 
 class Carrier:
@@ -30,7 +30,7 @@ async def turns(count: int = 5) -> None:
 
 async def test_callers_who_arrive_in_flight_ride_in_the_next_batch() -> None:
     carrier = Carrier()
-    gatherer: Gatherer[int, int] = Gatherer(carrier)
+    gatherer: Batcher[int, int] = Batcher(carrier)
     first = asyncio.create_task(gatherer.submit(1))
     await turns()
     rest = [asyncio.create_task(gatherer.submit(n)) for n in (2, 3, 4)]
@@ -44,7 +44,7 @@ async def test_callers_who_arrive_in_flight_ride_in_the_next_batch() -> None:
 
 async def test_a_bad_piece_fails_its_own_caller_only() -> None:
     carrier = Carrier()
-    gatherer: Gatherer[int, int] = Gatherer(carrier)
+    gatherer: Batcher[int, int] = Batcher(carrier)
     tasks = [asyncio.create_task(gatherer.submit(n)) for n in (1, -2, 3)]
     carrier.gate.release()
     good, bad, also_good = await asyncio.gather(*tasks, return_exceptions=True)
@@ -60,7 +60,7 @@ async def test_a_failed_batch_fails_its_callers_and_the_next_batch_goes_on() -> 
             raise error
         return list(batch)
 
-    gatherer: Gatherer[int, int] = Gatherer(carry)
+    gatherer: Batcher[int, int] = Batcher(carry)
     with pytest.raises(OSError, match="down"):
         await gatherer.submit(1)
     assert await gatherer.submit(2) == 2
@@ -68,7 +68,7 @@ async def test_a_failed_batch_fails_its_callers_and_the_next_batch_goes_on() -> 
 
 async def test_a_cancelled_caller_does_not_take_the_batch_down() -> None:
     carrier = Carrier()
-    gatherer: Gatherer[int, int] = Gatherer(carrier)
+    gatherer: Batcher[int, int] = Batcher(carrier)
     leaver, stayer = (asyncio.create_task(gatherer.submit(n)) for n in (1, 2))
     await turns()
     leaver.cancel()
@@ -79,7 +79,7 @@ async def test_a_cancelled_caller_does_not_take_the_batch_down() -> None:
 
 async def test_close_waits_for_accepted_work_and_takes_no_more() -> None:
     carrier = Carrier()
-    gatherer: Gatherer[int, int] = Gatherer(carrier)
+    gatherer: Batcher[int, int] = Batcher(carrier)
     task = asyncio.create_task(gatherer.submit(1))
     await turns()
     closing = asyncio.create_task(gatherer.close())
@@ -94,7 +94,7 @@ async def test_close_waits_for_accepted_work_and_takes_no_more() -> None:
 
 async def test_batches_stay_below_the_most() -> None:
     carrier = Carrier()
-    gatherer: Gatherer[int, int] = Gatherer(carrier, most=2)
+    gatherer: Batcher[int, int] = Batcher(carrier, most=2)
     tasks = [asyncio.create_task(gatherer.submit(n)) for n in range(5)]
     for _ in range(3):
         carrier.gate.release()

@@ -22,11 +22,11 @@ from headgate.dispatch.ports import (
     DispatchObserver,
     Execution,
     ExecutionState,
+    NullObserver,
     QueueStore,
     Start,
     StartOutcome,
     StartRequest,
-    Unobserved,
     WorkflowEngine,
 )
 from headgate.dispatch.status import Status
@@ -72,7 +72,7 @@ class DispatchCycle:
     ) -> None:
         self._store = store
         self._engine = engine
-        self._observer = observer or Unobserved()
+        self._observer = observer or NullObserver()
         self._tracer = tracer
         self._uniform = uniform
         self._recovered_at: dict[str, float] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from headgate.dispatch.ports import DispatchObserver, QueueLedger
+from headgate.dispatch.ports import DispatchObserver, QueueAdmin
 from headgate.errors import HeadgateError
 
 log = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ EVERY_SECONDS = 15.0
 class QueueMeter:
     """Measures the queue of every item type. One in a service is enough, whoever does the work."""
 
-    def __init__(self, ledger: QueueLedger, observer: DispatchObserver, *, every: float = EVERY_SECONDS) -> None:
+    def __init__(self, ledger: QueueAdmin, observer: DispatchObserver, *, every: float = EVERY_SECONDS) -> None:
         self._ledger = ledger
         self._observer = observer
         self._every = every

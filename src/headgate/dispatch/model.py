@@ -66,7 +66,7 @@ class EnqueueRequest(NamedTuple):
         return cls(item_type, item_id, text, moment, bool(slotted), init_workflow_id)
 
 
-class Enqueued(NamedTuple):
+class EnqueueResult(NamedTuple):
     """What came of an enqueue."""
 
     item_type: str
@@ -267,7 +267,7 @@ class QueueStats:
         }
 
 
-class Pruned(NamedTuple):
+class PruneResult(NamedTuple):
     """What retention removed."""
 
     items: int
@@ -306,9 +306,9 @@ __all__ = [
     "ClaimedItem",
     "DispatchConfig",
     "EnqueueRequest",
-    "Enqueued",
+    "EnqueueResult",
     "Item",
-    "Pruned",
+    "PruneResult",
     "QueueStats",
     "Status",
     "context_json",

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_failure, after_success, released
 from headgate.dispatch.model import Change, Claim
-from headgate.dispatch.ports import DispatchObserver, QueueStore, Unobserved
+from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from headgate.dispatch.status import Status
 from headgate.errors import NotFound, StoreError
 
@@ -44,9 +44,9 @@ class OutcomeReporter:
         clock: Callable[[], float] = uptime,
     ) -> None:
         self._store = store
-        self._observer = observer or Unobserved()
+        self._observer = observer or NullObserver()
         self._clock = clock
-        self._gatherer: Gatherer[Change, bool] = Gatherer(self._carry, most=most)
+        self._gatherer: Batcher[Change, bool] = Batcher(self._carry, most=most)
         self._known: dict[str, _Known] = {}
         self._asking: dict[str, asyncio.Task[DispatchConfig]] = {}
         self._failing = 0

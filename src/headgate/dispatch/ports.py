@@ -14,10 +14,10 @@ from headgate.dispatch.model import (
     BatchSummary,
     Change,
     Claim,
-    Enqueued,
     EnqueueRequest,
+    EnqueueResult,
     Item,
-    Pruned,
+    PruneResult,
     QueueStats,
 )
 from headgate.dispatch.status import Status
@@ -36,7 +36,7 @@ class QueueStore(Protocol):
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
-    ) -> list[Enqueued]:
+    ) -> list[EnqueueResult]:
         """Queues each item with its context, once: one that exists is left alone. `within` is a transaction of the
         caller's, in the store's own terms; the items are then queued if and when that commits."""
         ...
@@ -72,7 +72,7 @@ class QueueStore(Protocol):
         ...
 
 
-class QueueLedger(Protocol):
+class QueueAdmin(Protocol):
     """Keeps the queue; what operating it needs. The same object as the `QueueStore`."""
 
     async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
@@ -114,7 +114,7 @@ class QueueLedger(Protocol):
         """Audit entries, newest first, older than the entry `before`."""
         ...
 
-    async def prune(self, before: datetime) -> Pruned:
+    async def prune(self, before: datetime) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time; in batches."""
         ...
 
@@ -240,7 +240,7 @@ class Guard(Protocol):
         ...
 
 
-class Unguarded:
+class NoGuard:
     """Admits everybody."""
 
     async def admit(self, plan: str, key: str) -> None: ...
@@ -286,7 +286,7 @@ class DispatchObserver(Protocol):
         ...
 
 
-class Unobserved:
+class NullObserver:
     """Tells nobody."""
 
     def claimed(self, item_type: str, items: int) -> None: ...

@@ -9,18 +9,18 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
     AuditEntry,
-    Enqueued,
     EnqueueRequest,
+    EnqueueResult,
     Item,
-    Pruned,
+    PruneResult,
     QueueStats,
 )
-from headgate.dispatch.ports import QueueLedger, QueueStore
+from headgate.dispatch.ports import QueueAdmin, QueueStore
 from headgate.dispatch.status import Status
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
@@ -34,7 +34,7 @@ BULK_CHARACTERS = 16_000_000
 LONGEST_PAGE = 1000
 
 
-class Store(QueueStore, QueueLedger, Protocol):
+class Store(QueueStore, QueueAdmin, Protocol):
     """Both sides of a queue's store."""
 
 
@@ -81,7 +81,7 @@ class DispatchQueue:
         self.store = store
         self._tracer = tracer
         self._largest_context = largest_context
-        self._writer: Gatherer[EnqueueRequest, Enqueued] = Gatherer(self._store_many, most=batch)
+        self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, most=batch)
         self._known: set[str] = set()
 
     @classmethod
@@ -120,7 +120,7 @@ class DispatchQueue:
         slot: AssignedSlot | None = None,
         init_workflow_id: str | None = None,
         connection: Any = None,
-    ) -> Enqueued:
+    ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
 
         With `connection`, a SQLAlchemy `Connection` or `AsyncConnection` in a transaction of yours, the item is
@@ -144,7 +144,7 @@ class DispatchQueue:
             return (await self.store.enqueue([request], within=connection))[0]
         return await self._writer.submit(request)
 
-    async def _traced(self, tracer: Tracer, origin: Origin, request: EnqueueRequest, connection: Any) -> Enqueued:
+    async def _traced(self, tracer: Tracer, origin: Origin, request: EnqueueRequest, connection: Any) -> EnqueueResult:
         span = enqueue_span(tracer, request.item_type, request.item_id, origin.traceparent)
         request = request._replace(traceparent=span.traceparent)
         try:
@@ -165,7 +165,7 @@ class DispatchQueue:
         *,
         slotted: bool = False,
         connection: Any = None,
-    ) -> list[Enqueued]:
+    ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
         are written in one transaction. `slotted` says that their times are booked slots. Each item's execution is a
         trace of its own: thousands in one would be of no use to anybody."""
@@ -176,13 +176,13 @@ class DispatchQueue:
             for item_id, context, execute_at in items
         ]
         await self._check_known(checked_type(item_type))
-        results: list[Enqueued] = []
+        results: list[EnqueueResult] = []
         for portion in _portions(requests):
             results += await self.store.enqueue(portion, within=connection)
         return results
 
-    async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[Enqueued]:
-        results: list[Enqueued] = []
+    async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
+        results: list[EnqueueResult] = []
         for portion in _portions(requests):
             results += await self.store.enqueue(portion)
         return results
@@ -280,7 +280,7 @@ class DispatchQueue:
         """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none."""
         return await self._redirect(item_type, item_ids, Status.CANCELLED)
 
-    async def prune(self, before: datetime | str) -> Pruned:
+    async def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept."""
         return await self.store.prune(parse_instant(before, "before"))
 

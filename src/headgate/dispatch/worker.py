@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from headgate.dispatch.cycle import CycleReport, DispatchCycle
-from headgate.dispatch.ports import DispatchObserver, QueueStore, Unobserved, WorkflowEngine
+from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore, WorkflowEngine
 from headgate.errors import HeadgateError
 from headgate.tracing import Tracer
 
@@ -35,7 +35,7 @@ class DispatchWorker:
         self._store = store
         self._engine = engine
         self._item_types = list(item_types)
-        self._cycle = DispatchCycle(store, engine, observer=observer or Unobserved(), tracer=tracer)
+        self._cycle = DispatchCycle(store, engine, observer=observer or NullObserver(), tracer=tracer)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:

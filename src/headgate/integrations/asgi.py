@@ -68,7 +68,7 @@ class RateLimitMiddleware:
         partition_keys: bool = False,
     ) -> None:
         self._app = app
-        self._gate = AsgiGate(limiter, partition_keys=partition_keys)
+        self._gate = AsgiRequestLimiter(limiter, partition_keys=partition_keys)
         self._rules = tuple(rules)
         self._gate.require(rule.limit for rule in self._rules)
         self._principal = principal or user_of
@@ -116,7 +116,7 @@ def _routes_of(app: Any) -> Iterator[Route]:
     return starlette_routes(getattr(app, "routes", ()))
 
 
-class AsgiGate(Gate):
+class AsgiRequestLimiter(Gate):
     """A `Gate` that answers at once what nobody needs to be waited for, and in the form ASGI sends."""
 
     def __init__(self, limiter: Limiter | AsyncLimiter, *, partition_keys: bool = False) -> None:

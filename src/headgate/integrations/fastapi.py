@@ -29,8 +29,8 @@ from headgate.integrations.asgi import (
     TRY_LATER,
     Answer,
     App,
-    AsgiGate,
     AsgiRequest,
+    AsgiRequestLimiter,
     Message,
     Receive,
     Scope,
@@ -83,7 +83,7 @@ CONNECTION = "headgate_connection"
 EXCHANGE = "headgate.exchange"
 """Where a scope carries its `Exchange`."""
 
-Exchange: TypeAlias = tuple[AsgiGate, Finder, list[tuple[bytes, bytes]]]
+Exchange: TypeAlias = tuple[AsgiRequestLimiter, Finder, list[tuple[bytes, bytes]]]
 """Who limits a request, who finds its principal, and the fields its response will carry. Nothing here leads back to the
 scope or to `send`: such a cycle would be left to the garbage collector, with every request."""
 
@@ -110,7 +110,7 @@ def install(
     if _installed(app) is not None:
         raise ConfigurationError("app", "it has a limiter: install was called before, and only one can decide")
     app.add_middleware(
-        _carrying, gate=AsgiGate(limiter, partition_keys=partition_keys), principal=principal or _principal
+        _carrying, gate=AsgiRequestLimiter(limiter, partition_keys=partition_keys), principal=principal or _principal
     )
     for error in (_Refused, RateLimitExceeded):
         app.add_exception_handler(error, _answer)  # type: ignore[arg-type]  # a WebSocket may be left without response
@@ -267,7 +267,7 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
     return annotation
 
 
-def _carrying(app: App, gate: AsgiGate, principal: Finder) -> App:
+def _carrying(app: App, gate: AsgiRequestLimiter, principal: Finder) -> App:
     """The middleware behind `install`: requests carry who limits them, responses the fields of those who did."""
 
     prepared = False
@@ -311,7 +311,7 @@ def _handle_denials(routes: Iterable[Any], *around: Any) -> None:
             _handle_denials(mounted.routes, mounted, *around)
 
 
-async def _check_plans(gate: AsgiGate, app: Starlette, receive: Receive, send: Send) -> None:
+async def _check_plans(gate: AsgiRequestLimiter, app: Starlette, receive: Receive, send: Send) -> None:
     """Fails the application's start if a limit names a plan that the limiter does not have."""
     try:
         _require_plans(gate, app)
@@ -321,7 +321,7 @@ async def _check_plans(gate: AsgiGate, app: Starlette, receive: Receive, send: S
         raise
 
 
-def _require_plans(gate: AsgiGate, app: Starlette, *around: Starlette) -> None:
+def _require_plans(gate: AsgiRequestLimiter, app: Starlette, *around: Starlette) -> None:
     """Refuses plans nobody has, also in the apps mounted in `app`: nobody tells those that the application starts."""
     for route in _routes(app.routes):
         gate.require(_limits_of(route))
@@ -330,7 +330,7 @@ def _require_plans(gate: AsgiGate, app: Starlette, *around: Starlette) -> None:
             _require_plans(_installed(mounted) or gate, mounted, app, *around)
 
 
-def _installed(app: Starlette) -> AsgiGate | None:
+def _installed(app: Starlette) -> AsgiRequestLimiter | None:
     """Who decides in an app for which `install` was called."""
     middleware: list[Any] = app.user_middleware
     return next((each.kwargs["gate"] for each in middleware if each.cls is _carrying), None)

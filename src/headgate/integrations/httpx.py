@@ -16,7 +16,7 @@ from threading import Lock
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headgate.integrations.outbound import Courtesy
+from headgate.integrations.outbound import OutboundLimiter
 from headgate.limits._blocking import Limiter
 from headgate.limits.limiter import AsyncLimiter
 
@@ -52,7 +52,7 @@ class LimitedTransport(Transport):
         transport: httpx2.BaseTransport | httpx.BaseTransport | None = None,
     ) -> None:
         self._limiter = limiter
-        self._courtesy = Courtesy(plans, key, cost, max_wait)
+        self._courtesy = OutboundLimiter(plans, key, cost, max_wait)
         limiter.require(self._courtesy.plans)
         self._transport: Any = transport
         self._making = Lock()
@@ -103,7 +103,7 @@ class AsyncLimitedTransport(AsyncTransport):
         transport: httpx2.AsyncBaseTransport | httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._limiter = limiter
-        self._courtesy = Courtesy(plans, key, cost, max_wait)
+        self._courtesy = OutboundLimiter(plans, key, cost, max_wait)
         limiter.require(self._courtesy.plans)
         self._transport: Any = transport
 

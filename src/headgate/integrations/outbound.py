@@ -17,7 +17,7 @@ SERVER = "server"
 """What stands for a plan in the refusal of a call that the server asked us not to make."""
 
 
-class Courtesy:
+class OutboundLimiter:
     """How a client behaves towards the servers it calls.
 
     `max_wait` bounds, in seconds, how long one request is held back, for our own limit and the server's together; what

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from headgate.extras import needed
-from headgate.integrations.outbound import Courtesy
+from headgate.integrations.outbound import OutboundLimiter
 from headgate.limits._blocking import Limiter
 
 with needed("headgate.integrations.requests", "requests"):
@@ -39,7 +39,7 @@ class LimitedAdapter(HTTPAdapter):
         **options: Any,
     ) -> None:
         self._limiter = limiter
-        self._courtesy = Courtesy(plans, key, cost, max_wait)
+        self._courtesy = OutboundLimiter(plans, key, cost, max_wait)
         limiter.require(self._courtesy.plans)
         super().__init__(**options)
 

@@ -12,23 +12,23 @@ from confluent_kafka.admin import AdminClient
 from headgate.errors import BrokerUnavailable
 
 
-class KafkaFacts(NamedTuple):
+class KafkaInfo(NamedTuple):
     """The brokers, and how many partitions each of the topics asked about has; None for one that is not there."""
 
     brokers: int
     partitions: dict[str, int | None]
 
 
-async def kafka_facts(bootstrap: str, topics: Collection[str], *, timeout: float) -> KafkaFacts:
+async def kafka_info(bootstrap: str, topics: Collection[str], *, timeout: float) -> KafkaInfo:
     """Asks any broker; `BrokerUnavailable` if none answers in time."""
     return await asyncio.to_thread(_facts, bootstrap, topics, timeout)
 
 
-def _facts(bootstrap: str, topics: Collection[str], timeout: float) -> KafkaFacts:
+def _facts(bootstrap: str, topics: Collection[str], timeout: float) -> KafkaInfo:
     try:
         # All topics: asking for one by name might make it.
         told = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=timeout)
     except KafkaException as error:
         raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
     known = {name: len(topic.partitions) for name, topic in told.topics.items()}
-    return KafkaFacts(len(told.brokers), {topic: known.get(topic) for topic in topics})
+    return KafkaInfo(len(told.brokers), {topic: known.get(topic) for topic in topics})

@@ -26,7 +26,7 @@ PACKET = 32
 _NOTHING = object()
 
 
-class StreamingConnection(asyncio.Protocol):
+class AsyncRedisConnection(asyncio.Protocol):
     """One connection. Calls of one turn of the loop leave together; each gets its answer or `StoreUnavailable`.
 
     If the oldest call waits longer than `timeout`, the connection is given up: whatever is stuck in front of it is
@@ -65,7 +65,7 @@ class StreamingConnection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, address: Address, url: RedisUrl, login: Login, database: int = 0) -> StreamingConnection:
+    async def open(cls, address: Address, url: RedisUrl, login: Login, database: int = 0) -> AsyncRedisConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(url.timeout):
@@ -177,12 +177,12 @@ class StreamingConnection(asyncio.Protocol):
         self._waiting.clear()
 
 
-class StreamingClient:
+class AsyncRedisClient:
     """Takes commands to the server that can answer them."""
 
     def __init__(self, url: RedisUrl) -> None:
         self.url = url
-        self._connections: dict[Address, StreamingConnection] = {}
+        self._connections: dict[Address, AsyncRedisConnection] = {}
         self._underway: dict[Address | None, asyncio.Task[Any]] = {}
         """Connections being opened, by address; under `None` the search for the master or the slots' owners."""
         self._master = url.addresses[0] if url.shape is Shape.SINGLE else None
@@ -270,15 +270,15 @@ class StreamingClient:
         if self.url.shape is Shape.SENTINEL:
             self._master = None
 
-    async def _connection(self, address: Address) -> StreamingConnection:
+    async def _connection(self, address: Address) -> AsyncRedisConnection:
         connection = self._connections.get(address)
         if connection is None or connection.closed or connection.loop is not asyncio.get_running_loop():
             connection = await self._shared(address, self._open)
         return connection
 
-    async def _open(self, address: Address) -> StreamingConnection:
+    async def _open(self, address: Address) -> AsyncRedisConnection:
         try:
-            connection = await StreamingConnection.open(address, self.url, self.url.login, self.url.database)
+            connection = await AsyncRedisConnection.open(address, self.url, self.url.login, self.url.database)
         except StoreUnavailable:
             self._lose(address)
             raise
@@ -330,7 +330,7 @@ class StreamingClient:
             return found
 
     async def _ask(self, question: Question) -> Any:
-        connection = await StreamingConnection.open(question.address, self.url, question.login)
+        connection = await AsyncRedisConnection.open(question.address, self.url, question.login)
         try:
             reply = await connection.call(question.command)
         finally:

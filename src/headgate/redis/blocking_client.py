@@ -28,7 +28,7 @@ _NOTHING = object()
 _MOST_IDLE = 128
 
 
-class BlockingConnection:
+class RedisConnection:
     """One socket to one server, ready by `due` (by the monotonic clock). Any trouble closes it and is
     `StoreUnavailable`."""
 
@@ -99,7 +99,7 @@ class BlockingConnection:
             self._socket.close()
 
 
-class BlockingClient:
+class RedisClient:
     """Takes commands to the server that can answer them."""
 
     def __init__(self, url: RedisUrl) -> None:
@@ -108,7 +108,7 @@ class BlockingClient:
 
     def _start_afresh(self) -> None:
         self._process = os.getpid()
-        self._idle: dict[Address, list[BlockingConnection]] = {}
+        self._idle: dict[Address, list[RedisConnection]] = {}
         self._master = self.url.addresses[0] if self.url.shape is Shape.SINGLE else None
         self._slots: SlotMap | None = None
         self._places = Places(self.url.addresses)
@@ -179,9 +179,9 @@ class BlockingClient:
             connection.close()
         return reply
 
-    def _connect(self, address: Address) -> BlockingConnection:
+    def _connect(self, address: Address) -> RedisConnection:
         try:
-            return BlockingConnection(address, self.url, self.url.login, self._due(), self.url.database)
+            return RedisConnection(address, self.url, self.url.login, self._due(), self.url.database)
         except StoreUnavailable:
             self._forget(address)
             raise
@@ -247,7 +247,7 @@ class BlockingClient:
             return found
 
     def _ask(self, question: Question, due: float) -> Any:
-        connection = BlockingConnection(question.address, self.url, question.login, due)
+        connection = RedisConnection(question.address, self.url, question.login, due)
         try:
             reply = connection.exchange_by(due, question.command)
         finally:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import hiredis
 
 from headgate.errors import StoreError
-from headgate.redis.blocking_client import BlockingClient, BlockingConnection
+from headgate.redis.blocking_client import RedisClient, RedisConnection
 from headgate.redis.protocol import packed
 from headgate.redis.redirects import refusal
 from headgate.redis.url import Address, RedisUrl
@@ -20,7 +20,7 @@ TIME = packed(b"TIME")
 TRY = packed(b"EVAL", b"return 1", b"0")
 
 
-class RedisFacts(NamedTuple):
+class RedisInfo(NamedTuple):
     """One server: in a cluster one of its masters, with Sentinel the master."""
 
     address: str
@@ -39,7 +39,7 @@ class RedisFacts(NamedTuple):
     """Why scripts can't be run; None if they can."""
 
 
-async def redis_facts(url: str, *, timeout: float) -> list[RedisFacts]:
+async def redis_info(url: str, *, timeout: float) -> list[RedisInfo]:
     """The facts of every server that counts limits; `StoreError` if one does not answer."""
     return await asyncio.to_thread(_facts, RedisUrl.parse(url, timeout=timeout))
 
@@ -50,25 +50,25 @@ async def ping_redis(url: str, *, timeout: float) -> None:
 
 
 def _ping(url: RedisUrl) -> None:
-    client = BlockingClient(url)
+    client = RedisClient(url)
     try:
         for address in client.masters():
             # A new connection says PING by itself.
-            BlockingConnection(address, url, url.login, time.monotonic() + url.timeout, url.database).close()
+            RedisConnection(address, url, url.login, time.monotonic() + url.timeout, url.database).close()
     finally:
         client.close()
 
 
-def _facts(url: RedisUrl) -> list[RedisFacts]:
-    client = BlockingClient(url)
+def _facts(url: RedisUrl) -> list[RedisInfo]:
+    client = RedisClient(url)
     try:
         return [_server(address, url) for address in client.masters()]
     finally:
         client.close()
 
 
-def _server(address: Address, url: RedisUrl) -> RedisFacts:
-    connection = BlockingConnection(address, url, url.login, time.monotonic() + url.timeout, url.database)
+def _server(address: Address, url: RedisUrl) -> RedisInfo:
+    connection = RedisConnection(address, url, url.login, time.monotonic() + url.timeout, url.database)
     try:
         info = _sections(_answer(connection, INFO))
         asked = datetime.now(UTC)
@@ -81,7 +81,7 @@ def _server(address: Address, url: RedisUrl) -> RedisFacts:
             scripts = str(error)
     finally:
         connection.close()
-    return RedisFacts(
+    return RedisInfo(
         address=str(address),
         version=info.get("redis_version", "?"),
         role=info.get("role", "?"),
@@ -95,7 +95,7 @@ def _server(address: Address, url: RedisUrl) -> RedisFacts:
     )
 
 
-def _answer(connection: BlockingConnection, command: bytes) -> Any:
+def _answer(connection: RedisConnection, command: bytes) -> Any:
     reply = connection.exchange(command)
     if isinstance(reply, hiredis.ReplyError):
         raise refusal(reply, connection.address)

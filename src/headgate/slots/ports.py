@@ -12,7 +12,7 @@ from headgate.slots.packing import Booking
 T = TypeVar("T")
 
 
-class Pruned(NamedTuple):
+class PruneResult(NamedTuple):
     """What retention removed."""
 
     slots: int
@@ -79,7 +79,7 @@ class SlotStore(Protocol):
         """What `look(active policy, view of the windows, now in ms)` makes of the state; nothing is written."""
         ...
 
-    async def prune(self, before_ms: int) -> Pruned:
+    async def prune(self, before_ms: int) -> PruneResult:
         """Forgets windows that ended before a time, and the slots in them, in batches."""
         ...
 
@@ -108,7 +108,7 @@ class SlotObserver(Protocol):
         ...
 
 
-class Unobserved:
+class NullObserver:
     """Tells nobody."""
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None: ...

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.durations import duration_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound
 from headgate.slots import events
@@ -30,7 +30,7 @@ from headgate.slots.model import (
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
-from headgate.slots.ports import Pruned, SlotObserver, SlotStore, Unobserved
+from headgate.slots.ports import NullObserver, PruneResult, SlotObserver, SlotStore
 from headgate.slots.windows import ever_opens
 from headgate.tracing import Tracer
 
@@ -71,13 +71,13 @@ class SlotScheduler:
         cache_ttl: float = 5.0,
     ) -> None:
         self._store = store
-        self._observer = observer or Unobserved()
+        self._observer = observer or NullObserver()
         self._tracer = tracer
         self._batch = batch
         self._bulk_batch = bulk_batch
         self._paces = Paces(bulk_batch)
         self._cache_ttl = cache_ttl
-        self._writers: dict[str, Gatherer[SlotRequest, AssignedSlot]] = {}
+        self._writers: dict[str, Batcher[SlotRequest, AssignedSlot]] = {}
         self._policies: dict[str, tuple[float, PolicyVersion]] = {}
 
     @classmethod
@@ -321,7 +321,7 @@ class SlotScheduler:
             cursor = slots[-1].scheduled_ms, slots[-1].event_id
         return leaked
 
-    async def prune(self, before: datetime) -> Pruned:
+    async def prune(self, before: datetime) -> PruneResult:
         """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot."""
         before = parse_instant(before, "before")
         if before > datetime.now(UTC):
@@ -330,7 +330,7 @@ class SlotScheduler:
 
     # -- carrying ------------------------------------------------------------------------------------------------
 
-    def _writer(self, name: str) -> Gatherer[SlotRequest, AssignedSlot]:
+    def _writer(self, name: str) -> Batcher[SlotRequest, AssignedSlot]:
         async def carry(batch: Sequence[SlotRequest]) -> list[Booking]:
             bookings: list[Booking] = []
             try:
@@ -341,7 +341,7 @@ class SlotScheduler:
                     self._writers.pop(name, None)
             return bookings
 
-        writer: Gatherer[SlotRequest, AssignedSlot] = Gatherer(carry, most=self._batch)
+        writer: Batcher[SlotRequest, AssignedSlot] = Batcher(carry, most=self._batch)
         self._writers[name] = writer
         return writer
 

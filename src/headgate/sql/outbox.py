@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.errors import Conflict, HeadgateError
 from headgate.messaging import Delivered, Record
 from headgate.sql.engine import Database
@@ -36,7 +36,7 @@ class SqlOutbox:
     def __init__(self, database: Database, *, poll_seconds: float = POLL_SECONDS) -> None:
         self.database = database
         self._poll_seconds = poll_seconds
-        self._writer: Gatherer[Record, None] = Gatherer(self._carry, most=BATCH)
+        self._writer: Batcher[Record, None] = Batcher(self._carry, most=BATCH)
 
     async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
         outcomes = await asyncio.gather(*(self._writer.submit(record) for record in records), return_exceptions=True)

@@ -12,7 +12,7 @@ from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.meter import QueueMeter
 from headgate.dispatch.model import QueueStats
 from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import Start, StartOutcome, Unobserved
+from headgate.dispatch.ports import NullObserver, Start, StartOutcome
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.status import Status
@@ -22,7 +22,7 @@ from headgate.testing import eventually
 from tests.models.queue_store import MemoryQueueStore
 
 
-class Measured(Unobserved):
+class Measured(NullObserver):
     def __init__(self) -> None:
         self.depths: list[Mapping[Status, int]] = []
         self.cycles = 0

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from headgate import Limiter, Plan
-from headgate.integrations.asgi import AsgiGate
+from headgate.integrations.asgi import AsgiRequestLimiter
 from headgate.integrations.request_limiter import Limit
 from headgate.limits.keys import client_address
 from headgate.limits.model import Charge, FixedWindow, Rule, SlidingLog, Spec, TokenBucket
@@ -113,7 +113,7 @@ def test_what_a_changed_plan_left_behind_goes_with_the_calls_that_follow() -> No
     clock = FakeClock(START)
     store = MemoryLimitStore(clock=clock)
     limiter = Limiter(store, plans=[Plan("p", TokenBucket(10, 1))])
-    gate = AsgiGate(limiter)  # web applications prepare what they tell of a rule
+    gate = AsgiRequestLimiter(limiter)  # web applications prepare what they tell of a rule
     scope = {"client": ("192.0.2.1", 4711)}
     limits = [Limit("p", key=client_address())]
     for number in range(1000):

@@ -58,8 +58,8 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     statements.cancel(connection, "e")
     statements.history(connection, "c")
     statements.prune_slots(connection, 10, 100)
-    statements.SqlLedger(connection, "c").windows_from(0, 64)
-    statements.SqlLedger(connection, "c").run_before(0)
+    statements.SqlWindowReader(connection, "c").windows_from(0, 64)
+    statements.SqlWindowReader(connection, "c").run_before(0)
     statements._recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
     statements._rebuild_runs(connection, "c", WindowPolicy(1, "PT4S"), 0)
     locking = [sql for sql in recorder.statements if "FOR UPDATE" in sql]

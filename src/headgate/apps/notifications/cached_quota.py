@@ -9,7 +9,7 @@ has been asked once since
 - any call to the cache failed, or its server turned out to be another (`QuotaCache.incarnation`),
 - the ledger decided on this user, or a sync found the copy to be invalid.
 
-In one process no send is admitted twice over: `PathGate` keeps the paths apart, and before the ledger decides or a
+In one process no send is admitted twice over: `PathLock` keeps the paths apart, and before the ledger decides or a
 copy is made, whatever the cache admitted is in the ledger (`CountSync.flush`). For several processes the bound is in
 docs/explanation/notifications.md.
 """
@@ -24,8 +24,8 @@ from typing import TypeVar
 
 from headgate.apps.notifications.count_sync import CountSync
 from headgate.apps.notifications.model import Attempt, Quota, Verdict, replayed
-from headgate.apps.notifications.path_lock import Path, PathGate
-from headgate.apps.notifications.ports import Busy, Hit, Miss, NotificationObserver, QuotaCache, QuotaLedger
+from headgate.apps.notifications.path_lock import Path, PathLock
+from headgate.apps.notifications.ports import Busy, Hit, Miss, NotificationObserver, QuotaCache, QuotaStore
 from headgate.apps.notifications.sql_quota import DirectPath
 from headgate.circuit_breaker import Breaker, BreakerPolicy
 from headgate.clock import Clock, SystemClock
@@ -50,7 +50,7 @@ class CachedPath:
 
     def __init__(
         self,
-        ledger: QuotaLedger,
+        ledger: QuotaStore,
         cache: QuotaCache,
         log: MessageLog,
         direct: DirectPath,
@@ -67,7 +67,7 @@ class CachedPath:
         self._observer = observer
         self._clock = clock or SystemClock()
         self._breaker = Breaker(_BREAKER)
-        self._gate = PathGate()
+        self._gate = PathLock()
         self.sync = CountSync(ledger, observer, self._outdated)
         self._failures = 0
         self._remembered: dict[int, Quota] = {}

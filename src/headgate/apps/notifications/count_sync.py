@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from headgate.apps.notifications.model import Spending
-from headgate.apps.notifications.ports import NotificationObserver, QuotaLedger
-from headgate.batching import Gatherer
+from headgate.apps.notifications.ports import NotificationObserver, QuotaStore
+from headgate.batching import Batcher
 from headgate.errors import StoreError
 
 FIRST_PAUSE = 0.1
@@ -26,7 +26,7 @@ class CountSync:
     """`add` returns at once; `flush` returns when the ledger has everything added before."""
 
     def __init__(
-        self, ledger: QuotaLedger, observer: NotificationObserver, outdated: Callable[[set[int]], None]
+        self, ledger: QuotaStore, observer: NotificationObserver, outdated: Callable[[set[int]], None]
     ) -> None:
         self._ledger = ledger
         self._observer = observer
@@ -34,7 +34,7 @@ class CountSync:
         """Is told the users whose copies in the cache turned out to be invalid."""
         self._spendings: dict[tuple[int, int, int, int], Spending] = {}
         self._sent_ids: set[str] = set()
-        self._writer: Gatherer[None, None] = Gatherer(self._carry)
+        self._writer: Batcher[None, None] = Batcher(self._carry)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 

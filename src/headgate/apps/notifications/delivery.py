@@ -20,14 +20,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from headgate.apps.notifications.log_reader import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading, stopped_within
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import (
-    DeliveryLedger,
     DeliveryOutcome,
+    DeliveryStore,
     NotificationObserver,
+    NullObserver,
     Sender,
     SendFailed,
-    Unwatched,
 )
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.errors import InvalidInput, StoreError
 from headgate.messaging import Delivered, MessageLog, MessageSource, Record
 from headgate.tracing import Attributes, Kind, Tracer
@@ -50,7 +50,7 @@ class Delivery:
     def __init__(
         self,
         join: Callable[[], Awaitable[MessageSource]],
-        ledger: DeliveryLedger,
+        ledger: DeliveryStore,
         sender: Sender,
         log: MessageLog,
         *,
@@ -64,13 +64,13 @@ class Delivery:
         self._ledger = ledger
         self._sender = sender
         self._log = log
-        self._observer = observer or Unwatched()
+        self._observer = observer or NullObserver()
         self._attempts = attempts
         self._tracer = tracer
         self._first_pause = first_pause
         self._longest_pause = longest_pause
         self._lanes = asyncio.Semaphore(CONCURRENCY)
-        self._memory: Gatherer[DeliveryOutcome, None] = Gatherer(self._remember)
+        self._memory: Batcher[DeliveryOutcome, None] = Batcher(self._remember)
         self._stop = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:

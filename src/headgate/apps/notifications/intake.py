@@ -9,7 +9,7 @@ from headgate.apps.notifications.attempts import AttemptLog
 from headgate.apps.notifications.cached_quota import CachedPath
 from headgate.apps.notifications.model import Attempt, Outcome, Quota, Verdict, checked_integer
 from headgate.apps.notifications.path_lock import Path
-from headgate.apps.notifications.ports import NotificationObserver, QuotaCache, QuotaLedger, Unwatched
+from headgate.apps.notifications.ports import NotificationObserver, NullObserver, QuotaCache, QuotaStore
 from headgate.apps.notifications.sql_quota import DirectPath
 from headgate.clock import Clock, SystemClock
 from headgate.errors import HeadgateError, StoreError
@@ -25,7 +25,7 @@ class Intake:
 
     def __init__(
         self,
-        ledger: QuotaLedger,
+        ledger: QuotaStore,
         log: MessageLog,
         *,
         cache: QuotaCache | None = None,
@@ -36,7 +36,7 @@ class Intake:
         tracer: Tracer | None = None,
     ) -> None:
         self._ledger = ledger
-        self._observer = observer or Unwatched()
+        self._observer = observer or NullObserver()
         self._clock = clock or SystemClock()
         self._tracer = tracer
         self._direct = DirectPath(ledger, log)

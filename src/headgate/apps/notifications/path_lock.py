@@ -28,7 +28,7 @@ class _Turnstile:
         self.waiting: deque[tuple[Path, asyncio.Future[None]]] = deque()
 
 
-class PathGate:
+class PathLock:
     """One turnstile for each user who is being decided on; none for anybody else."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from headgate.messaging import MessageLog
 # -- quotas ------------------------------------------------------------------------------------------------------
 
 
-class QuotaLedger(Protocol):
+class QuotaStore(Protocol):
     """Quotas in a database. `now_ms` is the database's clock unless given."""
 
     async def configure(
@@ -115,7 +115,7 @@ class Sender(Protocol):
     async def close(self) -> None: ...
 
 
-class DeliveryLedger(Protocol):
+class DeliveryStore(Protocol):
     """Which message ids have been dealt with."""
 
     async def settled(self, message_ids: Sequence[str]) -> set[str]:
@@ -186,7 +186,7 @@ class NotificationObserver(Protocol):
         ...
 
 
-class Unwatched:
+class NullObserver:
     """An observer that looks away."""
 
     def attempted(self, path: str, outcome: str, seconds: float) -> None:

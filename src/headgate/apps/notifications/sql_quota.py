@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headgate.apps.notifications.model import Attempt, Verdict
-from headgate.apps.notifications.ports import QuotaLedger
-from headgate.batching import Gatherer
+from headgate.apps.notifications.ports import QuotaStore
+from headgate.batching import Batcher
 from headgate.errors import HeadgateError
 from headgate.messaging import MessageLog
 
@@ -20,10 +20,10 @@ BATCH = 500
 class DirectPath:
     """Sends by the ledger alone."""
 
-    def __init__(self, ledger: QuotaLedger, log: MessageLog) -> None:
+    def __init__(self, ledger: QuotaStore, log: MessageLog) -> None:
         self._ledger = ledger
         self._log = log
-        self._writer: Gatherer[Attempt, Verdict] = Gatherer(self._carry, most=BATCH)
+        self._writer: Batcher[Attempt, Verdict] = Batcher(self._carry, most=BATCH)
 
     async def send(self, attempt: Attempt) -> Verdict:
         """Decided, and published if allowed. `NotFound` for an unknown user; `BrokerUnavailable` if the log did not

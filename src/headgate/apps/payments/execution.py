@@ -14,7 +14,7 @@ from headgate.apps.payments.context import read_context
 from headgate.apps.payments.model import Payment, PaymentRecord, PaymentStatus, Step
 from headgate.apps.payments.notices import notices_of
 from headgate.apps.payments.ports import Downstream, Notice, Notifier, PaymentRefused, PaymentStore
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.errors import NotFound
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ class PaymentSteps:
         self._store = store
         self._downstream = downstream
         self._notifier = notifier
-        self._reads: Gatherer[str, PaymentRecord] = Gatherer(self._find)
-        self._writes: Gatherer[Step, bool] = Gatherer(self._advance, most=200)
+        self._reads: Batcher[str, PaymentRecord] = Batcher(self._find)
+        self._writes: Batcher[Step, bool] = Batcher(self._advance, most=200)
 
     async def execute(self, item_id: str, context: Any) -> None:
         """All of phase B, for an engine that runs plain functions."""

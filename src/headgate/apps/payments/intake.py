@@ -19,7 +19,7 @@ from headgate.apps.payments.model import ITEM_TYPE, Payment, PaymentAudit, Payme
 from headgate.apps.payments.parsing import checked_payment_id
 from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
 from headgate.apps.payments.rules import RuleBook, fingerprint
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.queue import enqueue_span
 from headgate.durations import format_instant, to_ms
@@ -103,7 +103,7 @@ class PaymentIntake:
         self._slot_config = slot_config
         self._release = release
         self._tracer = tracer
-        self._singles: Gatherer[tuple[Payment, Origin | None], Accepted] = Gatherer(self._submitted, most=batch)
+        self._singles: Batcher[tuple[Payment, Origin | None], Accepted] = Batcher(self._submitted, most=batch)
 
     async def submit(self, payment: Payment) -> Accepted:
         """Accepts one payment, or raises why not. Concurrent callers share transactions."""

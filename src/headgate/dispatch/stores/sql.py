@@ -17,10 +17,10 @@ from headgate.dispatch.model import (
     BatchSummary,
     Change,
     Claim,
-    Enqueued,
     EnqueueRequest,
+    EnqueueResult,
     Item,
-    Pruned,
+    PruneResult,
     QueueStats,
 )
 from headgate.dispatch.status import Status
@@ -57,7 +57,7 @@ NEVER = _Sweep(float("-inf"), 0.0, START)
 
 
 class SqlQueueStore:
-    """A `QueueStore` and `QueueLedger` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
+    """A `QueueStore` and `QueueAdmin` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -72,7 +72,7 @@ class SqlQueueStore:
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
-    ) -> list[Enqueued]:
+    ) -> list[EnqueueResult]:
         unique = {(request.item_type, request.item_id): request for request in reversed(requests)}
         ordered = [unique[key] for key in sorted(unique)]
         if not ordered:
@@ -88,7 +88,7 @@ class SqlQueueStore:
         results = []
         for request in requests:
             key = request.item_type, request.item_id
-            results.append(Enqueued(*key, existing=key not in new))
+            results.append(EnqueueResult(*key, existing=key not in new))
             new.discard(key)  # a second request for the same item, in the same call, finds it
         return results
 
@@ -204,13 +204,13 @@ class SqlQueueStore:
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         return await self._read(admin_queries.audit_entries, item_type, item_id, limit, before)
 
-    async def prune(self, before: datetime) -> Pruned:
+    async def prune(self, before: datetime) -> PruneResult:
         items = audit = 0
         while some := await self._database.write(admin_queries.prune_items, before):
             items += some
         while some := await self._database.write(admin_queries.prune_audit, before):
             audit += some
-        return Pruned(items, audit)
+        return PruneResult(items, audit)
 
     # -- inside --------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from headgate.limits.model import Charge, Decision
 from headgate.limits.ports import Hold, Settlement
 from headgate.limits.stores.redis_calls import Calls, common_slot, decision, settlement
-from headgate.limits.stores.redis_coalescing import Crowds
-from headgate.redis.async_client import StreamingClient
-from headgate.redis.blocking_client import BlockingClient
+from headgate.limits.stores.redis_coalescing import Coalescer
+from headgate.redis.async_client import AsyncRedisClient
+from headgate.redis.blocking_client import RedisClient
 from headgate.redis.url import RedisUrl, Shape
 
 
@@ -17,7 +17,7 @@ class RedisLimitStore:
     """A `LimitStore` in Redis, for threads. Nothing is connected before the first call."""
 
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
-        self._client = BlockingClient(RedisUrl.parse(url, timeout=deadline))
+        self._client = RedisClient(RedisUrl.parse(url, timeout=deadline))
         self._clustered = self._client.url.shape is Shape.CLUSTER
         self._calls = Calls()
 
@@ -53,10 +53,10 @@ class AsyncRedisLimitStore:
     that ask the very same are decided by one run of the script, one after another."""
 
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
-        self._client = StreamingClient(RedisUrl.parse(url, timeout=deadline))
+        self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=deadline))
         self._clustered = self._client.url.shape is Shape.CLUSTER
         self._calls = Calls()
-        self._crowds = Crowds(self._calls, self._client)
+        self._crowds = Coalescer(self._calls, self._client)
 
     async def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None

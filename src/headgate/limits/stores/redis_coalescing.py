@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from headgate.limits.model import Charge
 from headgate.limits.stores.redis_calls import Calls
-from headgate.redis.async_client import StreamingClient
+from headgate.redis.async_client import AsyncRedisClient
 from headgate.redis.redirects import Refused
 
 LARGEST = 128
@@ -23,7 +23,7 @@ Share: TypeAlias = tuple[bytes, int]
 """A reply, and which of its decisions is the caller's."""
 
 
-class _Crowd:
+class _SharedCall:
     __slots__ = ("callers", "chain", "command", "now_us", "slot")
 
     def __init__(self, chain: Sequence[Charge], now_us: int | None, slot: int) -> None:
@@ -32,12 +32,12 @@ class _Crowd:
         self.command = b""
 
 
-class Crowds:
+class Coalescer:
     """Gathers callers by what they ask and sends one call for each crowd at the end of the turn."""
 
-    def __init__(self, calls: Calls, client: StreamingClient) -> None:
+    def __init__(self, calls: Calls, client: AsyncRedisClient) -> None:
         self._calls, self._client = calls, client
-        self._crowds: dict[Any, _Crowd] = {}
+        self._crowds: dict[Any, _SharedCall] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -54,7 +54,7 @@ class Crowds:
         if crowd is None:
             if not crowds:
                 loop.call_soon(self._send)
-            crowd = crowds[name] = _Crowd(chain, now_us, slot)
+            crowd = crowds[name] = _SharedCall(chain, now_us, slot)
         caller: asyncio.Future[Share] = loop.create_future()
         crowd.callers.append(caller)
         if len(crowd.callers) == LARGEST:
@@ -80,7 +80,7 @@ class Crowds:
             else:
                 answer.add_done_callback(partial(self._answered, crowd))
 
-    def _answered(self, crowd: _Crowd, answer: asyncio.Future[Any]) -> None:
+    def _answered(self, crowd: _SharedCall, answer: asyncio.Future[Any]) -> None:
         error = answer.exception()
         if error is not None:
             _fail(crowd, error)
@@ -97,26 +97,26 @@ class Crowds:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _execute(self, crowd: _Crowd) -> None:
+    async def _execute(self, crowd: _SharedCall) -> None:
         try:
             _share(crowd, await self._client.execute(crowd.command, self._calls.script, crowd.slot))
         except Exception as error:
             _fail(crowd, error)
 
-    async def _remedied(self, crowd: _Crowd, refused: Refused) -> None:
+    async def _remedied(self, crowd: _SharedCall, refused: Refused) -> None:
         try:
             _share(crowd, await self._client.remedied(refused, crowd.command, self._calls.script, crowd.slot))
         except Exception as error:
             _fail(crowd, error)
 
 
-def _share(crowd: _Crowd, reply: bytes) -> None:
+def _share(crowd: _SharedCall, reply: bytes) -> None:
     for time, caller in enumerate(crowd.callers):
         if not caller.done():
             caller.set_result((reply, time))
 
 
-def _fail(crowd: _Crowd, error: BaseException) -> None:
+def _fail(crowd: _SharedCall, error: BaseException) -> None:
     for caller in crowd.callers:
         if not caller.done():
             caller.set_exception(error)

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.errors import ConfigurationError, Conflict, StoreUnavailable
 from headgate.limits.algorithms import State
 from headgate.limits.holds import Held, HoldName, Mark
@@ -65,7 +65,7 @@ class AsyncSqlLimitStore:
         if self._database.dialect not in ("sqlite", "postgresql"):
             raise ConfigurationError("store", f"limits can't be kept in {self._database.dialect}; use postgresql://")
         self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
-        self._gatherer: Gatherer[_Call, Any] = Gatherer(self._carry, most=_BATCH)
+        self._gatherer: Batcher[_Call, Any] = Batcher(self._carry, most=_BATCH)
         self._migrated = False
         self._pruned_at = time.monotonic()
 

@@ -8,7 +8,7 @@ from headgate.server.cli.parameters import Group, as_json
 from headgate.server.cli.reading import reading
 from headgate.server.cli.terminal import run, say, say_json
 from headgate.server.settings import Settings, masked
-from headgate.server.wiring.database import database_facts, migrate_up, migration_script
+from headgate.server.wiring.database import database_info, migrate_up, migration_script
 
 DIALECTS = ("sqlite", "postgresql", "oracle")
 """Databases headgate has a schema for."""
@@ -40,7 +40,7 @@ def status(as_json: bool) -> None:
     url = Settings.load().database_url
     with reading() as settings:
         empty = settings.database_url.startswith("memory:")
-        facts = run(database_facts("sqlite://" if empty else url))
+        facts = run(database_info("sqlite://" if empty else url))
     if as_json:
         say_json({"database": masked(url), "revision": facts.revision, "pending": facts.pending})
     else:

@@ -12,7 +12,7 @@ from headgate.errors import HeadgateError
 from headgate.server.http import schemas
 from headgate.server.http.services import Probe, Services, services
 
-PATIENCE_SECONDS = 2.0
+TIMEOUT_SECONDS = 2.0
 """A dependency that takes longer counts as down."""
 
 SPARED = {"redis", "kafka", "temporal"}
@@ -51,10 +51,10 @@ async def _check(told: Services, name: str) -> dict[str, object]:
 
 async def _checked(name: str, probe: Probe) -> dict[str, object]:
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await probe()
     except TimeoutError:
-        reason = f"no answer within {PATIENCE_SECONDS} s"
+        reason = f"no answer within {TIMEOUT_SECONDS} s"
     except HeadgateError as error:
         # The class, not the text: a driver's text may name hosts and users, and this path asks for no token.
         reason = type(error).__name__

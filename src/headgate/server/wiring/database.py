@@ -17,7 +17,7 @@ def embedded_url(settings: Settings) -> str:
     return "sqlite://" if settings.database_url.startswith("memory:") else settings.database_url
 
 
-class DatabaseFacts(NamedTuple):
+class DatabaseInfo(NamedTuple):
     """What a database says about itself."""
 
     dialect: str
@@ -39,7 +39,7 @@ async def migrate_up(url: str) -> list[str]:
         await opened.close()
 
 
-async def database_facts(url: str) -> DatabaseFacts:
+async def database_info(url: str) -> DatabaseInfo:
     """Asks a database about itself, changing nothing."""
     opened = Database(url)
     try:
@@ -48,7 +48,7 @@ async def database_facts(url: str) -> DatabaseFacts:
         version = await opened.read(lambda connection: connection.dialect.server_version_info)
         known = [] if pending else await SqlAccessStore(opened).tokens()
         good = sum(token.revoked_at is None for token in known)
-        return DatabaseFacts(opened.dialect, ".".join(map(str, version or ())), now, revision, pending, good)
+        return DatabaseInfo(opened.dialect, ".".join(map(str, version or ())), now, revision, pending, good)
     finally:
         await opened.close()
 

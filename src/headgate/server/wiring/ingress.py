@@ -20,7 +20,7 @@ INGRESS_FAILURES = "ingress-failures"
 INGRESS_LOGINS = "ingress-logins"
 LOGINS_PER_MINUTE = 10
 """A person types a token once; who needs more tries than this is guessing."""
-PATIENCE_SECONDS = 0.25
+TIMEOUT_SECONDS = 0.25
 
 
 @asynccontextmanager
@@ -49,7 +49,7 @@ async def open_ingress(settings: Settings, *, registry: CollectorRegistry | None
         settings.redis_url or "memory://",
         plans=plans,
         on_error="open",
-        deadline=PATIENCE_SECONDS,
+        deadline=TIMEOUT_SECONDS,
         lease=LeasePolicy() if settings.redis_url else None,
         observer=observer,
     ) as limiter:

@@ -14,7 +14,7 @@ from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_le
 from headgate.apps.notifications.intake import Intake
 from headgate.apps.notifications.ports import NotificationObserver, Sender
 from headgate.apps.notifications.providers.console import ConsoleSender
-from headgate.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliveryLedger, SqlQuotaLedger
+from headgate.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 from headgate.durations import to_ms
 from headgate.extras import require
 from headgate.messaging import MessageLog
@@ -63,7 +63,7 @@ async def open_notifications(
                 settings.redis_url, timeout=wanted.redis_timeout_seconds, publish_seconds=publish_seconds
             )
         intake = Intake(
-            SqlQuotaLedger(shared, topic=wanted.topic),
+            SqlQuotaStore(shared, topic=wanted.topic),
             log,
             cache=cache,
             topic=wanted.topic,
@@ -98,8 +98,8 @@ async def prune_notifications(settings: Settings, before: datetime) -> dict[str,
         before_ms = to_ms(before)
         return {
             "attempts": await SqlAnalyticsStore(shared).prune(before_ms),
-            "deliveries": await SqlDeliveryLedger(shared).prune(before_ms),
-            "keys": await SqlQuotaLedger(shared, topic=settings.sms.topic).prune(before_ms),
+            "deliveries": await SqlDeliveryStore(shared).prune(before_ms),
+            "keys": await SqlQuotaStore(shared, topic=settings.sms.topic).prune(before_ms),
         }
 
 
@@ -137,7 +137,7 @@ async def _sending(
     stop = asyncio.Event()
     delivery = Delivery(
         lambda: log.read(settings.sms.topic, SENDER_GROUP),
-        SqlDeliveryLedger(shared),
+        SqlDeliveryStore(shared),
         sender,
         log,
         observer=observer,

@@ -180,7 +180,7 @@ def _downstream(
 ) -> tuple[Downstream, Simulator | None]:
     """The bank behind its gate: the configured one, or a simulator in this process."""
     from headgate.apps.payments.downstream.client import HttpDownstream
-    from headgate.apps.payments.downstream.rate_gate import PermitGate, SharedGate, downstream_plan
+    from headgate.apps.payments.downstream.rate_gate import PermitRateGate, SharedRateGate, downstream_plan
     from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
 
     wanted = settings.payments
@@ -188,14 +188,14 @@ def _downstream(
     if settings.redis_url is not None:
         permits = _redis_permits(settings.redis_url, wanted.tps)
         opened.push_async_callback(permits.close)
-        gate = PermitGate(permits)
+        gate = PermitRateGate(permits)
         opened.push_async_callback(gate.close)
     else:
         # Processes on one PostgreSQL share the limit through it. On SQLite one process executes.
         shared = settings.database_url if settings.database_url.startswith("postgres") else "memory://"
         limiter = AsyncLimiter(shared, plans=[downstream_plan(wanted.tps)], deadline=2.0)
         opened.push_async_callback(limiter.close)
-        gate = SharedGate(limiter, wanted.tps)
+        gate = SharedRateGate(limiter, wanted.tps)
     if wanted.downstream_url is not None:
         bank = HttpDownstream(wanted.downstream_url, gate, tracer=get_tracer(settings))
     else:

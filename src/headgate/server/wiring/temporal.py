@@ -17,7 +17,7 @@ from headgate.server.wiring.telemetry import get_tracer
 
 if TYPE_CHECKING:
     from headgate.dispatch.engines.temporal.client import Security
-    from headgate.dispatch.engines.temporal.worker_group import TemporalCrew
+    from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
 
 
 async def temporal_engine(settings: Settings, outcomes: Outcomes | None = None) -> WorkflowEngine:
@@ -40,14 +40,14 @@ async def temporal_worker_group(
     *,
     guard: Guard | None = None,
     observer: DispatchObserver | None = None,
-) -> TemporalCrew:
+) -> TemporalWorkerGroup:
     """The Temporal workers of this process, for some of the roles `dispatch`, `init` and `exec`."""
     address = temporal_address(settings)
     from headgate.dispatch.engines.temporal.client import connect
     from headgate.dispatch.engines.temporal.dispatcher import DispatcherActivities
     from headgate.dispatch.engines.temporal.schedule import DispatchSchedules
     from headgate.dispatch.engines.temporal.versioning import versioned
-    from headgate.dispatch.engines.temporal.worker_group import TemporalCrew
+    from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
     from headgate.dispatch.engines.temporal.workers import WorkerOptions
 
     async def measure(item_type: str) -> None:
@@ -64,7 +64,7 @@ async def temporal_worker_group(
     cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer, tracer=traced)
     schedules = DispatchSchedules(client)
     build = settings.temporal_build_id
-    return TemporalCrew.of(
+    return TemporalWorkerGroup.of(
         client,
         [replace(domain, config=await store.config(domain.item_type) or domain.config) for domain in domains],
         roles,

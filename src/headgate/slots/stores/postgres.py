@@ -2,7 +2,7 @@
 
 The generic path in `slots.py` asks one thing at a time, and the config's lock is held over every round trip. Here the
 questions go out together (`flight.py`). What to ask is guessed from the policy of the last booking and
-the host's clock; a wrong guess costs another question (`SqlLedger`), never a wrong answer.
+the host's clock; a wrong guess costs another question (`SqlWindowReader`), never a wrong answer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, Windo
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.stores import statements
-from headgate.slots.stores.statements import SqlLedger
+from headgate.slots.stores.statements import SqlWindowReader
 from headgate.slots.windows import align, next_open
 from headgate.sql.instants import InstantText
 from headgate.sql.pipeline import BEGIN, BY_KEY, COMMIT, Raw, Rows, Statement, awaited, copy, fly, numbers, texts
@@ -127,8 +127,8 @@ WRITE_RUNS = Statement(
 )
 
 
-class PostgresLedger(SqlLedger):
-    """A `SqlLedger` that asks about many windows at once."""
+class PostgresLedger(SqlWindowReader):
+    """A `SqlWindowReader` that asks about many windows at once."""
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         asked = (RUNS_BEFORE, (self._name, numbers(starts_ms)))

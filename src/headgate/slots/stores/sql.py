@@ -9,7 +9,7 @@ from typing import TypeVar
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking
-from headgate.slots.ports import Pruned
+from headgate.slots.ports import PruneResult
 from headgate.slots.stores import statements
 from headgate.sql.engine import Database
 
@@ -69,14 +69,14 @@ class SqlSlotStore:
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         return await self._database.read_aside(statements.survey, name, look)
 
-    async def prune(self, before_ms: int) -> Pruned:
+    async def prune(self, before_ms: int) -> PruneResult:
         ends = await self._database.read(statements.prune_ends, before_ms)
         common = min(ends.values(), default=before_ms)
         total = 0
         for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
             while removed := await self._database.write(statements.prune_slots, end_ms, PRUNE_BATCH, name):
                 total += removed
-        return Pruned(total, await self._database.write(statements.prune_windows, before_ms))
+        return PruneResult(total, await self._database.write(statements.prune_windows, before_ms))
 
     async def close(self) -> None:
         if self._owns_database:

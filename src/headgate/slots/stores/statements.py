@@ -52,7 +52,7 @@ _slot_columns = (
 )
 
 
-class SqlLedger:
+class SqlWindowReader:
     """One config's counters and runs, read through a connection."""
 
     def __init__(self, connection: Connection, name: str) -> None:
@@ -146,7 +146,7 @@ def book(
     if active is None:
         return unbooked(name, requests, existing)
     now_ms = _now_ms(connection, now_ms)
-    occupancy = Occupancy(active.policy, SqlLedger(connection, name))
+    occupancy = Occupancy(active.policy, SqlWindowReader(connection, name))
     bookings, fresh = book_all(active, Packer(active.policy, occupancy, now_ms, uniform), requests, existing, owner)
     if fresh:
         _insert_slots(connection, fresh, from_ms(now_ms))
@@ -180,7 +180,7 @@ def cancel(connection: Connection, event_id: str, owner: str | None = None) -> A
     if had.owner != owner:
         raise SlotOwned(event_id, had.owner)
     connection.execute(slot.delete().where(slot.c.event_id == event_id))
-    occupancy = Occupancy(active.policy, SqlLedger(connection, config_name), chunk=1)
+    occupancy = Occupancy(active.policy, SqlWindowReader(connection, config_name), chunk=1)
     window = align(had.scheduled_ms, active.policy.size_ms)
     if occupancy.taken(window):
         occupancy.release(window)
@@ -204,7 +204,7 @@ def survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Occ
     if version is None:
         raise NotFound("config", name)
     active = _load_policy(connection, name, version)
-    ledger = SqlLedger(connection, name)
+    ledger = SqlWindowReader(connection, name)
     return look(active, Occupancy(active.policy, ledger, chunk=SURVEY_CHUNK), _now_ms(connection, None))
 
 

@@ -6,13 +6,13 @@ import asyncio
 
 from headgate.apps.notifications.attempts import AttemptLog
 from headgate.apps.notifications.model import AttemptEvent, Outcome
-from headgate.apps.notifications.ports import Unwatched
+from headgate.apps.notifications.ports import NullObserver
 from headgate.errors import BrokerUnavailable
 from headgate.testing import eventually
 from tests.unit.apps.notifications.fakes import MemoryLog
 
 
-class Dropped(Unwatched):
+class Dropped(NullObserver):
     def __init__(self) -> None:
         self.count = 0
 
@@ -22,7 +22,7 @@ class Dropped(Unwatched):
 
 async def test_events_are_published_in_the_background() -> None:
     log = MemoryLog()
-    attempts = AttemptLog(log, topic="events", observer=Unwatched())
+    attempts = AttemptLog(log, topic="events", observer=NullObserver())
     for number in range(1_200):
         attempts.record(number % 3, Outcome.SENT, number)
     assert log.records == []
@@ -48,7 +48,7 @@ async def test_a_full_queue_drops_and_counts() -> None:
 async def test_what_the_broker_refused_is_published_later() -> None:
     log = MemoryLog()
     log.down = BrokerUnavailable()
-    attempts = AttemptLog(log, topic="events", observer=Unwatched())
+    attempts = AttemptLog(log, topic="events", observer=NullObserver())
     attempts.record(1, Outcome.RATE_LIMITED, 5)
     await asyncio.sleep(0)
     log.down = None

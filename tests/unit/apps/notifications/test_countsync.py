@@ -8,7 +8,7 @@ import pytest
 
 from headgate.apps.notifications.count_sync import CountSync
 from headgate.apps.notifications.model import Spending
-from headgate.apps.notifications.ports import QuotaLedger, Unwatched
+from headgate.apps.notifications.ports import NullObserver, QuotaStore
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
 from tests.unit.apps.notifications.fakes import MemorySyncs
@@ -16,7 +16,7 @@ from tests.unit.apps.notifications.fakes import MemorySyncs
 
 def opened(ledger: MemorySyncs, outdated: set[int] | None = None) -> CountSync:
     told = outdated if outdated is not None else set()
-    return CountSync(cast(QuotaLedger, ledger), Unwatched(), told.update)
+    return CountSync(cast(QuotaStore, ledger), NullObserver(), told.update)
 
 
 def spending(user: int = 1, total: int = 1, generation: int = 0) -> Spending:

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from headgate.apps.notifications.path_lock import Path, PathGate
+from headgate.apps.notifications.path_lock import Path, PathLock
 
 
 async def test_the_same_path_is_shared_and_the_other_waits() -> None:
-    gate = PathGate()
+    gate = PathLock()
     order: list[str] = []
 
     async def other() -> None:
@@ -28,7 +28,7 @@ async def test_the_same_path_is_shared_and_the_other_waits() -> None:
 
 
 async def test_nobody_overtakes_who_waits() -> None:
-    gate = PathGate()
+    gate = PathLock()
     order: list[str] = []
 
     async def passing(name: str, path: Path) -> None:
@@ -46,7 +46,7 @@ async def test_nobody_overtakes_who_waits() -> None:
 
 
 async def test_paths_never_overlap_whatever_happens() -> None:
-    gate = PathGate()
+    gate = PathLock()
     inside: dict[int, list[Path]] = {user: [] for user in range(3)}
     rng = random.Random(7)
 
@@ -69,7 +69,7 @@ async def test_paths_never_overlap_whatever_happens() -> None:
 
 
 async def test_a_cancelled_waiter_holds_nobody_up() -> None:
-    gate = PathGate()
+    gate = PathLock()
 
     async def passing(path: Path) -> None:
         async with gate.passing(1, path):
@@ -88,7 +88,7 @@ async def test_a_cancelled_waiter_holds_nobody_up() -> None:
 
 
 async def test_one_cancelled_in_the_moment_it_is_let_in_leaves_again() -> None:
-    gate = PathGate()
+    gate = PathLock()
 
     async def passing() -> None:
         async with gate.passing(1, Path.LEDGER):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.rate_gate import PermitGate, SharedGate, downstream_plan
+from headgate.apps.payments.downstream.rate_gate import PermitRateGate, SharedRateGate, downstream_plan
 from headgate.apps.payments.downstream.server import SimulatorApp
 from headgate.apps.payments.downstream.simulator import (
     Behaviour,
@@ -237,7 +237,7 @@ async def test_a_burst_through_the_gate_never_breaks_the_banks_limit() -> None:
 
     bank.behave(latency_ms=1)
     async with AsyncLimiter(plans=[downstream_plan(20)]) as limiter:
-        gate = SharedGate(limiter, 20)
+        gate = SharedRateGate(limiter, 20)
         client = HttpDownstream("http://bank", gate, transport=SimulatorTransport(bank, pause=lag), attempts=1)
         await asyncio.gather(*(client.pay(payment(number)) for number in range(45)))
         await client.close()
@@ -248,7 +248,7 @@ async def test_a_burst_through_the_gate_never_breaks_the_banks_limit() -> None:
 async def test_an_admission_that_took_too_long_to_arrive_is_not_used() -> None:
     times = iter([0.0, 0.2, 1.0, 1.01])
     async with AsyncLimiter(plans=[downstream_plan(10)]) as limiter:
-        gate = SharedGate(limiter, 10, monotonic=lambda: next(times))
+        gate = SharedRateGate(limiter, 10, monotonic=lambda: next(times))
         (await gate.enter()).leave()
         left = await limiter.peek("downstream", "payments-downstream")
     assert left.remaining == 8, "the late one is spent, and another was asked for"
@@ -256,7 +256,7 @@ async def test_an_admission_that_took_too_long_to_arrive_is_not_used() -> None:
 
 async def test_a_permit_of_a_call_that_is_never_answered_comes_back() -> None:
     async with AsyncLimiter(plans=[downstream_plan(1000)]) as limiter:
-        gate = SharedGate(limiter, 1, longest_trip=0.0)
+        gate = SharedRateGate(limiter, 1, longest_trip=0.0)
         await gate.enter()
         async with asyncio.timeout(5):
             await gate.enter()
@@ -297,7 +297,7 @@ async def test_a_call_held_up_before_it_leaves_has_its_permit_for_the_whole_trip
     held_up: float, until: list[float]
 ) -> None:
     permits = CountedPermits()
-    gate = PermitGate(permits, monotonic=lambda: permits.now)
+    gate = PermitRateGate(permits, monotonic=lambda: permits.now)
     passage = await gate.enter()
     permits.now += held_up
     await passage.confirm()
@@ -310,7 +310,7 @@ async def test_a_call_held_up_before_it_leaves_has_its_permit_for_the_whole_trip
 async def test_a_call_held_up_behind_a_shared_log_is_admitted_anew() -> None:
     now = [0.0]
     async with AsyncLimiter(plans=[downstream_plan(10)]) as limiter:
-        gate = SharedGate(limiter, 1, monotonic=lambda: now[0])
+        gate = SharedRateGate(limiter, 1, monotonic=lambda: now[0])
         passage = await gate.enter()
         await passage.confirm()
         assert (await limiter.peek("downstream", "payments-downstream")).remaining == 9
@@ -323,7 +323,7 @@ async def test_a_call_held_up_behind_a_shared_log_is_admitted_anew() -> None:
 async def test_a_permit_that_went_back_before_the_call_left_is_taken_again() -> None:
     now = [0.0]
     async with AsyncLimiter(plans=[downstream_plan(1000)]) as limiter:
-        gate = SharedGate(limiter, 1, longest_trip=-1.0, monotonic=lambda: now[0])
+        gate = SharedRateGate(limiter, 1, longest_trip=-1.0, monotonic=lambda: now[0])
         passage = await gate.enter()
         await eventually(lambda: not gate.permits.locked())
         now[0] += 0.2

@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.apps.notifications.model import Attempt, Quota, Spending, Verdict
 from headgate.apps.notifications.ports import Busy, Hit, Miss
-from headgate.redis.async_client import StreamingClient, StreamingConnection
+from headgate.redis.async_client import AsyncRedisClient, AsyncRedisConnection
 from headgate.redis.protocol import Script
 from headgate.redis.redirects import slot_of
 from headgate.redis.url import Address, RedisUrl
@@ -85,14 +85,14 @@ class RedisQuotaCache:
         return await self._client.execute(script.call(keys, arguments), script, slot_of(_copy(user_id)))
 
 
-class _CountingClient(StreamingClient):
+class _CountingClient(AsyncRedisClient):
     """Counts the connections it opens: each may lead to a server that has been restarted, or to another one."""
 
     def __init__(self, url: RedisUrl) -> None:
         super().__init__(url)
         self.opened = 0
 
-    async def _open(self, address: Address) -> StreamingConnection:
+    async def _open(self, address: Address) -> AsyncRedisConnection:
         connection = await super()._open(address)
         self.opened += 1
         return connection

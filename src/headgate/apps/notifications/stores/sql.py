@@ -1,4 +1,4 @@
-"""The gateway's ports over a `Database`: `SqlQuotaLedger`, `SqlDeliveryLedger`, `SqlAnalyticsStore`."""
+"""The gateway's ports over a `Database`: `SqlQuotaStore`, `SqlDeliveryStore`, `SqlAnalyticsStore`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_TRIES = 5
 PRUNE_BATCH = 5000
 
 
-class SqlQuotaLedger:
+class SqlQuotaStore:
     """Quotas in SQLite, PostgreSQL or Oracle. Messages are published to `topic`."""
 
     def __init__(self, database: Database, *, topic: str) -> None:
@@ -85,7 +85,7 @@ class SqlQuotaLedger:
         return lambda wanted: asyncio.run_coroutine_threadsafe(awaited(wanted), loop).result()
 
 
-class SqlDeliveryLedger:
+class SqlDeliveryStore:
     """Which messages the sender has dealt with."""
 
     def __init__(self, database: Database) -> None:

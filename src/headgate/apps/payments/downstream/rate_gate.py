@@ -6,10 +6,10 @@ its call was *answered*: whatever arrives on it next arrives more than a second 
 delays are; only a call that takes longer than `LONGEST_TRIP` to arrive is not waited for. The trip begins when the call
 leaves: one that was held up on the way there, by a handshake or a busy machine, is confirmed first (`Passage`).
 
-- With Redis all processes share the permits (`PermitGate`).
-- Without it each process has its own, and behind them all share a sliding log (`SharedGate`), which admits `tps` calls
-  in `1 s + MARGIN`; an admission older than `MARGIN` when it reaches us is not used. One process keeps the limit as
-  with Redis; several do as long as their ways to the downstream differ by less than the margin.
+- With Redis all processes share the permits (`PermitRateGate`).
+- Without it each process has its own, and behind them all share a sliding log (`SharedRateGate`), which admits `tps`
+  calls in `1 s + MARGIN`; an admission older than `MARGIN` when it reaches us is not used. One process keeps the limit
+  as with Redis; several do as long as their ways to the downstream differ by less than the margin.
 
 The price is some of the downstream's capacity: with a latency of l seconds it gets `tps / (1 + l)`.
 """
@@ -51,7 +51,7 @@ def downstream_plan(tps: int) -> Plan:
     return Plan(PLAN, SlidingLog(limit=tps, window=timedelta(seconds=SECOND + MARGIN)), on_error="closed")
 
 
-class PermitGate:
+class PermitRateGate:
     """A `Gate` over permits that all processes share. Callers of one process pass in the order they came."""
 
     def __init__(
@@ -123,9 +123,9 @@ class PermitGate:
 
 
 class _SharedPermit:
-    """The `Passage` of a `PermitGate`."""
+    """The `Passage` of a `PermitRateGate`."""
 
-    def __init__(self, gate: PermitGate, permit: str, asked: float) -> None:
+    def __init__(self, gate: PermitRateGate, permit: str, asked: float) -> None:
         self._gate = gate
         self._permit = permit
         self._asked = asked
@@ -138,7 +138,7 @@ class _SharedPermit:
         self._gate.free(self._permit, SECOND)
 
 
-class SharedGate:
+class SharedRateGate:
     """A `Gate` over a limiter with `downstream_plan`. Callers pass in the order they came."""
 
     def __init__(
@@ -181,9 +181,9 @@ class SharedGate:
 
 
 class _OwnPermit:
-    """The `Passage` of a `SharedGate`: one of its permits, which goes back when its time is over."""
+    """The `Passage` of a `SharedRateGate`: one of its permits, which goes back when its time is over."""
 
-    def __init__(self, gate: SharedGate, asked: float) -> None:
+    def __init__(self, gate: SharedRateGate, asked: float) -> None:
         self._gate = gate
         self._asked = asked
         self._loop = asyncio.get_running_loop()

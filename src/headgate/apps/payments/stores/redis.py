@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headgate.redis.async_client import StreamingClient
+from headgate.redis.async_client import AsyncRedisClient
 from headgate.redis.protocol import Script
 from headgate.redis.redirects import slot_of
 from headgate.redis.url import RedisUrl
@@ -17,7 +17,7 @@ class RedisPermits:
     """The `Permits` port on one server, Sentinel or Cluster; whoever shares the Redis shares the permits."""
 
     def __init__(self, url: str, count: int, *, timeout: float | None = None) -> None:
-        self._client = StreamingClient(RedisUrl.parse(url, timeout=timeout))
+        self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
         self._count = count
         self._take = Script(_LUA, "permit_take")
         self._keep = Script(_LUA, "permit_keep")

@@ -15,18 +15,18 @@ from typing import Any
 
 from headgate.clock import uptime
 from headgate.dispatch.engines.local.run import LONGEST_BEAT, Run, beat_of
-from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, Gate, HeldBack
+from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, Gate, StartRefused
 from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import (
     STARTED,
     Execution,
     ExecutionState,
     Guard,
+    NoGuard,
     Outcomes,
     Start,
     StartOutcome,
     StartRequest,
-    Unguarded,
 )
 from headgate.dispatch.registry import Registry
 from headgate.errors import StoreError
@@ -54,7 +54,7 @@ class LocalEngine:
     ) -> None:
         self._registry = registry
         self._outcomes = outcomes
-        self._gate = Gate(outcomes, guard or Unguarded())
+        self._gate = Gate(outcomes, guard or NoGuard())
         self._tracer = tracer
         self._concurrency = concurrency
         self._backlog = backlog
@@ -157,7 +157,7 @@ class LocalEngine:
                 await self._gate.passed(run)
                 run.begun = True
                 await self._run(run, context)
-        except HeldBack as held:
+        except StartRefused as held:
             reason = held.reason
             return None if held.lost else lambda: outcomes.released(run.claim, reason)
         except asyncio.CancelledError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.engines.local.run import Run
@@ -19,7 +19,7 @@ NO_PLAN_SECONDS = 5.0
 """How long nothing of an item type is tried whose admission plan does not exist."""
 
 
-class HeldBack(Exception):
+class StartRefused(Exception):
     """It is not begun."""
 
     def __init__(self, reason: str, *, lost: bool = False) -> None:
@@ -31,12 +31,12 @@ class HeldBack(Exception):
 
 class Gate:
     """Lets an execution begin if its claim holds, the kill switch is on and its plan admits it; else it is
-    `HeldBack`. It waits while the store can't say so: the outcome could not be told either."""
+    `StartRefused`. It waits while the store can't say so: the outcome could not be told either."""
 
     def __init__(self, outcomes: Outcomes, guard: Guard) -> None:
         self._outcomes = outcomes
         self._guard = guard
-        self._signs: Gatherer[Claim, bool] = Gatherer(outcomes.alive)
+        self._signs: Batcher[Claim, bool] = Batcher(outcomes.alive)
         self._no_plan: dict[str, float] = {}
 
     def room(self, item_type: str, room: int) -> int:
@@ -54,9 +54,9 @@ class Gate:
             try:
                 if run.silent and not await self._held(run):
                     events.log_not_begun(item_type, run.claim.item_id)
-                    raise HeldBack("its claim was lost", lost=True)
+                    raise StartRefused("its claim was lost", lost=True)
                 if not await self._outcomes.enabled(item_type):
-                    raise HeldBack("the kill switch was off at its time")
+                    raise StartRefused("the kill switch was off at its time")
                 # Asked again after a wait, without the store: this process may have been stopped meanwhile.
                 if (plan is None or await self._admitted(run, plan)) and not run.silent:
                     self._no_plan.pop(item_type, None)
@@ -81,7 +81,7 @@ class Gate:
         try:
             return await admitted(self._guard, self._outcomes, plan, item_type, every)
         except NotFound:
-            raise HeldBack(self._without(item_type, plan)) from None
+            raise StartRefused(self._without(item_type, plan)) from None
 
     def _without(self, item_type: str, plan: str) -> str:
         """No item's fault: all are given back, and tried again when the plan may be there."""

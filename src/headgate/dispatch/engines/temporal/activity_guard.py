@@ -24,7 +24,7 @@ STORE_PAUSE = 0.5
 """Seconds until the guard is asked again that could not be."""
 
 
-class GuardedActivities(ActivityInboundInterceptor):
+class ActivityGuard(ActivityInboundInterceptor):
     """An activity that was not let pass ends as `NOT_ADMITTED` or `SWITCHED_OFF`, for its workflow's `Calls` to handle;
     the business sees neither."""
 

@@ -21,7 +21,7 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from headgate.dispatch.engines.temporal.activity_guard import GuardedActivities
+from headgate.dispatch.engines.temporal.activity_guard import ActivityGuard
 from headgate.dispatch.engines.temporal.claim_memo import Mark
 from headgate.dispatch.engines.temporal.failures import reason
 from headgate.dispatch.engines.temporal.outbound_calls import Calls, carried_mark
@@ -33,7 +33,7 @@ from headgate.dispatch.engines.temporal.outcome_activities import (
     RETRY,
     RETRY_IN_WORKER,
 )
-from headgate.dispatch.ports import Guard, Outcomes, Unguarded
+from headgate.dispatch.ports import Guard, NoGuard, Outcomes
 
 NOT_BEGUN = "NotBegun"
 
@@ -51,12 +51,12 @@ class DispatchInterceptor(Interceptor):
         guarded: Mapping[str, Collection[str]] | None = None,
         outcomes: Outcomes | None = None,
     ) -> None:
-        self._guard = guard or Unguarded()
+        self._guard = guard or NoGuard()
         self._guarded = dict(guarded or {})
         self._outcomes = outcomes
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return GuardedActivities(next, self._guard, self._guarded, self._outcomes)
+        return ActivityGuard(next, self._guard, self._guarded, self._outcomes)
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
         return _ReportedWorkflow

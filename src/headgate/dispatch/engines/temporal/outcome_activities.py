@@ -11,7 +11,7 @@ from temporalio import activity
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
-from headgate.batching import Gatherer
+from headgate.batching import Batcher
 from headgate.dispatch.engines.temporal.claim_memo import Mark
 from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import Outcomes
@@ -35,7 +35,7 @@ class OutcomeActivities:
 
     def __init__(self, outcomes: Outcomes) -> None:
         self._outcomes = outcomes
-        self._signs: Gatherer[Claim, bool] = Gatherer(self._alive)
+        self._signs: Batcher[Claim, bool] = Batcher(self._alive)
 
     @property
     def all(self) -> list[Callable[..., Any]]:

@@ -20,14 +20,14 @@ from temporalio.service import RPCError, RPCStatusCode
 from headgate.errors import NotFound, StoreUnavailable
 
 
-class TemporalFacts(NamedTuple):
+class TemporalInfo(NamedTuple):
     """Its version, and how many workers poll each of the task queues asked about."""
 
     version: str
     pollers: dict[str, int]
 
 
-async def temporal_facts(client: Client, task_queues: Collection[str], *, timeout: float) -> TemporalFacts:
+async def temporal_info(client: Client, task_queues: Collection[str], *, timeout: float) -> TemporalInfo:
     """Asks the server; `NotFound` if it lacks the client's namespace, `StoreUnavailable` if it does not answer."""
     each = timedelta(seconds=timeout)
     service, namespace = client.workflow_service, client.namespace
@@ -42,7 +42,7 @@ async def temporal_facts(client: Client, task_queues: Collection[str], *, timeou
                 task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
             )
             pollers[name] = len((await service.describe_task_queue(asked, timeout=each)).pollers)
-    return TemporalFacts(system.server_version, pollers)
+    return TemporalInfo(system.server_version, pollers)
 
 
 async def ping_temporal(client: Client, *, timeout: float) -> None:

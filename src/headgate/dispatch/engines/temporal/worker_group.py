@@ -22,7 +22,7 @@ from headgate.errors import StoreUnavailable
 ROLES = ("dispatch", "init", "exec")
 
 
-class TemporalCrew:
+class TemporalWorkerGroup:
     """Workers that start and end together. `intervals` are the Schedules to keep: item type and seconds."""
 
     def __init__(
@@ -52,7 +52,7 @@ class TemporalCrew:
         outcomes: Outcomes,
         guard: Guard | None = None,
         options: WorkerOptions | None = None,
-    ) -> TemporalCrew:
+    ) -> TemporalWorkerGroup:
         """The crew for some `ROLES`: one dispatch worker, one init worker and one exec worker per task queue. The
         domains' configs are those in force."""
         options = options or WorkerOptions()

@@ -11,7 +11,7 @@ from headgate.errors import HeadgateError
 from headgate.server.cli.doctor.finding import Finding, clock_finding, within
 from headgate.server.cli.reading import sqlite_file
 from headgate.server.settings import Settings, masked
-from headgate.server.wiring.database import database_facts
+from headgate.server.wiring.database import database_info
 
 ADVICE = "check HEADGATE_DATABASE_URL, that the server runs, and the user's rights"
 LEAST_FREE = 512 * 1024 * 1024
@@ -34,7 +34,7 @@ async def examine(settings: Settings) -> list[Finding]:
 
 async def _asked(settings: Settings, url: str, file: Path | None) -> list[Finding]:
     asked = datetime.now(UTC)
-    facts = await database_facts(url)
+    facts = await database_info(url)
     answered = datetime.now(UTC)
     found = [
         _listening(settings, facts.tokens),

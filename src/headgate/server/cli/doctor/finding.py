@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headgate.errors import HeadgateError, MissingExtra
 
-PATIENCE_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
 """How long a server may take to answer a question."""
 LONGEST_SECONDS = 12.0
 """How long everything asked of one server may take."""

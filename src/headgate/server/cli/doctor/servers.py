@@ -6,9 +6,9 @@ import os
 
 from headgate.errors import NotFound, StoreUnavailable
 from headgate.extras import require
-from headgate.server.cli.doctor.finding import PATIENCE_SECONDS, Finding, clock_finding, within
+from headgate.server.cli.doctor.finding import TIMEOUT_SECONDS, Finding, clock_finding, within
 from headgate.server.settings import Settings, masked, origin
-from headgate.server.wiring.doctor import kafka_facts, redis_facts, temporal_facts
+from headgate.server.wiring.doctor import kafka_info, redis_info, temporal_info
 
 REDIS_ADVICE = "check HEADGATE_REDIS_URL, its password, and that the server runs"
 KAFKA_ADVICE = "check HEADGATE_KAFKA_BOOTSTRAP and that the brokers run"
@@ -26,7 +26,7 @@ async def redis(settings: Settings) -> list[Finding]:
 
 async def _redis(settings: Settings) -> list[Finding]:
     found = []
-    for facts in await redis_facts(settings, timeout=PATIENCE_SECONDS):
+    for facts in await redis_info(settings, timeout=TIMEOUT_SECONDS):
         told = f"{facts.address}, Redis {facts.version}, {facts.role} with {facts.replicas} replicas"
         is_master = facts.role == "master"
         instead = None if is_master else "a replica takes no writes; name the master, or use redis+sentinel://"
@@ -52,7 +52,7 @@ async def kafka(settings: Settings) -> list[Finding]:
 
 
 async def _kafka(settings: Settings) -> list[Finding]:
-    facts = await kafka_facts(settings, timeout=PATIENCE_SECONDS)
+    facts = await kafka_info(settings, timeout=TIMEOUT_SECONDS)
     told = [
         f"{topic} has {count} partitions" if count is not None else f"{topic} is made when it is first used"
         for topic, count in facts.partitions.items()
@@ -76,7 +76,7 @@ async def temporal(settings: Settings) -> list[Finding]:
 async def _temporal(settings: Settings) -> list[Finding]:
     name = settings.temporal_namespace
     try:
-        facts = await temporal_facts(settings, timeout=PATIENCE_SECONDS)
+        facts = await temporal_info(settings, timeout=TIMEOUT_SECONDS)
     except NotFound:
         advice = f"set HEADGATE_TEMPORAL_NAMESPACE, or: temporal operator namespace create --namespace {name}"
         return [Finding("temporal", False, f"{settings.temporal_address} has no namespace {name!r}", advice)]
@@ -114,7 +114,7 @@ async def _head(name: str, url: str) -> list[Finding]:
     import httpx2
 
     try:
-        async with httpx2.AsyncClient(timeout=PATIENCE_SECONDS) as client:
+        async with httpx2.AsyncClient(timeout=TIMEOUT_SECONDS) as client:
             answer = await client.head(f"{origin(url)}/")
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         # Its text may hold the whole URL.
