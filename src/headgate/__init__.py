@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
     from headgate.slots.scheduler import SlotScheduler
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AssignedSlot",
