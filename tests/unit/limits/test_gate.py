@@ -152,6 +152,7 @@ def test_a_signal_handler_that_raises_locks_nobody_out(spec: TokenBucket | Fixed
         store._gate.try_enter()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised in a weak reference's callback
 def test_a_signal_handler_that_raises_locks_nobody_out_of_a_lease() -> None:
     class Interrupted(Exception):
         pass

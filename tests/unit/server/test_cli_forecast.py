@@ -62,7 +62,7 @@ def test_a_picture_that_cannot_be_written_is_a_usage_error(
 def test_without_matplotlib_the_extra_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit) as ended:
         main(["forecast", "--plot", "out.png"])
     assert ended.value.code == 2
