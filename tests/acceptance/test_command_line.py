@@ -128,8 +128,9 @@ def test_a_line_s_own_config_is_taken(tmp_path: Path) -> None:
 
 def test_a_misspelt_variable_is_told_with_the_right_one(tmp_path: Path) -> None:
     told = "HEADGATE_PROT is not a setting headgate knows; did you mean HEADGATE_PORT?"
+    run(tmp_path, "migrate", "up")
     done = run(tmp_path, "tokens", "list", HEADGATE_PROT="1")
-    assert (done.returncode, done.stderr.splitlines()[0]) == (0, f"headgate: {told}")
+    assert (done.returncode, done.stderr) == (0, f"headgate: {told}\n")
     assert run(tmp_path, "tokens", "list", HEADGATE_PORT="1").stderr == ""
     with Service(tmp_path, "--workers", "2", HEADGATE_PROT="1", HEADGATE_LOG_FORMAT="json") as service:
         lines = [json.loads(line) for line in service.log.splitlines()]

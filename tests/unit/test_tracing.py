@@ -309,6 +309,5 @@ def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monk
         get_tracer(Settings.load(traces="console"))
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     monkeypatch.delitem(sys.modules, "headgate.integrations.opentelemetry")
-    monkeypatch.delitem(sys.modules, "headgate.adapters.opentelemetry")
     with pytest.raises(ConfigurationError, match=r"traces needs: pip install 'headgate\[traces\]'"):
         get_tracer(Settings.load(traces="console"))

@@ -23,7 +23,7 @@ from contextvars import ContextVar
 from headgate.extras import needed
 from headgate.tracing import Attributes, Kind, Origin, Span, accepted
 
-with needed("headgate.integrations.opentelemetry", "traces"):
+with needed("traces", "traces"):
     from opentelemetry import trace
     from opentelemetry.context import Context
     from opentelemetry.sdk.resources import Resource
