@@ -307,7 +307,7 @@ def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monk
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
     with pytest.raises(ConfigurationError, match="traces: an OTEL_… variable does not fit: max_queue_size"):
         get_tracer(Settings.load(traces="console"))
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     monkeypatch.delitem(sys.modules, "headgate.integrations.opentelemetry")
     with pytest.raises(ConfigurationError, match=r"traces needs: pip install 'headgate\[traces\]'"):
         get_tracer(Settings.load(traces="console"))
