@@ -205,7 +205,7 @@ class Reader:
             self._type(before)
 
     def _run(self, typed: list[str]) -> None:
-        started = {"cwd": self._directory, "env": self._environment, "timeout": PATIENCE}
+        started: dict[str, Any] = {"cwd": self._directory, "env": self._environment, "timeout": PATIENCE}
         if typed[0] == sys.executable:
             ended = warm_start.run(typed, **started)
         else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-import httpx
+import httpx2 as httpx
 import pytest
 from playwright.sync_api import Page, Request, Response, expect
 

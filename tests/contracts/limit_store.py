@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from hypothesis import strategies as st
@@ -45,7 +45,9 @@ class Blocking:
 
 def blocking(store: LimitStore | AsyncLimitStore, runner: asyncio.Runner) -> LimitStore:
     """`store` as a blocking one; an awaited store must have been made on `runner`'s loop."""
-    return Blocking(store, runner) if inspect.iscoroutinefunction(store.decide) else store  # type: ignore[return-value]
+    if not inspect.iscoroutinefunction(store.decide):
+        return cast(LimitStore, store)
+    return cast(LimitStore, Blocking(cast(AsyncLimitStore, store), runner))
 
 
 limits = st.integers(1, 8)

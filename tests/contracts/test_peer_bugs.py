@@ -189,7 +189,7 @@ async def test_peer_bug_12_limit_lowered_or_raised_in_flight(opened: Open, key: 
         return Plan("day", FixedWindow(limit, "P1D"))
 
     limiter = opened(day(10))
-    replace = getattr(limiter, "limiter", limiter).replace_plans
+    replace = (limiter.limiter if isinstance(limiter, Awaited) else limiter).replace_plans
     assert (await limiter.acquire(key, "day", 10)).remaining == 0
     replace([day(20)])
     assert (await limiter.acquire(key, "day", 4)).remaining == 6

@@ -106,7 +106,7 @@ def crowd(load: Load, *, processes: int) -> Iterator[Crowd]:
     for process in started:
         process.start()
     try:
-        yield Crowd(counts, stop, started)  # type: ignore[arg-type]
+        yield Crowd(counts, stop, started)
     finally:
         stop.set()
         for process in started:
@@ -115,7 +115,7 @@ def crowd(load: Load, *, processes: int) -> Iterator[Crowd]:
 
 
 def redis_time_us(client: redis.Redis) -> int:
-    seconds, microseconds = client.time()  # type: ignore[misc]
+    seconds, microseconds = client.time()
     return int(seconds) * 1_000_000 + int(microseconds)
 
 

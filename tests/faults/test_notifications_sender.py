@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.messaging import Delivered
 from headgate.testing import eventually
 from tests import warm_start
 from tests.integration.notification_gateway import Gateway, gateway
@@ -188,7 +189,7 @@ async def test_what_a_provider_keeps_refusing_goes_to_the_dead_letters(served: G
         found.fails = set(sorted(wanted)[:2])
         async with sender(served, url, tmp_path):
             source = await log.read(f"{topic}-dlt", uuid.uuid4().hex)
-            dead = []
+            dead: list[Delivered] = []
             async with asyncio.timeout(60):
                 while len(dead) < 3:
                     dead += await source.receive(3 - len(dead), 1.0)

@@ -7,7 +7,6 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -28,7 +27,7 @@ MANY = COPY_FROM + 100
 
 
 async def cancelled_at_random(
-    start: Callable[[int], Awaitable[Any]], *, calls: int = CALLS, most_turns: int = 30
+    start: Callable[[int], Awaitable[object]], *, calls: int = CALLS, most_turns: int = 30
 ) -> None:
     """Starts many calls, one after another, and cancels each up to three times, after any number of turns."""
     chance = random.Random(7)

@@ -83,7 +83,7 @@ async def test_temporal_stopped_for_thirty_seconds(
 
 
 async def survived(
-    server: TemporalServer, directory: Path, stop: Callable[[], None], start: Callable[[], None]
+    server: TemporalServer, directory: Path, stop: Callable[[], object], start: Callable[[], object]
 ) -> None:
     """Work goes on before, during and after the outage."""
     async with working(server.address, f"sqlite:///{directory / 'queue.db'}") as (queue, settings, work):

@@ -16,7 +16,6 @@ from typing import Any
 
 import psycopg
 import redis.asyncio
-from headgate.wiring import factory
 
 from headgate import AsyncLimiter, DispatchQueue, Plan, SlidingLog
 from headgate.dispatch.engines.local.engine import LocalEngine
@@ -26,6 +25,7 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.status import Status
 from headgate.dispatch.worker import DispatchWorker
 from headgate.limits.model import Charge, Decision
+from headgate.limits.stores import async_limit_store
 from headgate.testing import eventually
 
 ITEM_TYPE, PLAN = "GUARDED", "guarded-downstream"
@@ -81,7 +81,7 @@ async def main(queue_url: str, limits_url: str, limit: int, items: int) -> None:
 
     registry = Registry()
     registry.register(ITEM_TYPE, execute)
-    store = Stamped(factory("async_limit_store")(limits_url, deadline=30), await clock_of(limits_url))
+    store = Stamped(async_limit_store(limits_url, deadline=30), await clock_of(limits_url))
     plan = Plan(PLAN, SlidingLog(limit=limit, window="PT1S"))
     async with (
         DispatchQueue.open(queue_url) as queue,

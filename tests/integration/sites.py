@@ -14,6 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
 from fastapi import FastAPI
 from flask import Flask
+from werkzeug.datastructures import Headers
 
 if not settings.configured:
     settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
@@ -23,6 +24,8 @@ from headgate import AsyncLimiter, Limiter
 from headgate.integrations import asgi, fastapi, flask
 from headgate.integrations import django as django_integration
 from headgate.limits.keys import Key
+
+__all__ = ["BLOCKING", "ON_A_LOOP", "SITES", "Answer", "Site", "django_integration", "override_settings"]
 
 urlpatterns: list[Any] = []
 
@@ -36,7 +39,7 @@ class Answer(NamedTuple):
     """What a site answered."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] | Headers
 
 
 Get: TypeAlias = Callable[..., Awaitable[Answer]]

@@ -39,7 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def app(postgres_url: str) -> FastAPI:
-    return create_app(Settings(database_url=postgres_url, admin_token=ADMIN))  # type: ignore[arg-type]
+    return create_app(Settings(database_url=postgres_url, admin_token=ADMIN))
 
 
 def client(app: FastAPI) -> httpx.AsyncClient:

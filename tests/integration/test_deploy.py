@@ -33,7 +33,9 @@ def promtool() -> str:
     found = shutil.which("promtool")
     if found is None:
         reason = "promtool is not installed; Debian's prometheus package carries it"
-        pytest.fail(reason) if os.environ.get("HEADGATE_REQUIRE") == "all" else pytest.skip(reason)
+        if os.environ.get("HEADGATE_REQUIRE") == "all":
+            pytest.fail(reason)
+        pytest.skip(reason)
     return found
 
 
@@ -59,7 +61,7 @@ def exported() -> set[str]:
             ours = inspect.isclass(observer) and observer.__module__ == loaded.__name__
             if ours and "registry" in inspect.signature(observer).parameters:
                 observer(registry)
-    names = set()
+    names: set[str] = set()
     for metric in registry.collect():
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(metric.type, [""])
         names.update(metric.name + suffix for suffix in suffixes)

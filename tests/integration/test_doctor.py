@@ -167,7 +167,7 @@ async def test_kafka_tells_its_brokers_and_topics(tmp_path: Path, kafka_bootstra
         Settings(
             database_url=f"sqlite:///{tmp_path / 'doctor.db'}",
             kafka_bootstrap=kafka_bootstrap,
-            sms=names,  # type: ignore[arg-type]
+            sms=names,
         )
     ) as gateway:
         await gateway.intake.configure(1, 5, 5)

@@ -118,7 +118,7 @@ async def sent(app: Any, **scope: Any) -> list[dict[str, Any]]:
         (lambda: PathRule("api", "p", key=everyone("a")), "pattern"),
         (lambda: PathRule("/", [], key=everyone("a")), "plans"),
         (lambda: PathRule("/", "p", key=everyone("a"), methods="GET"), "methods"),
-        (lambda: PathRule("/", "p", key="X-API-Key"), "key"),
+        (lambda: PathRule("/", "p", key="X-API-Key"), "key"),  # type: ignore[arg-type]
         (lambda: PathRule("/", "p", key=everyone("a"), cost=0), "cost"),
         (lambda: PathRule("/", "p", key=everyone("a"), cost=True), "cost"),
         (lambda: RateLimitMiddleware(greet, None, []), "limiter"),  # type: ignore[arg-type]

@@ -1,5 +1,8 @@
 """Django: middleware and decorator, for sync and async views. The process has one Django, so it is set up once."""
 
+# Django publishes no types.
+# mypy: allow-subclassing-any, allow-untyped-decorators
+
 from __future__ import annotations
 
 import gc

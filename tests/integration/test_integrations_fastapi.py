@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Annotated, Any
@@ -291,7 +291,7 @@ async def test_nothing_of_a_request_is_left_to_the_garbage_collector(app: FastAP
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             told.append(message["headers"][-1])
 

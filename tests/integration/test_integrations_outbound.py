@@ -228,7 +228,7 @@ async def test_async_httpx_is_held_back_by_its_own_limit_and_the_servers(
 async def test_the_transport_given_is_opened_used_and_closed(library: Any) -> None:
     told: list[str] = []
 
-    class Own(library.BaseTransport, library.AsyncBaseTransport):  # type: ignore[misc, name-defined]
+    class Own(library.BaseTransport, library.AsyncBaseTransport):  # type: ignore[misc]
         def handle_request(self, request: Any) -> Any:
             told.append(str(request.url))
             return library.Response(204)

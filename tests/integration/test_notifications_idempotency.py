@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 
 import pytest
 import sqlalchemy as sa
@@ -167,4 +168,4 @@ async def age(served: Gateway, by: timedelta) -> None:
     then = datetime.now(UTC) - by
     for column in (notification_key.c.created_at, notification_delivery.c.settled_at):
         statement = sa.update(column.table).values({column: then})
-        await served.database.write(lambda connection, statement=statement: connection.execute(statement))
+        await served.database.write(methodcaller("execute", statement))

@@ -41,7 +41,7 @@ class UnreliableCache:
         self._cache = RedisQuotaCache(url, timeout=5)
         self._server = redis.Redis.from_url(url)
         self._restarts = 0
-        self._old: dict[bytes, tuple[bytes, int]] = {}
+        self._old: dict[bytes | str, tuple[bytes, int]] = {}
         self.down = False
         self.loses_next_answer = False
         self.restarts_under_next = False
@@ -53,7 +53,7 @@ class UnreliableCache:
     def save(self) -> None:
         """What the server will come back with, if it is restarted."""
         keys = self._server.keys()
-        self._old = {key: (self._server.dump(key), self._server.pttl(key)) for key in keys}
+        self._old = {key: (self._server.dump(key) or b"", self._server.pttl(key)) for key in keys}
 
     def restart(self) -> None:
         """The server comes back with what was saved."""

@@ -56,7 +56,7 @@ async def test_property_1_a_configuration_is_kept_and_starts_anew(
         await served.set(user, current_count=7)
 
 
-invalid_integers = st.one_of(
+invalid_integers: st.SearchStrategy[object] = st.one_of(
     st.integers(max_value=-1),
     st.integers(min_value=LARGEST + 1),
     st.sampled_from([None, True, False, "1", "", 1.5, [], {}, [1]]),
@@ -210,7 +210,7 @@ async def test_property_7_what_was_sent_is_on_the_topic(served: Gateway, kafka_b
     consumer.close()
     assert len(found) == len(sent) >= effort.examples(100)
     for record in found:
-        value = json.loads(record.value())
+        value = json.loads(record.value() or b"")
         assert (value["userId"], value["message"]) == sent.pop(value["messageId"])
         assert record.key() == str(value["userId"]).encode()
     assert not sent

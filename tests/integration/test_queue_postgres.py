@@ -17,6 +17,7 @@ from headgate.dispatch.ports import STARTED
 from headgate.dispatch.queue import DispatchQueue, Store
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import notify, postgres, queue_store
+from headgate.dispatch.stores.rows import START
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.sql.engine import Database
@@ -119,19 +120,19 @@ async def test_a_hint_reaches_another_process_store(store: Store, postgres_url: 
 async def test_the_listener_comes_back_after_its_connection_was_cut(store: Store, postgres_url: str) -> None:
     await store.wait("PAY", 0.01)
 
-    async def listeners() -> int:
+    async def listeners() -> list[int]:
         async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
             cursor = await connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
             )
-            return [row[0] for row in await cursor.fetchall()]  # type: ignore[return-value]
+            return [row[0] for row in await cursor.fetchall()]
 
-    (first,) = await eventually(listeners)  # type: ignore[misc]
+    (first,) = await eventually(listeners)
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
         await connection.execute("SELECT pg_terminate_backend(%s)", (first,))
 
     async def another() -> bool:
-        return any(pid != first for pid in await listeners())  # type: ignore[attr-defined]
+        return any(pid != first for pid in await listeners())
 
     await eventually(another)
 
@@ -156,7 +157,7 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
                     FROM generate_series(1, {count}) AS n"""
             )
         claim = postgres.CLAIM
-        arguments = [None, "PAY", "60000000", "B", *postgres.START, "20"]
+        arguments = [None, "PAY", "60000000", "B", *START, "20"]
         connection.execute("BEGIN")
         connection.execute(BY_KEY.sql)
         connection.execute(f"PREPARE claim AS {claim.sql}")

@@ -123,10 +123,10 @@ async def test_peer_bug_06_noscript_for_a_whole_packet(awaited: AsyncRedisLimitS
 def test_peer_bug_12_a_key_that_holds_something_else(store: RedisLimitStore, client: redis.Redis) -> None:
     for rule in RULES:
         name = f"rate_limiter:{{k}}:{rule.plan}"
-        for foreign in ({"tokens": "5"}, "text", b"\x01\x09 another version or tag......"):
+        for foreign in (("tokens", "5"), "text", b"\x01\x09 another version or tag......"):
             client.delete(name)
-            if isinstance(foreign, dict):
-                client.hset(name, mapping=foreign)
+            if isinstance(foreign, tuple):
+                client.hset(name, *foreign)
             else:
                 client.set(name, foreign)
             assert store.decide([Charge("k", rule)]).remaining == 9

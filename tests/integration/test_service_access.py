@@ -29,7 +29,7 @@ API, ADMIN = "api-token-of-the-test", "admin-token-of-the-test"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(database_url=f"sqlite:///{tmp_path / 'access.db'}", api_token=API, admin_token=ADMIN)  # type: ignore[arg-type]
+    return Settings(database_url=f"sqlite:///{tmp_path / 'access.db'}", api_token=API, admin_token=ADMIN)
 
 
 @asynccontextmanager
@@ -144,7 +144,8 @@ async def test_a_websocket_is_turned_away(settings: Settings) -> None:
             async def send(message: object, said: list[object] = said) -> None:
                 said.append(message)
 
-            scope = {"type": "websocket", "path": path, "headers": [], "query_string": b"", "client": ("127.0.0.1", 1)}
+            scope: dict[str, Any] = {"type": "websocket", "path": path, "headers": [], "query_string": b""}
+            scope["client"] = ("127.0.0.1", 1)
             await app(scope, None, send)  # type: ignore[arg-type]
             assert said == [{"type": "websocket.close"}]
 

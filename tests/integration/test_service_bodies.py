@@ -19,7 +19,7 @@ LIMIT = 2048
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
     created = create_app(
-        Settings(database_url=f"sqlite:///{tmp_path / 'bodies.db'}", http={"max_body_bytes": LIMIT, "max_batch": 3})  # type: ignore[arg-type]
+        Settings(database_url=f"sqlite:///{tmp_path / 'bodies.db'}", http={"max_body_bytes": LIMIT, "max_batch": 3})
     )
     async with created.router.lifespan_context(created):
         yield created

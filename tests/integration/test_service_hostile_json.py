@@ -59,7 +59,7 @@ NEVER_GOOD = ("33 levels", "600 levels", "600 objects", "1,500 levels", "400 dig
 async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FastAPI]:
     database_url = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'headgate.db'}"
     # Any number of bad logins.
-    created = create_app(Settings(database_url=database_url, ingress={"failures_per_minute": 0}))  # type: ignore[arg-type]
+    created = create_app(Settings(database_url=database_url, ingress={"failures_per_minute": 0}))
     async with created.router.lifespan_context(created):
         yield created
 

@@ -169,13 +169,13 @@ class Stores(MemorySlotStore):
         self.fails = False
 
     async def book(
-        self, name: str, requests: Sequence[SlotRequest], *, owner: str | None = None, now_ms: int | None = None
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
     ) -> list[Booking]:
         self.entered.set()
         await self.let_go.wait()
         if self.fails:
             raise StoreUnavailable("away, says the driver at 10.0.0.1")
-        return await super().book(name, requests, owner=owner, now_ms=now_ms)
+        return await super().book(name, requests, now_ms=now_ms, owner=owner)
 
 
 async def test_each_of_many_gathered_callers_has_a_span_in_its_own_trace(

@@ -93,8 +93,10 @@ class AsyncLimitStore(Protocol):
 class PlanRegistry(Protocol):
     """Where plans come from: code, a file, a database."""
 
-    refresh_every: float | None
-    """Seconds after which a limiter asks again; `None`: plans never change by themselves."""
+    @property
+    def refresh_every(self) -> float | None:
+        """Seconds after which a limiter asks again; `None`: plans never change by themselves."""
+        ...
 
     def load(self) -> Mapping[str, Plan] | None:
         """All plans by name. A registry that serves one limiter alone may answer `None` if nothing changed since the
@@ -105,7 +107,8 @@ class PlanRegistry(Protocol):
 class AsyncPlanRegistry(Protocol):
     """`PlanRegistry` for event loops."""
 
-    refresh_every: float | None
+    @property
+    def refresh_every(self) -> float | None: ...
 
     async def load(self) -> Mapping[str, Plan] | None: ...
 

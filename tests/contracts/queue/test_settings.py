@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
@@ -44,7 +45,7 @@ async def test_config_is_kept_whole_and_replaced_whole(store: Store) -> None:
 
 async def test_settings_changed_by_two_at_once_are_both_changed(store: Store) -> None:
     """A kill switch thrown while somebody changes the batch size stays thrown."""
-    changes = [{"enabled": False}, *({"batchSize": size} for size in range(1, 9))]
+    changes: list[Mapping[str, object]] = [{"enabled": False}, *({"batchSize": size} for size in range(1, 9))]
     changed = await asyncio.gather(*(store.change("PAY", change) for change in changes))
     config = await store.config("PAY")
     assert config is not None

@@ -17,6 +17,7 @@ from headgate.dispatch.decisions import unrunnable
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import admin_queries
+from headgate.dispatch.stores.rows import write_audit
 from headgate.errors import Conflict, InvalidInput, NotFound
 from headgate.slots.model import AssignedSlot
 
@@ -183,7 +184,7 @@ async def test_a_poisoned_context_can_be_looked_at(tmp_path: Path, text: str) ->
 async def test_requeueing_all_ends_even_if_they_die_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = admin_queries.write_audit
+    written = write_audit
 
     def die_again(connection: sa.Connection, entries: Sequence[dict[str, Any]]) -> None:
         written(connection, entries)

@@ -16,7 +16,7 @@ from headgate.dispatch.stores.tables import INDEXES, queue
 from headgate.sql import migrate
 
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)
-STATEMENTS: list[sa.Executable] = [
+STATEMENTS: list[sa.ClauseElement] = [
     portable.due_items("PAY", T, 10, "oracle"),
     portable._CLAIM,
     portable._SETTLE,
@@ -27,12 +27,12 @@ STATEMENTS: list[sa.Executable] = [
 ]
 
 
-def text(statement: sa.Executable) -> str:
-    return re.sub(r"\s+", " ", str(statement.compile(dialect=oracle.dialect())))  # type: ignore[attr-defined]
+def text(statement: sa.ClauseElement) -> str:
+    return re.sub(r"\s+", " ", str(statement.compile(dialect=oracle.dialect())))
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_no_statement_limits_rows_it_locks(statement: sa.Executable) -> None:
+def test_no_statement_limits_rows_it_locks(statement: sa.ClauseElement) -> None:
     """FETCH FIRST with FOR UPDATE is ORA-02014; ROWNUM counts rows that SKIP LOCKED then skips."""
     compiled = text(statement)
     if "FOR UPDATE" in compiled:

@@ -166,7 +166,7 @@ def test_a_signal_handler_that_raises_locks_nobody_out_of_a_lease() -> None:
             raise Interrupted
 
     limiter = Limiter(
-        SwitchedStore(FakeClock(START)),  # type: ignore[arg-type]
+        SwitchedStore(FakeClock(START)),
         plans=[Plan("gold", TokenBucket(10**9, 10**6))],
         lease=LeasePolicy(most=50),
     )

@@ -431,7 +431,7 @@ async def _replace(limiter: Any, plans: list[Plan]) -> None:
 
 def test_errors_that_are_no_outage_pass_through() -> None:
     class Broken:
-        def decide(self, chain: Any, **options: Any) -> Any:
+        def decide(self, *args: Any, **options: Any) -> Any:
             raise ZeroDivisionError
 
         refund = settle = reset = decide

@@ -130,7 +130,8 @@ async def test_peer_bug_12_plans_replaced_while_a_loop_decides(
 
 def test_peer_bug_12_plans_replaced_while_they_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = Limiter(plans=plans(100))
-    rule, looked = PlanBook.rule, []
+    rule = PlanBook.rule
+    looked: list[str] = []
 
     def replaced_meanwhile(book: PlanBook, name: str, key: str) -> Any:
         found = rule(book, name, key)

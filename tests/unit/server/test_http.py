@@ -222,7 +222,7 @@ async def test_a_stream_that_breaks_leaves_no_task_behind() -> None:
 
     before = asyncio.all_tasks()
     with pytest.raises(KeyError):
-        await book_stream(cast(SlotScheduler, Broken()), "default", receive, send, 10)  # type: ignore[arg-type]
+        await book_stream(cast(SlotScheduler, Broken()), "default", receive, send, 10)
     await eventually(lambda: asyncio.all_tasks() == before)
 
 
@@ -234,7 +234,8 @@ async def test_a_config_keeps_what_a_change_does_not_name_and_loses_what_it_sets
         async def change(**members: object) -> dict[str, Any]:
             answer = await client.post("/admin/rate-limit/config", json={"configName": "c"} | members)
             assert answer.status_code == 200, answer.text
-            return answer.json()
+            config: dict[str, Any] = answer.json()
+            return config
 
         for missing in ("maxPerWindow", "windowSize"):
             body = {member: value for member, value in whole.items() if member != missing}

@@ -239,8 +239,8 @@ def test_what_others_write_is_redacted() -> None:
     settings = Settings(
         database_url="postgresql://me:p%40ss-word@db/x?sslpassword=k3y-word",
         redis_url="redis://:r3dis-word@r",
-        api_token="t0ken-word",  # type: ignore[arg-type]
-        sms={"webhook_url": "https://us3r-word:pw-word@sms/hook?sig=s1g-word&v=1"},  # type: ignore[arg-type]
+        api_token="t0ken-word",
+        sms={"webhook_url": "https://us3r-word:pw-word@sms/hook?sig=s1g-word&v=1"},
     )
     told = "p@ss-word p%40ss-word k3y-word r3dis-word t0ken-word us3r-word pw-word s1g-word v=1 me db"
     assert settings.redacted(told) == " ".join(["***"] * 8) + " v=1 me db"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headgate.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted
-from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler, WindowPolicy
+from headgate.slots import AssignedSlot, PolicyVersion, SlotRequest, SlotScheduler, WindowPolicy
 from headgate.slots.packing import Booking
 from headgate.testing import FakeClock
 from tests.models.slot_store import MemorySlotStore
@@ -36,7 +36,7 @@ class Watched(MemorySlotStore):
         self.batches.append(len(requests))
         return await super().book(name, requests, now_ms=now_ms, owner=owner)
 
-    async def history(self, name: str):  # type: ignore[no-untyped-def]
+    async def history(self, name: str) -> list[PolicyVersion]:
         self.lookups += 1
         return await super().history(name)
 
@@ -61,13 +61,14 @@ async def test_concurrent_callers_share_transactions(slots: SlotScheduler, store
 
 
 async def test_bad_input_is_named_and_books_nothing(slots: SlotScheduler, store: Watched) -> None:
-    for event_id, at, field in [
+    bad: list[tuple[str, datetime | str, str]] = [
         ("", T, "event_id"),
         ("x" * 256, T, "event_id"),
         ("e", "2027-03-01T16:00:00", "requested_time"),
         ("e", "9999-12-31T00:00:00Z", "requested_time"),
         ("e", "1960-12-31T00:00:00Z", "requested_time"),
-    ]:
+    ]
+    for event_id, at, field in bad:
         with pytest.raises(InvalidInput) as refusal:
             await slots.assign(event_id, "default", at)
         assert refusal.value.field == field

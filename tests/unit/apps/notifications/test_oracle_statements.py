@@ -20,7 +20,7 @@ class Recorder:
     """Stands where a connection would and compiles what it is given; every query comes back empty."""
 
     def __init__(self) -> None:
-        self.dialect = oracle.dialect()  # type: ignore[no-untyped-call]
+        self.dialect = oracle.dialect()
         self.statements: list[str] = []
 
     def execute(self, statement: Any, _parameters: Any = None) -> Any:
