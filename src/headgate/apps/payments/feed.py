@@ -21,6 +21,7 @@ from headgate.errors import HeadgateError, InvalidInput, StoreError
 
 CHUNK = 1000
 LONGEST_LINE = 64 * 1024
+SMALL_BLOCK = 4096
 IN_FLIGHT = 2
 """Chunks on their way at once: while one is being written the next is being booked and a third is being parsed."""
 
@@ -192,13 +193,15 @@ async def _chunks(
     waiting: list[Line] = []
     unchecked = kind is FeedFormat.CSV and start == (0, 0)
     async for block in blocks:
-        waiting += cutter.feed(block)
+        # A large block may be nothing but line ends: cutting it here would keep the event loop from other requests.
+        waiting += cutter.feed(block) if len(block) <= SMALL_BLOCK else await asyncio.to_thread(cutter.feed, block)
         if unchecked and waiting:
             check_header(waiting[0])
             unchecked = False
-        while len(waiting) >= chunk:
-            yield waiting[:chunk]
-            del waiting[:chunk]
+        whole = len(waiting) - len(waiting) % chunk
+        for first in range(0, whole, chunk):
+            yield waiting[first : first + chunk]
+        del waiting[:whole]
     waiting += cutter.finish()
     if unchecked:
         check_header(waiting[0] if waiting else Line(1, b"", 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from headgate.apps.payments.feed import (
     LONGEST_LINE,
     FeedFormat,
+    Line,
     LineCutter,
     Progress,
     initiate_feed,
@@ -85,6 +87,24 @@ async def test_every_line_is_accepted_or_reported_with_its_number() -> None:
     for word in ("fields instead of 8", "amount:", "not CSV", "payeeIban:", "not UTF-8", "longer than"):
         assert word in reasons
     assert (progress[-1].lines, progress[-1].bytes) == (12, len(feed))
+
+
+async def test_a_large_block_is_cut_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body may be nothing but line ends; other requests are served while it is cut."""
+    cut_on: list[threading.Thread] = []
+
+    def recorded(self: LineCutter, block: bytes) -> list[Line]:
+        cut_on.append(threading.current_thread())
+        return cut(self, block)
+
+    cut = LineCutter.feed
+    monkeypatch.setattr(LineCutter, "feed", recorded)
+    feed = HEADER + b"\n" * 100_000
+    async for progress in initiate_feed(blocks(feed, 64 * 1024), FeedFormat.CSV, accept):
+        last = progress
+    assert (last.lines, last.rejected) == (100_001, [])
+    assert len(cut_on) == 2
+    assert threading.main_thread() not in cut_on
 
 
 async def test_json_lines() -> None:
