@@ -87,10 +87,10 @@ async def test_any_key_is_a_key_of_its_own(url: str, key: str) -> None:
     store = AsyncSqlLimitStore(url, deadline=60)
     others = [key + "x", key[:-1] + "y", key.replace("\0", ".") + "!"]
     for _ in range(2):
-        for each in [key, *others]:
-            await store.decide([Charge(each, HOUR)])
-    for each in [key, *others]:
-        assert (await store.decide([Charge(each, HOUR)], spend=False)).remaining == 998
+        for name in [key, *others]:
+            await store.decide([Charge(name, HOUR)])
+    for name in [key, *others]:
+        assert (await store.decide([Charge(name, HOUR)], spend=False)).remaining == 998
     await store.close()
 
 

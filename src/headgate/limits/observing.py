@@ -1,4 +1,4 @@
-"""Observers watch; what goes wrong in one of them is logged and changes no decision."""
+"""Observers that raise: the exception is logged and changes no decision."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ log = logging.getLogger("headgate.limits")
 
 
 class QuietObserver:
-    """An observer whose exceptions are logged: raised, they would reach a caller who was charged already, and who might
-    ask again."""
+    """Logs the exceptions of an observer. Raised, they would reach a caller who was charged already and might retry."""
 
     __slots__ = ("_observer",)
 
@@ -23,25 +22,25 @@ class QuietObserver:
         try:
             self._observer.decided(decision)
         except Exception:
-            self._failed("decided")
+            self._log_exception("decided")
 
     def store_called(self, operation: str, seconds: float, failed: bool) -> None:
         try:
             self._observer.store_called(operation, seconds, failed)
         except Exception:
-            self._failed("store_called")
+            self._log_exception("store_called")
 
     def breaker_moved(self, state: str) -> None:
         try:
             self._observer.breaker_moved(state)
         except Exception:
-            self._failed("breaker_moved")
+            self._log_exception("breaker_moved")
 
     def leased(self, plan: str, tokens: int) -> None:
         try:
             self._observer.leased(plan, tokens)
         except Exception:
-            self._failed("leased")
+            self._log_exception("leased")
 
-    def _failed(self, method: str) -> None:
+    def _log_exception(self, method: str) -> None:
         log.exception("the observer %r raised in %s; the decision stands", self._observer, method)

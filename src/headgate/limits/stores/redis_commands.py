@@ -1,4 +1,4 @@
-"""The calls of a limit store and their replies: plain bytes and values, no input or output, for both stores."""
+"""The commands of the Redis limit stores and their replies: bytes and values, no input or output."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LUA = Path(__file__).with_name("lua")
 _CHARGE = struct.Struct("<BBdddddd")
 _VERDICT = struct.Struct("<qqqq")
 _SPEND = word(b"s")
-_MOST_REMEMBERED = 10_000
+_MAX_CACHED = 10_000
 _SETTLEMENTS = {1: Settlement.APPLIED, 0: Settlement.REPEATED, -1: Settlement.UNKNOWN}
 
 
-class Calls:
-    """The calls of a limit store, each as one command."""
+class Commands:
+    """The calls of a limit store, each as one Redis command."""
 
     def __init__(self) -> None:
         self.script = _admission()
@@ -34,7 +34,7 @@ class Calls:
         """What follows the key in a state's name, and the packed charge, by rule and cost."""
 
     def spending(self, chain: Sequence[Charge], now_us: int | None = None, times: int = 1) -> bytes:
-        """The call that decides and spends, `times` times one after another: the one that has to be quick."""
+        """The command that decides and spends, `times` times one after another. This is the hot path."""
         shape = (len(chain), times == 1)
         ends = self._ends
         words = [self._heads.get(shape) or self._head(shape)]
@@ -76,7 +76,7 @@ class Calls:
         return head
 
     def _end(self, rule: Rule, cost: int) -> tuple[bytes, bytes]:
-        if len(self._ends) >= _MOST_REMEMBERED:
+        if len(self._ends) >= _MAX_CACHED:
             # Rules are made anew when plans are reloaded, and costs may be anything.
             self._ends.clear()
         charge = _charge(rule, cost)
@@ -92,7 +92,7 @@ def decision(chain: Sequence[Charge], reply: bytes, time: int = 0) -> Decision:
         fits, left, retry, reset = _VERDICT.unpack_from(reply, at)
         verdicts.append((fits == 1, left, retry, reset))
     ruling = conclude(chain, verdicts)
-    if len(reply) % _VERDICT.size:  # the hold is remembered already
+    if len(reply) % _VERDICT.size:  # the hold is recorded already
         return ruling.but(allowed=True, retry_after_us=0, reason=Reason.OK)
     return ruling
 
@@ -107,7 +107,7 @@ def names(chain: Sequence[Charge]) -> list[bytes]:
 
 
 def hold_name(chain: Sequence[Charge], hold_id: str) -> bytes:
-    """The key a hold is remembered under, in the same slot as its chain: `rate_limiter_hold:{<key>}:<id>:<digest>`."""
+    """The key a hold is recorded under, in the same slot as its chain: `rate_limiter_hold:{<key>}:<id>:<digest>`."""
     key, name = holds.hold_name(hold_id, chain)
     return _name(b"rate_limiter_hold:{", key, _suffix(name))
 
