@@ -70,7 +70,7 @@ class RateLimitMiddleware:
         self._app = app
         self._request_limiter = AsgiRequestLimiter(limiter, partition_keys=partition_keys)
         self._rules = tuple(rules)
-        self._request_limiter.require(rule.limit for rule in self._rules)
+        self._request_limiter.require_rules(self._rules)
         self._principal = principal or user_of
         self._root_path: str = getattr(app, "root_path", "")
         """What FastAPI writes into the scope, when that is only on its way to it."""

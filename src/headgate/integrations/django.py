@@ -64,7 +64,7 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
     """Limits requests by the setting `HEADGATE_RULES`; all rules that match are one atomic decision."""
     rules = _rules()
     request_limiter = _request_limiter()
-    request_limiter.require(rule.limit for rule in rules)
+    request_limiter.require_rules(rules)
     warn_of_unmatched(rules, lambda: django_routes(get_resolver().url_patterns))
 
     def limits(request: HttpRequest) -> tuple[Limit, ...]:

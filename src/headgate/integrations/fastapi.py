@@ -331,7 +331,9 @@ async def _check_plans(request_limiter: AsgiRequestLimiter, app: Starlette, rece
 def _require_plans(request_limiter: AsgiRequestLimiter, app: Starlette, *around: Starlette) -> None:
     """Refuses unknown plans, also in the apps mounted in `app`: those get no lifespan events."""
     for route in _routes(app.routes):
-        request_limiter.require(_limits_of(route))
+        for limits in _chains_of(route):
+            request_limiter.require(limits)
+            request_limiter.require_chain(limits)
         mounted = getattr(route, "app", None)
         if isinstance(mounted, Starlette) and mounted not in (app, *around):
             _require_plans(_installed(mounted) or request_limiter, mounted, app, *around)
@@ -347,16 +349,17 @@ def _installed(app: Starlette) -> AsgiRequestLimiter | None:
 _routes: Callable[[Iterable[Any]], Iterable[Any]] = getattr(routing, "iter_route_contexts", iter)
 
 
-def _limits_of(route: Any) -> Iterator[Limit]:
+def _chains_of(route: Any) -> Iterator[tuple[Limit, ...]]:
+    """The limits of a route, those that are one decision together."""
     endpoint = getattr(route, "endpoint", None)
     while endpoint is not None:
-        yield from getattr(endpoint, LIMITS, ())
+        yield getattr(endpoint, LIMITS, ())
         endpoint = getattr(endpoint, "__wrapped__", None)
-    waiting = [route.dependant] if hasattr(route, "dependant") else []
-    while waiting:
-        dependant = waiting.pop()
-        yield from getattr(dependant.call, LIMITS, ())
-        waiting += dependant.dependencies
+    dependants = [route.dependant] if hasattr(route, "dependant") else []
+    while dependants:
+        dependant = dependants.pop()
+        yield getattr(dependant.call, LIMITS, ())
+        dependants += dependant.dependencies
 
 
 def _principal(request: HTTPConnection) -> KeyValue:

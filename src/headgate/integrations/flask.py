@@ -75,7 +75,7 @@ def install(
         raise ConfigurationError("limiter", f"Flask blocks while it waits, so it needs a Limiter, not {limiter!r}")
     request_limiter = RequestLimiter(limiter, partition_keys=partition_keys)
     extension = _Extension(request_limiter, tuple(rules), principal or _remote_user)
-    request_limiter.require(rule.limit for rule in extension.rules)
+    request_limiter.require_rules(extension.rules)
     app.extensions[NAME] = extension
     if extension.rules:
         app.before_request(extension.guard)

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from fnmatch import translate
+from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound, StoreUnavailable
@@ -66,6 +67,9 @@ def cost_error(problem: str) -> ConfigurationError:
     return ConfigurationError("cost", problem)
 
 
+_WILDCARD = re.compile(r"[*?[]")
+
+
 class PathRule:
     """A `Limit` for the requests whose path matches a pattern (`/api/*`; `*` also spans slashes) and, if given, whose
     method is one of `methods`; HEAD counts as GET.
@@ -99,6 +103,14 @@ class PathRule:
         return self._matches(path) is not None and (
             self.methods is None or ("GET" if method == "HEAD" else method) in self.methods
         )
+
+    def is_covered_by(self, other: PathRule) -> bool:
+        """Whether `other` certainly applies to every request that this rule applies to."""
+        if other.methods is not None and (self.methods is None or not self.methods <= other.methods):
+            return False
+        if other.pattern in (self.pattern, "*"):
+            return True
+        return not _WILDCARD.search(self.pattern) and other._matches(self.pattern) is not None
 
     def __repr__(self) -> str:
         methods = "" if self.methods is None else f", methods={sorted(self.methods)}"
@@ -140,6 +152,18 @@ class RequestLimiter:
         """Refuses limits by plans that the limiter does not have, before the first request."""
         for limit in limits:
             self._limiter.require(limit.plans)
+
+    def require_chain(self, limits: Sequence[Limit]) -> None:
+        """Refuses limits that are always one decision, and whose keys the limiter's store can never decide at once."""
+        if len(limits) > 1:
+            self._limiter.require_chain([limit.key.starts() for limit in limits])
+
+    def require_rules(self, rules: Sequence[PathRule]) -> None:
+        """Refuses rules that can't be decided: by unknown plans, or together with another rule that always applies."""
+        self.require(rule.limit for rule in rules)
+        for first, second in combinations(rules, 2):
+            if first.is_covered_by(second) or second.is_covered_by(first):
+                self.require_chain((first.limit, second.limit))
 
     def admit(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
         """Decides a request, blocking."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock, SystemClock
 from headgate.errors import ConfigurationError
 from headgate.limits.fast_path import FastPath, fast_paths
+from headgate.limits.keys import KeyStart
 from headgate.limits.local_lease import LocalLeases
 from headgate.limits.model import OnError, Plan, Rule
 from headgate.limits.observing import QuietObserver
@@ -63,6 +64,16 @@ class ActivePlans:
             for name in plans:
                 if name not in known:
                     raise ConfigurationError("plans", f"there is no plan {name!r}; the limiter has {', '.join(known)}")
+
+    def require_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
+        """Checks keys that are always decided together, when they are configured: how each of them may begin.
+
+        Raises:
+            ConfigurationError: the store can never decide on them at once, as they are in different slots of a cluster.
+        """
+        check = getattr(self._store, "check_chain", None)
+        if check is not None:
+            check(keys)
 
     def rule(self, plan: str, key: str) -> Rule:
         """The rule of `plan` for `key`, as of now.

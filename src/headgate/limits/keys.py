@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from inspect import isawaitable, iscoroutinefunction
 from operator import attrgetter, methodcaller
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from headgate.errors import ConfigurationError, InvalidInput
@@ -55,6 +55,16 @@ class RequestSource(Protocol):
         ...
 
 
+class KeyStart(NamedTuple):
+    """What is known of a key without a request: how it begins, and whether that is all of it."""
+
+    text: str
+    is_whole: bool
+
+    def __str__(self) -> str:
+        return repr(self.text if self.is_whole else f"{self.text}…")
+
+
 class Key:
     """Finds the key of a request.
 
@@ -62,7 +72,7 @@ class Key:
     async. It raises `InvalidInput` if the request has no key, and there is neither a `default` nor `skip`.
     """
 
-    __slots__ = ("default", "find", "from_peer", "is_async", "prefix", "skip", "source", "what")
+    __slots__ = ("default", "find", "from_peer", "is_async", "prefix", "skip", "source", "start", "what")
 
     def __init__(
         self,
@@ -75,6 +85,7 @@ class Key:
         skip: bool = False,
         is_async: bool = False,
         from_peer: Callable[[str], str | None] | None = None,
+        start: KeyStart | None = None,
     ) -> None:
         if default is not None and (skip or not isinstance(default, str) or not default):
             raise ConfigurationError("default", "give a key that is not empty, or skip=True, not both")
@@ -88,6 +99,14 @@ class Key:
         """Whether it is known to need an event loop."""
         self.from_peer = from_peer
         """The key by the peer's address alone; returns `None` where more of the request is needed."""
+
+        self.start = KeyStart(prefix, False) if start is None else start
+
+    def starts(self) -> tuple[KeyStart, ...]:
+        """How its keys may begin; none if requests may be without a key."""
+        if self.skip:
+            return ()
+        return (self.start,) if self.default is None else (self.start, KeyStart(self.default, True))
 
     def __call__(self, request: RequestSource) -> str | Awaitable[str | None] | None:
         value = self.find(request)
@@ -188,7 +207,15 @@ def client_address(
         return prefix + addresses.block(client, ipv6_prefix) if client is not None else None
 
     what = "the client's address is unknown; requests are limited by it"
-    return Key("client address", what, find, default=default, skip=skip, from_peer=of_untrusted_peer)
+    return Key(
+        "client address",
+        what,
+        find,
+        default=default,
+        skip=skip,
+        from_peer=of_untrusted_peer,
+        start=KeyStart(prefix, False),
+    )
 
 
 def path(*, prefix: str = "") -> Key:
@@ -200,7 +227,7 @@ def everyone(name: str) -> Key:
     """One key for all requests: the limit is shared by everybody."""
     if not isinstance(name, str) or not name:
         raise ConfigurationError("key", "everyone() needs a name for the key all requests share")
-    return Key("everyone", "", lambda request: name)
+    return Key("everyone", "", lambda request: name, start=KeyStart(name, True))
 
 
 def composite(*parts: Key | KeyFunction, separator: str = "|") -> Key:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from headgate import FixedWindow, TokenBucket
 from headgate.errors import ConfigurationError, StoreError, StoreRefused, StoreUnavailable
+from headgate.limits.keys import KeyStart
 from headgate.limits.model import Charge, Rule
 from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
-from headgate.limits.stores.redis_commands import Commands, common_slot, hold_name, names
+from headgate.limits.stores.redis_commands import Commands, check_slots, common_slot, hold_name, names
 from headgate.redis.redirects import Action, Redirect, SlotMap, redirect_of, store_error
 from headgate.redis.url import Address
 
@@ -60,6 +61,33 @@ async def test_a_chain_over_slots_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(ConfigurationError, match="'a' and 'b'"):
         await AsyncRedisLimitStore(nowhere).decide(chain)
     assert common_slot([Charge("{t}a", RULE), Charge("{t}b", RULE)]) == common_slot([Charge("{t}", RULE)])
+
+
+def refused(keys: list[list[KeyStart]]) -> bool:
+    try:
+        check_slots(keys)
+    except ConfigurationError:
+        return True
+    return False
+
+
+@given(st.lists(st.tuples(words, st.text(alphabet="ab{}:%", max_size=4)), min_size=2, max_size=3))
+def test_a_chain_refused_by_its_prefixes_is_refused_whatever_follows(parts: list[tuple[str, str]]) -> None:
+    chain = [Charge(prefix + rest, RULE) for prefix, rest in parts]
+    if refused([[KeyStart(prefix, False)] for prefix, _ in parts]):
+        with pytest.raises(ConfigurationError):
+            common_slot(chain)
+
+
+@given(st.lists(words, min_size=2, max_size=3))
+def test_constant_keys_are_refused_exactly_when_their_chain_is(keys: list[str]) -> None:
+    starts = [[KeyStart(key, True)] for key in keys]
+    try:
+        common_slot([Charge(key, RULE) for key in keys])
+    except ConfigurationError:
+        assert refused(starts)
+    else:
+        assert not refused(starts)
 
 
 @pytest.mark.parametrize(

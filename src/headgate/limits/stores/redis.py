@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headgate.limits.keys import KeyStart
 from headgate.limits.model import Charge, Decision
 from headgate.limits.ports import Hold, Settlement
 from headgate.limits.stores.redis_coalescing import Coalescer
-from headgate.limits.stores.redis_commands import Commands, common_slot, decision, settlement
+from headgate.limits.stores.redis_commands import Commands, check_slots, common_slot, decision, settlement
 from headgate.redis.async_client import AsyncRedisClient
 from headgate.redis.blocking_client import RedisClient
 from headgate.redis.url import RedisUrl, Topology
@@ -20,6 +21,11 @@ class RedisLimitStore:
         self._client = RedisClient(RedisUrl.parse(url, timeout=deadline))
         self._is_cluster = self._client.url.topology is Topology.CLUSTER
         self._commands = Commands()
+
+    def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
+        """Refuses keys, by how they may begin, that never share a slot of a cluster."""
+        if self._is_cluster:
+            check_slots(keys)
 
     def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
@@ -57,6 +63,11 @@ class AsyncRedisLimitStore:
         self._is_cluster = self._client.url.topology is Topology.CLUSTER
         self._commands = Commands()
         self._coalescer = Coalescer(self._commands, self._client)
+
+    def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
+        """Refuses keys, by how they may begin, that never share a slot of a cluster."""
+        if self._is_cluster:
+            check_slots(keys)
 
     async def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None

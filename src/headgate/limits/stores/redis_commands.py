@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 from headgate.errors import ConfigurationError
 from headgate.limits import holds
 from headgate.limits.chain import conclude
+from headgate.limits.keys import KeyStart
 from headgate.limits.model import Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
 from headgate.limits.ports import Hold, Settlement
 from headgate.redis.protocol import Script, packed, word
@@ -118,12 +120,41 @@ def common_slot(chain: Sequence[Charge]) -> int:
     tag = _tag(chain[0].key)
     for charge in chain[1:]:
         if charge.key != chain[0].key and _tag(charge.key) != tag:
-            raise ConfigurationError(
-                "key",
-                f"a Redis Cluster can't decide on {chain[0].key!r} and {charge.key!r} at once, they may live on "
-                "different nodes; use one key, or write what they share in braces: {acme}:user and {acme}:address",
-            )
+            raise _cross_slot(repr(chain[0].key), repr(charge.key))
     return slot_of(tag)
+
+
+def check_slots(keys: Sequence[Sequence[KeyStart]]) -> None:
+    """Refuses keys of one chain, by how each may begin, of which two never have the same hash tag.
+
+    Raises:
+        ConfigurationError: two keys are certain to be in different slots.
+    """
+    for first, second in combinations(keys, 2):
+        pairs = list(product(first, second))
+        if pairs and not any(_may_share_tag(*pair) for pair in pairs):
+            raise _cross_slot(str(pairs[0][0]), str(pairs[0][1]))
+
+
+def _may_share_tag(one: KeyStart, other: KeyStart) -> bool:
+    (tag, is_whole), (other_tag, other_is_whole) = _tag_start(one), _tag_start(other)
+    if is_whole and other_is_whole:
+        return tag == other_tag
+    return (not other_is_whole and tag.startswith(other_tag)) or (not is_whole and other_tag.startswith(tag))
+
+
+def _tag_start(start: KeyStart) -> tuple[bytes, bool]:
+    """How the hash tag begins, and whether that is all of it."""
+    text, is_whole = start
+    return (_tag(text) if text else b"", is_whole or "}" in text[1:])
+
+
+def _cross_slot(first: str, second: str) -> ConfigurationError:
+    return ConfigurationError(
+        "key",
+        f"a Redis Cluster can't decide on {first} and {second} at once, they may live on "
+        "different nodes; use one key, or write what they share in braces: {acme}:user and {acme}:address",
+    )
 
 
 def _tag(key: str) -> bytes:
