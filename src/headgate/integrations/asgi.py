@@ -56,6 +56,10 @@ class RateLimitMiddleware:
 
     `principal` finds the authenticated user from the scope; by default it is Starlette's `scope["user"]`.
     `partition_keys` adds `pk` to the RateLimit fields. What is neither HTTP nor WebSocket passes.
+
+    Raises:
+        ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never
+            share a slot of the limiter's Redis Cluster.
     """
 
     def __init__(

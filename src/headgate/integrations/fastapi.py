@@ -106,6 +106,10 @@ def install(
 
     `principal` finds the authenticated user of a request; by default it is `request.state.principal`, or the user
     Starlette's authentication middleware found. `partition_keys` adds `pk` to the RateLimit fields.
+
+    Raises:
+        ConfigurationError: `install` was called before. The application's start fails with it if a limit names an
+            unknown plan, or stacked limits have keys that never share a slot of the limiter's Redis Cluster.
     """
     if _installed(app) is not None:
         raise ConfigurationError("app", "it has a limiter: install was called before, and only one can decide")
@@ -123,6 +127,9 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
     Several plans, and several such decorators on one endpoint, are one atomic decision. A key function and a cost
     function are given the `Request`.
+
+    Raises:
+        ConfigurationError: the plans, the key or the cost can't be used, or the endpoint is a generator.
     """
     limit = Limit(plans, key=key, cost=cost)
 
@@ -319,7 +326,7 @@ def _handle_denials(routes: Iterable[Any], *around: Any) -> None:
 
 
 async def _check_plans(request_limiter: AsgiRequestLimiter, app: Starlette, receive: Receive, send: Send) -> None:
-    """Fails the application's start if a limit names a plan that the limiter does not have."""
+    """Fails the application's start if the limiter can never decide by its limits."""
     try:
         _require_plans(request_limiter, app)
     except ConfigurationError as error:
@@ -345,7 +352,7 @@ def _installed(app: Starlette) -> AsgiRequestLimiter | None:
     return next((entry.kwargs["request_limiter"] for entry in middleware if entry.cls is _middleware), None)
 
 
-# Until 0.137 FastAPI copied the routes of an included router; since then it has them asked for like this.
+# Until 0.137 FastAPI copied the routes of an included router; since then this function lists them.
 _routes: Callable[[Iterable[Any]], Iterable[Any]] = getattr(routing, "iter_route_contexts", iter)
 
 

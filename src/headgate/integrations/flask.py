@@ -70,6 +70,10 @@ def install(
     `principal` finds the authenticated user of a request; by default it is the one the WSGI server tells
     (`REMOTE_USER`). With Flask-Login: `principal=lambda request: current_user.get_id()`. `partition_keys` adds `pk` to
     the RateLimit fields.
+
+    Raises:
+        ConfigurationError: the limiter is no `Limiter`, a rule names an unknown plan, or rules that always apply
+            together have keys that never share a slot of the limiter's Redis Cluster.
     """
     if not isinstance(limiter, Limiter):
         raise ConfigurationError("limiter", f"Flask blocks while it waits, so it needs a Limiter, not {limiter!r}")
@@ -125,7 +129,7 @@ class _Extension:
             self._checked = True  # Flask has no event for the start of an application
             warn_of_unmatched(self.rules, _routes)
         method, path, route = request.method, request.path, request.url_rule
-        # Without strict slashes the view of `/users/` is also asked for as `/users`.
+        # Without strict slashes the view of `/users/` also serves `/users`.
         full = f"{path}/" if route is not None and route.rule.endswith("/") and not path.endswith("/") else path
         limits = [rule.limit for rule in self.rules if rule.applies(method, path) or rule.applies(method, full)]
         return self.admit(limits) if limits else None

@@ -28,8 +28,8 @@ R = TypeVar("R")
 class Limits(Protocol):
     """A decorator that leaves a function its parameters and what it returns.
 
-    Of a lambda that finds the key type checkers know no more than that its parameters are anything; so what is known
-    of the function's must come from the function.
+    Type checkers know nothing about the parameters of a lambda that finds the key. So the types of the function's
+    parameters must come from the function.
     """
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -93,14 +93,14 @@ def rate_limit(
 
 
 def function_of(called: Callable[..., Any]) -> Callable[..., Any]:
-    """What a call runs, by which its kind is told: the function of a partial, the `__call__` of an object."""
+    """The function that a call runs, async or not: that of a partial, or the `__call__` of an object."""
     while isinstance(called, partial):
         called = called.func
     return called if isroutine(called) or isclass(called) else type(called).__call__
 
 
 def name_of(called: Callable[..., Any]) -> str:
-    """Its name; partials and objects have none, and are called by their class."""
+    """Its name; that of its class, for partials and objects."""
     return str(getattr(called, "__name__", type(called).__name__))
 
 

@@ -155,8 +155,7 @@ class RequestLimiter:
 
     def require_chain(self, limits: Sequence[Limit]) -> None:
         """Refuses limits that are always one decision, and whose keys the limiter's store can never decide at once."""
-        if len(limits) > 1:
-            self._limiter.require_chain([limit.key.starts() for limit in limits])
+        self._limiter.require((), [limit.key.starts() for limit in limits])
 
     def require_rules(self, rules: Sequence[PathRule]) -> None:
         """Refuses rules that can't be decided: by unknown plans, or together with another rule that always applies."""

@@ -52,28 +52,22 @@ class ActivePlans:
         """The plans in force."""
         return dict(self._book.plans)
 
-    def require(self, plans: Iterable[str]) -> None:
-        """Checks the plan names of a limit when it is configured, before its first request.
+    def require(self, plans: Iterable[str], keys: Sequence[Sequence[KeyStart]] = ()) -> None:
+        """Checks limits when they are configured, before their first request.
 
-        Plans that come from a registry, or were not given yet, may still come: then every name is accepted.
+        `plans` must exist. Plans that come from a registry, or were not given yet, may still come: then every name is
+        accepted. `keys` are decided together, each given by how it may begin: the store must be able to do so.
 
         Raises:
-            ConfigurationError: there is no plan of such a name.
+            ConfigurationError: there is no plan of such a name, or the keys never share a slot of a Redis Cluster.
         """
         if self._registry is None and (known := self._book.plans):
             for name in plans:
                 if name not in known:
                     raise ConfigurationError("plans", f"there is no plan {name!r}; the limiter has {', '.join(known)}")
-
-    def require_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
-        """Checks keys that are always decided together, when they are configured: how each of them may begin.
-
-        Raises:
-            ConfigurationError: the store can never decide on them at once, as they are in different slots of a cluster.
-        """
-        check = getattr(self._store, "check_chain", None)
-        if check is not None:
-            check(keys)
+        check_chain = getattr(self._store, "check_chain", None)
+        if check_chain is not None:
+            check_chain(keys)
 
     def rule(self, plan: str, key: str) -> Rule:
         """The rule of `plan` for `key`, as of now.

@@ -42,10 +42,10 @@ UNKNOWN = (Reason.FAIL_OPEN, Reason.FAIL_CLOSED)
 
 
 def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """The response fields of a decision on the chain of `rules`, in the order asked.
+    """The response fields of a decision on the chain of `rules`, in the order of the call.
 
-    With `keys`, one a rule, each item carries its partition key. Without, a plan asked for several keys is one item,
-    that of the key with the least left.
+    With `keys`, one per rule, each item carries its partition key. Without, a plan that holds for several keys is one
+    item, that of the key with the least left.
     """
     if len(rules) == 1 and keys is None and not rules[0].shadow:
         # The common case, part of every request.
