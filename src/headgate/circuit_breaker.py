@@ -1,7 +1,7 @@
-"""A circuit breaker: after a few failures in a row nobody asks for a while, then one asks for all.
+"""A circuit breaker: after a few failures in a row it forbids calls for a while, then allows one probe.
 
-A state machine without a clock or a store: time is given, in monotonic microseconds. It makes an outage cost
-microseconds a call instead of a timeout a call.
+A state machine without a clock or a store: time is given, in monotonic microseconds. During an outage a call costs
+microseconds instead of a timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ class BreakerState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
     """Opens after `failures` in a row; probes after `first_pause` seconds, then after twice as long, up to
-    `longest_pause`."""
+    `longest_pause`.
+
+        Limiter("redis://cache", plans=plans, breaker=BreakerPolicy(failures=3))
+
+    Raises:
+        ConfigurationError: a value is out of its range.
+    """
 
     failures: int = 5
     first_pause: float = 1.0
@@ -38,7 +44,7 @@ class BreakerPolicy:
 
 
 class Breaker:
-    """Asked before each call (`allows`) and told after it (`succeeded`, `failed`). Safe under threads."""
+    """Call `allows` before each call, and `record_success` or `record_failure` after it. Thread-safe."""
 
     __slots__ = ("_failures", "_lock", "_pause_us", "_policy", "_until_us", "state")
 
@@ -51,7 +57,7 @@ class Breaker:
         self.state = BreakerState.CLOSED
 
     def allows(self, now_us: int) -> bool:
-        """Whether a call may be made. Half open, that is one probe; if nothing is heard of it for as long as the
+        """Whether a call may be made. Half open, it allows one probe; if no result is recorded for as long as the
         pause was, another."""
         if self.state is BreakerState.CLOSED:
             return True
@@ -65,7 +71,7 @@ class Breaker:
             self._until_us = now_us + self._pause_us
             return True
 
-    def succeeded(self) -> bool:
+    def record_success(self) -> bool:
         """Counts a success. True if it closed the breaker. One that was begun before it opened does not."""
         if self.state is BreakerState.CLOSED:
             self._failures = 0
@@ -77,7 +83,7 @@ class Breaker:
             self._failures = self._pause_us = self._until_us = 0
             return True
 
-    def failed(self, now_us: int) -> bool:
+    def record_failure(self, now_us: int) -> bool:
         """Counts a failure. True if it opened the breaker, for the first time or again."""
         with self._lock:
             self._failures += 1

@@ -12,7 +12,7 @@ from headgate import FixedWindow, Limiter, Plan
 from headgate.errors import StoreUnavailable
 from headgate.limits.model import Charge, Rule
 from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
-from headgate.limits.stores.redis_calls import common_slot
+from headgate.limits.stores.redis_commands import common_slot
 from headgate.redis.redirects import SLOTS
 from headgate.testing import eventually
 from headgate.testing.availability import available

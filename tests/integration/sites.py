@@ -97,10 +97,10 @@ def _flask(limiter: Limiter, routes: Routes) -> Iterator[Get]:
 
 @contextmanager
 def _installed_in_django(limiter: Limiter | AsyncLimiter) -> Iterator[None]:
-    django_integration._gate.cache_clear()
+    django_integration._request_limiter.cache_clear()
     with override_settings(HEADGATE_LIMITER=limiter):
         yield
-    django_integration._gate.cache_clear()
+    django_integration._request_limiter.cache_clear()
 
 
 @contextmanager

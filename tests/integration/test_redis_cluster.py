@@ -11,7 +11,7 @@ from headgate import FixedWindow
 from headgate.errors import ConfigurationError
 from headgate.limits.model import Charge, Rule
 from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
-from headgate.limits.stores.redis_calls import common_slot, names
+from headgate.limits.stores.redis_commands import common_slot, names
 from headgate.redis.redirects import SLOTS
 from headgate.testing.availability import available
 from headgate.testing.servers.redis import RedisServer

@@ -296,12 +296,12 @@ async def test_a_call_that_was_not_answered_is_never_repeated(own_redis: RedisSe
     await streaming.close()
 
 
-async def _none_if_unavailable(call: Any, wanted: int) -> int | None:
+async def _none_if_unavailable(call: Any, expected: int) -> int | None:
     try:
-        found = int(await call)
+        value = int(await call)
     except StoreUnavailable:
         return None
-    return found if found == wanted else None
+    return value if value == expected else None
 
 
 async def test_connections_that_redis_closed_are_replaced_without_an_error(own_redis: RedisServer) -> None:
@@ -312,7 +312,7 @@ async def test_connections_that_redis_closed_are_replaced_without_an_error(own_r
         with own_redis.client() as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal")
         # The loop hears of it in its own time; what is called before then is lost with the connection.
-        await eventually(lambda: all(each.closed for each in streaming._client._connections.values()))
+        await eventually(lambda: all(connection.closed for connection in streaming._client._connections.values()))
     blocking.close()
     await streaming.close()
 

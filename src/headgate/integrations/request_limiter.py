@@ -1,7 +1,7 @@
-"""What every web integration shares: which limits hold for a request, asking the limiter, answering as HTTP.
+"""The request limiter that every web integration shares: the limits of a request, the decision, the HTTP response.
 
-An integration turns its framework's request into a `RequestSource`, asks `admit` (or `admit_async`), sends a
-`Refusal` if it gets one, and else adds the fields it gets to the response.
+An integration turns its framework's request into a `RequestSource` and calls `admit` (or `admit_async`). It sends the
+`Refusal` that it gets, or adds the fields that it gets to the response.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from fnmatch import translate
+from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound, StoreUnavailable
@@ -29,7 +30,7 @@ Charges: TypeAlias = dict[tuple[str, str], int]
 
 
 class Limit:
-    """Plans that hold for a key, and what a request costs: a number, or a function of the framework's request."""
+    """Plans, the key they hold for, and what a request costs: a number, or a function of the framework's request."""
 
     __slots__ = ("cost", "is_plain", "is_single", "key", "plans")
 
@@ -47,23 +48,26 @@ class Limit:
 
     def charge(self, charges: Charges, key: str, request: RequestSource) -> None:
         """Adds what `key` is charged. A plan that several limits hold on one key is charged once, the highest cost."""
-        cost = self.cost if isinstance(self.cost, int) else _checked(self.cost(request.native))
+        cost = self.cost if isinstance(self.cost, int) else _check_cost(self.cost(request.native))
         for plan in self.plans:
             link = (key, plan)
             charges[link] = max(cost, charges[link]) if link in charges else cost
 
 
-def _checked(cost: object) -> int:
-    """What a function found, if it is a number. One below 1 may be what the client asked for: the limiter refuses."""
+def _check_cost(cost: object) -> int:
+    """The result of a cost function, if it is a whole number. One below 1 may be the client's: the limiter refuses."""
     if isinstance(cost, bool) or not isinstance(cost, int):
-        raise own_mistake(f"the cost function gave {cost!r}, which is not a whole number")
+        raise cost_error(f"the cost function gave {cost!r}, which is not a whole number")
     return cost
 
 
-def own_mistake(problem: str) -> ConfigurationError:
-    """What to raise for a cost that the application got wrong: no client could send a better request."""
+def cost_error(problem: str) -> ConfigurationError:
+    """The error of a cost that the application got wrong: no client could send a better request. It is logged."""
     log.error("a limit's cost is wrong: %s", problem)
     return ConfigurationError("cost", problem)
+
+
+_WILDCARD = re.compile(r"[*?[]")
 
 
 class PathRule:
@@ -100,6 +104,14 @@ class PathRule:
             self.methods is None or ("GET" if method == "HEAD" else method) in self.methods
         )
 
+    def is_covered_by(self, other: PathRule) -> bool:
+        """Whether `other` certainly applies to every request that this rule applies to."""
+        if other.methods is not None and (self.methods is None or not self.methods <= other.methods):
+            return False
+        if other.pattern in (self.pattern, "*"):
+            return True
+        return not _WILDCARD.search(self.pattern) and other._matches(self.pattern) is not None
+
     def __repr__(self) -> str:
         methods = "" if self.methods is None else f", methods={sorted(self.methods)}"
         return f"PathRule({self.pattern!r}, {', '.join(self.limit.plans)!r}{methods})"
@@ -110,19 +122,19 @@ Fields: TypeAlias = list[tuple[str, str]]
 
 
 class Refusal(NamedTuple):
-    """A response instead of the application's."""
+    """The response of a request that was refused."""
 
     status: int
     fields: Fields
     body: bytes
 
 
-class Gate:
-    """Asks a limiter about requests.
+class RequestLimiter:
+    """Decides requests by a limiter.
 
-    In an event loop a `Limiter` is asked in a thread, unless its store is this process's memory: the loop is never
-    blocked. A request without its key, or that asks for more than a plan ever has, is refused with 400; a store that
-    can't be asked is a matter of the plans' `on_error`, never of this gate.
+    In an event loop a `Limiter` is called in a thread, unless its store is this process's memory: the loop is never
+    blocked. A request without its key, or whose cost is above a plan's capacity, is refused with 400. While the store
+    is unavailable the plans' `on_error` decides.
     """
 
     def __init__(self, limiter: Limiter | AsyncLimiter, *, partition_keys: bool = False) -> None:
@@ -132,17 +144,28 @@ class Gate:
         self._is_async = isinstance(limiter, AsyncLimiter)
         self._waits = not isinstance(limiter, Limiter) or not limiter.in_process
         self._never_waits = self._is_async or not self._waits
-        """Whether `limiter.at_once` never holds up an event loop: that of a `Limiter` with leases waits for the thread
-        that fetches one."""
+        """Whether `limiter.fast_paths` never blocks an event loop. With leases, a `Limiter`'s waits for the thread that
+        refills one."""
         self._partition_keys = partition_keys
 
     def require(self, limits: Iterable[Limit]) -> None:
-        """Refuses limits by plans that the limiter does not have, before the first request meets them."""
+        """Refuses limits by plans that the limiter does not have, before the first request."""
         for limit in limits:
             self._limiter.require(limit.plans)
 
+    def require_chain(self, limits: Sequence[Limit]) -> None:
+        """Refuses limits that are always one decision, and whose keys the limiter's store can never decide at once."""
+        self._limiter.require((), [limit.key.starts() for limit in limits])
+
+    def require_rules(self, rules: Sequence[PathRule]) -> None:
+        """Refuses rules that can't be decided: by unknown plans, or together with another rule that always applies."""
+        self.require(rule.limit for rule in rules)
+        for first, second in combinations(rules, 2):
+            if first.is_covered_by(second) or second.is_covered_by(first):
+                self.require_chain((first.limit, second.limit))
+
     def admit(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
-        """Decides a request where blocking is fine."""
+        """Decides a request, blocking."""
         limiter = self._limiter
         if not isinstance(limiter, Limiter):
             raise ConfigurationError("limiter", "an AsyncLimiter can't be asked outside an event loop; use a Limiter")
@@ -156,7 +179,7 @@ class Gate:
                     limit.charge(charges, key, request)
             return self._answer(limiter.acquire_chain(chain(charges)), charges) if charges else []
         except (InvalidInput, StoreUnavailable) as error:
-            return refused(error, limits)
+            return error_refusal(error, limits)
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
         """Decides a request in an event loop."""
@@ -172,26 +195,26 @@ class Gate:
                     limit.charge(charges, key, request)
             if not charges:
                 return []
-            return self._answer(await self._awaited(self._limiter.acquire_chain, chain(charges)), charges)
+            return self._answer(await self._call_limiter(self._limiter.acquire_chain, chain(charges)), charges)
         except (InvalidInput, StoreUnavailable) as error:
-            return refused(error, limits)
+            return error_refusal(error, limits)
 
     async def _admit_plain(self, limit: Limit, key: str | Awaitable[str | None] | None) -> Fields | Refusal:
-        """The common case: one plan at one cost, for a key that was asked for."""
+        """The common case: one plan at one cost."""
         try:
             if key is not None and not isinstance(key, str):
                 key = await key
             if key is None:
                 return []
-            decision = await self._awaited(self._limiter.acquire, key, limit.plans, limit.cost)
+            decision = await self._call_limiter(self._limiter.acquire, key, limit.plans, limit.cost)
             return self._answer(decision, [(key, limit.plans[0])])
         except (InvalidInput, StoreUnavailable) as error:
-            return refused(error, [limit])
+            return error_refusal(error, [limit])
 
-    async def _awaited(self, question: Callable[..., Any], *words: Any) -> Any:
+    async def _call_limiter(self, method: Callable[..., Any], *args: Any) -> Any:
         if self._is_async:
-            return await question(*words)
-        return await asyncio.to_thread(question, *words) if self._waits else question(*words)
+            return await method(*args)
+        return await asyncio.to_thread(method, *args) if self._waits else method(*args)
 
     def _answer(self, decision: Decision, links: Collection[tuple[str, str]]) -> Fields | Refusal:
         try:
@@ -210,17 +233,17 @@ def chain(charges: Charges) -> list[tuple[str, str, int]]:
 
 def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) -> Refusal:
     """429, with the decision's fields, or at least `Retry-After` if they are not known."""
-    told = headers.fields(decision, []) if fields is None else fields
-    return _refusal(429, told, headers.problem(decision))
+    known_fields = headers.fields(decision, []) if fields is None else fields
+    return _refusal(429, known_fields, headers.problem(decision))
 
 
-def refused(error: InvalidInput | StoreUnavailable, limits: Iterable[Limit] = ()) -> Refusal:
-    """400 for a request that can't be decided, 503 if not even the plans could ever be loaded; the application's own
-    mistakes are raised again: also a cost above a plan's capacity, unless a function found it in the request."""
+def error_refusal(error: InvalidInput | StoreUnavailable, limits: Iterable[Limit] = ()) -> Refusal:
+    """400 for a request that can't be decided, 503 if the plans were never loaded. Mistakes of the application are
+    raised again: also a cost above a plan's capacity, unless a function took it from the request."""
     if isinstance(error, ConfigurationError):
         raise error
     if isinstance(error, CostExceedsCapacity) and not any(callable(limit.cost) for limit in limits):
-        raise own_mistake(error.problem) from error
+        raise cost_error(error.problem) from error
     if isinstance(error, StoreUnavailable):
         detail = "the limits can't be read just now; try again"
         unavailable = {"type": headers.REDUCED_CAPACITY, "title": "Service Unavailable", "status": 503}

@@ -1,4 +1,4 @@
-"""What a server tells its callers about its limits, and for how long to leave it alone because of it.
+"""The limits that a server reports in its responses, and how long to pause calls to it.
 
 Reads `RateLimit` (IETF draft, revisions 8 to 10), `Retry-After`, and nothing else. Whatever is malformed is ignored.
 """
@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from threading import Lock
 from typing import NamedTuple
 
-MOST_ORIGINS = 1024
+MAX_ORIGINS = 1024
 
 
 class ServiceLimit(NamedTuple):
@@ -24,7 +24,7 @@ class ServiceLimit(NamedTuple):
 
 
 class Pauses:
-    """Until when which key is to be left alone. Thread-safe; remembers a bounded number of keys.
+    """Until when calls to each key are paused. Thread-safe, for a bounded number of keys.
 
     A pause is never longer than `longest` seconds: a server's mistake must not stop its callers for a year.
     """
@@ -35,13 +35,13 @@ class Pauses:
         self._until: OrderedDict[str, float] = OrderedDict()
         self._lock = Lock()
 
-    def learn(self, key: str, status: int, header: Callable[[str], str | None]) -> None:
-        """Takes in a response."""
-        if wait := told(status, header):
+    def record_response(self, key: str, status: int, header: Callable[[str], str | None]) -> None:
+        """Records the pause that a response asks for."""
+        if wait := pause_of(status, header):
             until = self._monotonic() + min(wait, self._longest)
             with self._lock:
                 self._until[key] = max(until, self._until.pop(key, 0.0))
-                if len(self._until) > MOST_ORIGINS:
+                if len(self._until) > MAX_ORIGINS:
                     self._until.popitem(last=False)
 
     def remaining(self, key: str) -> float:
@@ -58,8 +58,8 @@ class Pauses:
         return 0.0
 
 
-def told(status: int, header: Callable[[str], str | None]) -> float:
-    """Seconds a response asks its caller to wait. `Retry-After` counts on 429 and 503, and before `RateLimit`."""
+def pause_of(status: int, header: Callable[[str], str | None]) -> float:
+    """Seconds to pause after a response. `Retry-After` counts on 429 and 503, and before `RateLimit`."""
     if status in (429, 503) and (wait := retry_after(header("Retry-After") or "")) is not None:
         return wait
     exhausted = [limit.reset_after or 0 for limit in service_limits(header("RateLimit") or "") if limit.remaining == 0]

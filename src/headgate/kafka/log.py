@@ -49,9 +49,9 @@ class KafkaLog:
         except BrokerUnavailable as error:
             outcomes = [error] * len(records)
         if any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
-            self._breaker.failed(self._clock.monotonic_us())
+            self._breaker.record_failure(self._clock.monotonic_us())
         else:
-            self._breaker.succeeded()
+            self._breaker.record_success()
         return outcomes
 
     async def read(self, topic: str, group: str) -> KafkaSource:

@@ -1,6 +1,6 @@
-"""Which address did a request come from, when proxies stand in between and anybody can write a header?
+"""The client address of a request behind proxies, where anybody can write a forwarding header.
 
-Only a trusted proxy's word about the hop before it is believed. Every function is pure.
+A forwarding header is believed only if a trusted proxy wrote it. Every function is pure.
 """
 
 from __future__ import annotations
@@ -68,11 +68,13 @@ def hops(field: str, value: str) -> list[str]:
     if value.count('"') % 2:
         # Proxies close what they open: a stranger's open quote would swallow what they appended.
         return [""]
-    found = []
+    addresses = []
     for element in _split(value, ","):
         pairs = (pair.partition("=") for pair in _split(element, ";"))
-        found.append(next((text.strip().strip('"') for name, _, text in pairs if name.strip().lower() == "for"), ""))
-    return found
+        addresses.append(
+            next((text.strip().strip('"') for name, _, text in pairs if name.strip().lower() == "for"), "")
+        )
+    return addresses
 
 
 def nearest_untrusted(peer: Address | None, listed: Sequence[str], proxies: Sequence[Network]) -> Address | None:

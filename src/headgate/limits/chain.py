@@ -1,7 +1,7 @@
 """Deciding a chain: all or nothing, over any mix of keys, plans and algorithms.
 
-Stores that run Python load the states, call `rule_on`, and write what it says. Stores that run elsewhere (Lua) return
-one `Verdict` per charge and let `conclude` make the decision of them.
+Stores in Python load the states, call `rule_on`, and write the states it returns. Stores in Lua return one `Verdict`
+per charge, and `conclude` makes the decision of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headgate.limits.model import Charge, Decision, PlanState, Reason
 
 
 class Verdict(NamedTuple):
-    """What one plan of a chain said: did the cost fit, and where does the plan stand now that the chain is decided?"""
+    """The result of one plan of a chain: whether the cost fits, and the plan's state after the decision."""
 
     fits: bool
     remaining: int

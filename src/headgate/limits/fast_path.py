@@ -1,7 +1,7 @@
-"""The short way to the commonest decision: one unit, one plan, decided in this process.
+"""The fast path of the commonest decision: one unit, one plan, decided in this process.
 
-A store in this process has one for each rule (`spender`), and so has a purse of leased tokens. It answers `None` when
-the long way must be taken: a key it does not know, a denial, plans that should be looked at first.
+A store in this process has a fast path per rule, and so have local leases. It returns `None`, and charges nothing, when
+the slow path must be taken: an unknown key, a denial, plans that are due for a refresh.
 """
 
 from __future__ import annotations
@@ -10,47 +10,47 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from headgate.clock import Clock
-from headgate.limits.local_lease import Purses
+from headgate.limits.local_lease import LocalLeases
 from headgate.limits.model import Charge, Decision
 from headgate.limits.plan_book import PlanBook
 from headgate.limits.ports import AdmissionObserver
 
-ShortWay: TypeAlias = Callable[[str], Decision | None]
+FastPath: TypeAlias = Callable[[str], Decision | None]
 
 
-def short_ways(
+def fast_paths(
     book: PlanBook,
     store: Any,
-    purses: Purses | None,
+    leases: LocalLeases | None,
     clock: Clock,
     observer: AdmissionObserver | None,
     due_us: Callable[[], int | None] | None,
-) -> dict[str, ShortWay]:
-    """Short ways by plan. `due_us` tells when plans must be looked at, if they come from a registry."""
-    ways: dict[str, ShortWay] = {}
+) -> dict[str, FastPath]:
+    """Fast paths by plan. `due_us` returns when plans must be refreshed, if they come from a registry."""
+    paths: dict[str, FastPath] = {}
     for name, rule in book.rules.items():
         if name in book.exceptions or rule.shadow:
             continue
-        way: ShortWay | None = None
-        if purses is not None:
-            way = purses.spender(rule, clock) if purses.suits([Charge("", rule)]) else None
+        path: FastPath | None = None
+        if leases is not None:
+            path = leases.fast_path(rule, clock) if leases.is_leasable([Charge("", rule)]) else None
         elif getattr(store, "in_process", False):
-            way = store.spender(rule)
-        if way is not None:
-            ways[name] = way if observer is None and due_us is None else _watched(way, clock, observer, due_us)
-    return ways
+            path = store.fast_path(rule)
+        if path is not None:
+            paths[name] = path if observer is None and due_us is None else _observed(path, clock, observer, due_us)
+    return paths
 
 
-def _watched(
-    way: ShortWay, clock: Clock, observer: AdmissionObserver | None, due_us: Callable[[], int | None] | None
-) -> ShortWay:
-    def spend_and_tell(key: str) -> Decision | None:
+def _observed(
+    path: FastPath, clock: Clock, observer: AdmissionObserver | None, due_us: Callable[[], int | None] | None
+) -> FastPath:
+    def spend_and_observe(key: str) -> Decision | None:
         due = None if due_us is None else due_us()
         if due is not None and clock.monotonic_us() >= due:
             return None
-        decision = way(key)
+        decision = path(key)
         if decision is not None and observer is not None:
             observer.decided(decision)
         return decision
 
-    return spend_and_tell
+    return spend_and_observe

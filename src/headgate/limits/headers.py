@@ -1,10 +1,10 @@
-"""Decisions as HTTP says them: the fields of draft-ietf-httpapi-ratelimit-headers-10, `Retry-After`, and the problem.
+"""Decisions as HTTP: the fields of draft-ietf-httpapi-ratelimit-headers-10, `Retry-After`, and the problem.
 
     RateLimit-Policy: "gold";q=10;w=10, "daily";q=1000;w=86400      what holds
     RateLimit: "gold";r=5;t=1, "daily";r=904;t=3600                 what is left, and when there is more
     Retry-After: 3                                                  on denials only: wait so long and be admitted
 
-Every number is a whole one, times rounded up. A plan that only casts a shadow is not shown: it limits nobody.
+Every number is a whole one, times rounded up. Shadow plans are not shown: they limit nobody.
 """
 
 from __future__ import annotations
@@ -42,54 +42,60 @@ UNKNOWN = (Reason.FAIL_OPEN, Reason.FAIL_CLOSED)
 
 
 def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """The response fields of a decision on the chain of `rules`, in the order asked.
+    """The response fields of a decision on the chain of `rules`, in the order of the call.
 
-    With `keys`, one a rule, each item carries its partition key. Without, a plan asked for several keys is one item,
-    that of the key with the least left.
+    With `keys`, one per rule, each item carries its partition key. Without, a plan that holds for several keys is one
+    item, that of the key with the least left.
     """
     if len(rules) == 1 and keys is None and not rules[0].shadow:
-        # The common case, on the way of every request.
-        told = prepared(rules[0])
+        # The common case, part of every request.
+        prepared_rule = prepared_fields(rules[0])
         if decision.reason is OK:
-            return [told.policy, (LIMIT, told.item(decision))]
-        found = [told.policy]
+            return [prepared_rule.policy, (LIMIT, prepared_rule.item(decision))]
+        result = [prepared_rule.policy]
         if decision.reason not in UNKNOWN:
-            found.append((LIMIT, limit_item(decision, rules[0].spec)))
-        return found if decision.allowed else [*found, (RETRY_AFTER, str(retry_after(decision)))]
+            result.append((LIMIT, limit_item(decision, rules[0].spec)))
+        return result if decision.allowed else [*result, (RETRY_AFTER, str(retry_after(decision)))]
     partitions = [None] * len(rules) if keys is None else [partition(key) for key in keys]
-    shown = {(rule.plan, mark): rule.spec for rule, mark in zip(rules, partitions, strict=True) if not rule.shadow}
-    found = []
-    if shown:
-        found.append((POLICY, ", ".join(policy_item(plan, spec, mark) for (plan, mark), spec in shown.items())))
-    if shown and decision.reason not in UNKNOWN:
+    specs = {
+        (rule.plan, partition_key): rule.spec
+        for rule, partition_key in zip(rules, partitions, strict=True)
+        if not rule.shadow
+    }
+    result = []
+    if specs:
+        result.append(
+            (POLICY, ", ".join(policy_item(plan, spec, partition_key) for (plan, partition_key), spec in specs.items()))
+        )
+    if specs and decision.reason not in UNKNOWN:
         least: dict[tuple[str, str | None], PlanState] = {}
-        for state, mark in zip(decision.states, partitions, strict=False):
-            item = (state.plan, mark)
-            if item in shown and (item not in least or _urgency(state) < _urgency(least[item])):
+        for state, partition_key in zip(decision.states, partitions, strict=False):
+            item = (state.plan, partition_key)
+            if item in specs and (item not in least or _urgency(state) < _urgency(least[item])):
                 least[item] = state
         if least:
-            items = (limit_item(state, shown[item], item[1]) for item, state in least.items())
-            found.append((LIMIT, ", ".join(items)))
+            items = (limit_item(state, specs[item], item[1]) for item, state in least.items())
+            result.append((LIMIT, ", ".join(items)))
     if not decision.allowed:
-        found.append((RETRY_AFTER, str(retry_after(decision))))
-    return found
+        result.append((RETRY_AFTER, str(retry_after(decision))))
+    return result
 
 
-def policy_item(plan: str, spec: Spec, mark: str | None = None) -> str:
+def policy_item(plan: str, spec: Spec, partition_key: str | None = None) -> str:
     """One item of `RateLimit-Policy`. The window of a token bucket is the time it takes to fill."""
     item = f"{string(plan)};q={min(spec.size, LARGEST)};w={seconds_up(_window_us(spec)) or 1}"
-    return item if mark is None else f"{item};pk={mark}"
+    return item if partition_key is None else f"{item};pk={partition_key}"
 
 
-def limit_item(state: PlanState | Decision, spec: Spec, mark: str | None = None) -> str:
+def limit_item(state: PlanState | Decision, spec: Spec, partition_key: str | None = None) -> str:
     """One item of `RateLimit`."""
     more = seconds_up(_more_after_us(state, spec))
     item = f"{string(state.plan)};r={min(state.remaining, LARGEST)};t={more}"
-    return item if mark is None else f"{item};pk={mark}"
+    return item if partition_key is None else f"{item};pk={partition_key}"
 
 
 def partition(key: str) -> str:
-    """The partition key told for a key: the first 12 bytes of its SHA-256, so that a secret key stays one."""
+    """The partition key of a key: the first 12 bytes of its SHA-256, so that a secret key stays one."""
     return f":{b64encode(sha256(key.encode()).digest()[:12]).decode()}:"
 
 
@@ -136,7 +142,7 @@ def seconds_up(us: int) -> int:
     return -(-us // 1_000_000)
 
 
-class Prepared:
+class PreparedFields:
     """What stays the same for a rule: its policy, the start of its item, and the refill of a bucket."""
 
     __slots__ = ("_gain", "_raw", "_start", "_unit", "policy")
@@ -166,15 +172,15 @@ class Prepared:
         return f"{self._start}{remaining if remaining <= LARGEST else LARGEST};t={more}"
 
 
-_prepared: WeakKeyDictionary[Rule, Prepared] = WeakKeyDictionary()
+_prepared_fields: WeakKeyDictionary[Rule, PreparedFields] = WeakKeyDictionary()
 
 
-def prepared(rule: Rule) -> Prepared:
-    """A rule's `Prepared`, made once. It keeps no rule alive: stores forget what they have for rules that are gone."""
-    known = _prepared.get(rule)
-    if known is None:
-        known = _prepared[rule] = Prepared(rule)
-    return known
+def prepared_fields(rule: Rule) -> PreparedFields:
+    """A rule's `PreparedFields`, made once. It keeps no rule alive: stores drop the keys of deleted rules."""
+    cached = _prepared_fields.get(rule)
+    if cached is None:
+        cached = _prepared_fields[rule] = PreparedFields(rule)
+    return cached
 
 
 def _window_us(spec: Spec) -> int:

@@ -1,10 +1,10 @@
-"""Holds: what a store remembers of a reservation, and how it is settled.
+"""Holds: what a store records of a reservation, and how it is settled.
 
-The promise: whoever cancels what, and however late, work that was admitted and not cancelled stays within the limit.
-So a hold gives back only what still counts, and only where it counts: in the window it was taken in, at the time it
-was taken, or of a bucket's debt what the refill has not paid. What no longer counts has made its room already.
+The promise: however late a reservation is cancelled, work that was admitted and not cancelled stays within the limit.
+So a hold gives back only cost that still counts, and only where it counts: in the window it was taken in, at the time
+it was taken, or of a bucket's debt what the refill has not paid. Cost that no longer counts has made its room already.
 
-Stores that run Python keep a `Held` under its `hold_name`. Lua does the same with the same name.
+Stores that run Python keep a `HoldRecord` under its `hold_name`. Lua does the same with the same name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIGEST = 32
 
 
 class HoldName(NamedTuple):
-    """What a hold is kept under: a key of its chain, and an id of at most 128 characters."""
+    """The name a hold is recorded under: a key of its chain, and an id of at most 128 characters."""
 
     key: str
     id: str
@@ -42,7 +42,7 @@ UNCHARGED = Mark(0, (0, 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HoldRecord:
     """A cost held until `expires_us`. `marks` are sorted by key and plan, in whatever order the chain was written."""
 
     cost: int
@@ -63,8 +63,8 @@ def hold_name(hold_id: str, chain: Sequence[Charge]) -> HoldName:
     return HoldName(cells[0][0], f"{hold_id[:_READABLE]}:{digest}")
 
 
-def held(chain: Sequence[Charge], ruling: Ruling, expires_us: int) -> tuple[list[State | None], Held]:
-    """What to write when `ruling` passed `chain`, and what to remember, to hold the cost of the first charge."""
+def place_hold(chain: Sequence[Charge], ruling: Ruling, expires_us: int) -> tuple[list[State | None], HoldRecord]:
+    """The states to write when `ruling` passed `chain`, and the record of a hold of the first charge's cost."""
     writes, marks = list(ruling.writes), [UNCHARGED] * len(chain)
     for index, (charge, state) in enumerate(zip(chain, ruling.decision.states, strict=True)):
         write = writes[index]
@@ -72,26 +72,26 @@ def held(chain: Sequence[Charge], ruling: Ruling, expires_us: int) -> tuple[list
             spec = charge.rule.spec
             writes[index], place = algorithms.hold(spec, write, charge.cost)
             marks[index] = Mark(spec.tag, place)
-    return writes, Held(chain[0].cost, tuple(marks[index] for index in _order(chain)), expires_us)
+    return writes, HoldRecord(chain[0].cost, tuple(marks[index] for index in _order(chain)), expires_us)
 
 
-def settled(
-    chain: Sequence[Charge], states: Sequence[State | None], now_us: int, held: Held, actual: int
-) -> tuple[list[State], Held]:
-    """The states after the cost of `held` turned out to be `actual`, and what to remember then.
+def settle_hold(
+    chain: Sequence[Charge], states: Sequence[State | None], now_us: int, record: HoldRecord, actual: int
+) -> tuple[list[State], HoldRecord]:
+    """The states after the cost of `record` turned out to be `actual`, and the record to keep then.
 
-    Less than held is given back as far as it still counts; more is taken without asking and cut at the limit.
+    Less than held is given back as far as it still counts; more is taken in any case, up to the limit.
     """
     after: list[State] = [()] * len(chain)
-    for index, mark in zip(_order(chain), held.marks, strict=True):
+    for index, mark in zip(_order(chain), record.marks, strict=True):
         spec = chain[index].rule.spec
         view = algorithms.at(spec, states[index], now_us)
         if mark.tag == spec.tag:
-            view = algorithms.release(spec, view, held.cost, actual, mark.place)
-        if actual > held.cost:
-            view = algorithms.take(spec, view, now_us, actual - held.cost)
+            view = algorithms.release(spec, view, record.cost, actual, mark.place)
+        if actual > record.cost:
+            view = algorithms.take(spec, view, now_us, actual - record.cost)
         after[index] = view
-    return after, replace(held, settled=True, cost=held.cost if actual else 0)
+    return after, replace(record, settled=True, cost=record.cost if actual else 0)
 
 
 def _order(chain: Sequence[Charge]) -> list[int]:

@@ -18,17 +18,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
 from inspect import isawaitable, iscoroutinefunction
 from operator import attrgetter, methodcaller
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits import addresses
 
-Found: TypeAlias = str | int | UUID | None
+KeyValue: TypeAlias = str | int | UUID | None
 
 
 class RequestSource(Protocol):
-    """What resolvers ask of a request, whatever the framework."""
+    """What key resolvers read of a request, in any framework."""
 
     @property
     def native(self) -> Any:
@@ -50,31 +50,42 @@ class RequestSource(Protocol):
         """A header's value; values of a repeated header joined with commas, in order."""
         ...
 
-    def principal(self) -> Found | Awaitable[Found]:
-        """Who the application has found the caller to be, or `None`."""
+    def principal(self) -> KeyValue | Awaitable[KeyValue]:
+        """The authenticated caller, or `None`."""
         ...
+
+
+class KeyStart(NamedTuple):
+    """What is known of a key without a request: how it begins, and whether that is all of it."""
+
+    text: str
+    is_whole: bool
+
+    def __str__(self) -> str:
+        return repr(self.text if self.is_whole else f"{self.text}…")
 
 
 class Key:
     """Finds the key of a request.
 
-    Calling it gives the key, or `None` if the request is not to be limited; or an awaitable of the same, if what it
-    asks is asynchronous. It raises `InvalidInput` if the request has no key and nobody said what to do then.
+    Calling it returns the key, or `None` if the request is not limited; or an awaitable of the same, if its function is
+    async. It raises `InvalidInput` if the request has no key, and there is neither a `default` nor `skip`.
     """
 
-    __slots__ = ("default", "find", "is_async", "of_peer", "prefix", "skip", "source", "what")
+    __slots__ = ("default", "find", "from_peer", "is_async", "prefix", "skip", "source", "start", "what")
 
     def __init__(
         self,
         source: str,
         what: str,
-        find: Callable[[RequestSource], Found | Awaitable[Found]],
+        find: Callable[[RequestSource], KeyValue | Awaitable[KeyValue]],
         *,
         prefix: str = "",
         default: str | None = None,
         skip: bool = False,
         is_async: bool = False,
-        of_peer: Callable[[str], str | None] | None = None,
+        from_peer: Callable[[str], str | None] | None = None,
+        start: KeyStart | None = None,
     ) -> None:
         if default is not None and (skip or not isinstance(default, str) or not default):
             raise ConfigurationError("default", "give a key that is not empty, or skip=True, not both")
@@ -86,30 +97,38 @@ class Key:
         self.skip = skip
         self.is_async = is_async
         """Whether it is known to need an event loop."""
-        self.of_peer = of_peer
-        """The key by the peer's address alone; gives `None` where the request must be asked."""
+        self.from_peer = from_peer
+        """The key by the peer's address alone; returns `None` where more of the request is needed."""
+
+        self.start = KeyStart(prefix, False) if start is None else start
+
+    def starts(self) -> tuple[KeyStart, ...]:
+        """How its keys may begin; none if requests may be without a key."""
+        if self.skip:
+            return ()
+        return (self.start,) if self.default is None else (self.start, KeyStart(self.default, True))
 
     def __call__(self, request: RequestSource) -> str | Awaitable[str | None] | None:
-        found = self.find(request)
-        if isinstance(found, str):
-            return self.prefix + found if found else self._missing()
-        if isawaitable(found):
-            return self._later(found)
-        return self._settle(found)
+        value = self.find(request)
+        if isinstance(value, str):
+            return self.prefix + value if value else self._missing()
+        if isawaitable(value):
+            return self._resolve_later(value)
+        return self._check(value)
 
     def __repr__(self) -> str:
         return f"<key from {self.source}>"
 
-    async def _later(self, found: Awaitable[Found]) -> str | None:
-        return self._settle(await found)
+    async def _resolve_later(self, value: Awaitable[KeyValue]) -> str | None:
+        return self._check(await value)
 
-    def _settle(self, found: Found) -> str | None:
-        if found is None or found == "":
+    def _check(self, value: KeyValue) -> str | None:
+        if value is None or value == "":
             return self._missing()
-        if isinstance(found, bool) or not isinstance(found, str | int | UUID):
+        if isinstance(value, bool) or not isinstance(value, str | int | UUID):
             # Its text might differ for every request (an object's address), and then nothing would be limited.
-            raise ConfigurationError("key", f"{self.source} gave a {type(found).__name__}; give a string")
-        return f"{self.prefix}{found}"
+            raise ConfigurationError("key", f"{self.source} gave a {type(value).__name__}; give a string")
+        return f"{self.prefix}{value}"
 
     def _missing(self) -> str | None:
         if self.skip:
@@ -119,7 +138,7 @@ class Key:
         raise InvalidInput(self.source, self.what)
 
 
-KeyFunction: TypeAlias = Callable[[Any], Found | Awaitable[Found]]
+KeyFunction: TypeAlias = Callable[[Any], KeyValue | Awaitable[KeyValue]]
 
 
 def header(name: str, *, prefix: str = "", default: str | None = None, skip: bool = False) -> Key:
@@ -135,7 +154,7 @@ def header(name: str, *, prefix: str = "", default: str | None = None, skip: boo
 
 
 def principal(*, prefix: str = "", default: str | None = None, skip: bool = False) -> Key:
-    """The authenticated user, as the framework (or the `principal=` given to its integration) tells."""
+    """The authenticated user, from the framework, or from the `principal=` given to its integration."""
     return Key(
         "principal",
         "authenticate; requests are limited by user",
@@ -169,8 +188,8 @@ def client_address(
         raise ConfigurationError("ipv6_prefix", f"{ipv6_prefix!r} is not from 1 to 128")
 
     @lru_cache(4096)
-    def of_stranger(named: str) -> str | None:
-        """The key of a peer whose word about others does not count; `None` if it is trusted, or no address."""
+    def of_untrusted_peer(named: str) -> str | None:
+        """The key of a peer that is no trusted proxy; `None` if it is one, or no address."""
         peer = addresses.parse(named)
         if peer is None or addresses.trusted(peer, proxies):
             return None
@@ -178,7 +197,7 @@ def client_address(
 
     def find(request: RequestSource) -> str | None:
         named = request.peer
-        if named and (key := of_stranger(named)) is not None:
+        if named and (key := of_untrusted_peer(named)) is not None:
             return key
         peer = addresses.parse(named) if named else None
         if peer is None and not (unix and not named):
@@ -188,7 +207,15 @@ def client_address(
         return prefix + addresses.block(client, ipv6_prefix) if client is not None else None
 
     what = "the client's address is unknown; requests are limited by it"
-    return Key("client address", what, find, default=default, skip=skip, of_peer=of_stranger)
+    return Key(
+        "client address",
+        what,
+        find,
+        default=default,
+        skip=skip,
+        from_peer=of_untrusted_peer,
+        start=KeyStart(prefix, False),
+    )
 
 
 def path(*, prefix: str = "") -> Key:
@@ -200,7 +227,7 @@ def everyone(name: str) -> Key:
     """One key for all requests: the limit is shared by everybody."""
     if not isinstance(name, str) or not name:
         raise ConfigurationError("key", "everyone() needs a name for the key all requests share")
-    return Key("everyone", "", lambda request: name)
+    return Key("everyone", "", lambda request: name, start=KeyStart(name, True))
 
 
 def composite(*parts: Key | KeyFunction, separator: str = "|") -> Key:
@@ -210,18 +237,18 @@ def composite(*parts: Key | KeyFunction, separator: str = "|") -> Key:
     keys = [key_from(part) for part in parts]
 
     def find(request: RequestSource) -> str | Awaitable[str | None] | None:
-        found = [key(request) for key in keys]
-        if any(isawaitable(value) for value in found):
-            return gather(found)
-        return join(found)  # type: ignore[arg-type]  # none of them is awaitable
+        values = [key(request) for key in keys]
+        if any(isawaitable(value) for value in values):
+            return gather(values)
+        return join(values)  # type: ignore[arg-type]  # none of them is awaitable
 
-    async def gather(found: list[str | Awaitable[str | None] | None]) -> str | None:
-        return join([await value if isawaitable(value) else value for value in found])
+    async def gather(values: list[str | Awaitable[str | None] | None]) -> str | None:
+        return join([await value if isawaitable(value) else value for value in values])
 
-    def join(found: list[str | None]) -> str | None:
-        if None in found:
+    def join(values: list[str | None]) -> str | None:
+        if None in values:
             return None
-        return separator.join(str(value).replace("%", "%25").replace(separator, escaped) for value in found)
+        return separator.join(str(value).replace("%", "%25").replace(separator, escaped) for value in values)
 
     if len(separator) != 1 or separator == "%":
         raise ConfigurationError("separator", "use one character, not %")

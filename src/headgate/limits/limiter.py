@@ -14,23 +14,23 @@ from uuid import uuid4
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
 from headgate.errors import RateLimitExceeded, StoreError, StoreUnavailable
-from headgate.limits.active_plans import PlansInForce
-from headgate.limits.local_lease import LeasePolicy, Purse, Purses, less
+from headgate.limits.active_plans import ActivePlans
+from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
 from headgate.limits.plan_book import check_key
-from headgate.limits.plan_loader import in_thread, stay
+from headgate.limits.plan_loader import log_load_failure, run_in_thread
 from headgate.limits.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
 from headgate.limits.reservations import (
     DEFAULT_TTL,
     AsyncReservation,
-    held_first,
-    held_us,
-    reservation_id,
-    settled,
-    settled_cost,
+    check_actual,
+    check_id,
+    check_settlement,
+    check_ttl,
+    full_cost_first,
 )
 from headgate.limits.store_health import DEFAULT_DEADLINE
-from headgate.limits.waiters import LONGEST_NAP, AsyncLines, deadline_of, out_of_reach, out_of_time
+from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, AsyncWaitQueues, beyond_deadline, deadline_of, timeout_denial
 
 log = logging.getLogger("headgate.limits")
 
@@ -39,11 +39,14 @@ NEVER_LOADED = -1
 T = TypeVar("T")
 
 
-class AsyncLimiter(PlansInForce):
-    """Decides, on a store, by plans. What `Limiter` promises holds here, awaited; one limiter serves one event loop.
+class AsyncLimiter(ActivePlans):
+    """`Limiter` for event loops: the same methods, awaited. One limiter serves one event loop.
+
+        async with AsyncLimiter("redis://cache", plans=[Plan("gold", TokenBucket(10, 1))]) as limiter:
+            decision = await limiter.acquire("user:1", "gold")
 
     Plans from a registry are loaded at the first call, and again in the background when `refresh_every` has passed. A
-    registry that isn't awaited is asked in a thread.
+    registry that isn't awaited is loaded in a thread.
     """
 
     _store: AsyncLimitStore
@@ -64,24 +67,24 @@ class AsyncLimiter(PlansInForce):
         clock: Clock | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        purses = Purses(lease, asyncio.Lock) if lease is not None else None
-        super().__init__(on_error, breaker, purses, observer, clock)
+        leases = LocalLeases(lease, asyncio.Lock) if lease is not None else None
+        super().__init__(on_error, breaker, leases, observer, clock)
         self._pause = pause
-        self._own: list[AsyncLimitStore] = []
+        self._opened_stores: list[AsyncLimitStore] = []
         self._deadline = deadline
         self._given_clock = clock
-        self._patience = DEFAULT_DEADLINE if deadline is None else deadline
-        """Seconds for stores that were not opened here; the others were told the deadline, and keep it."""
+        self._timeout = DEFAULT_DEADLINE if deadline is None else deadline
+        """Seconds, for stores that were not opened here. The others keep the deadline themselves."""
         self._check_store("store", store)
         self._check_store("fallback", fallback)
-        self._decide_on(self._opened(store))
-        self._fallback_at = fallback
-        self._lines = AsyncLines()
-        self._turn = asyncio.Lock()
+        self._use_store(self._open_store(store))
+        self._fallback_source = fallback
+        self._wait_queues = AsyncWaitQueues()
+        self._load_lock = asyncio.Lock()
         self._loads: set[asyncio.Task[None]] = set()
         self._refreshing: asyncio.Task[None] | None = None
-        self._leasing: set[asyncio.Task[Any]] = set()
-        self._leases = True
+        self._lease_tasks: set[asyncio.Task[Any]] = set()
+        self._may_lease = True
         if isinstance(plans, Iterable):
             self.replace_plans(plans)
         else:
@@ -89,72 +92,91 @@ class AsyncLimiter(PlansInForce):
             self._refresh_at_us = NEVER_LOADED
 
     async def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
-        """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing."""
+        """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing.
+
+        Raises:
+            InvalidInput: the key, the plans or the cost can't be used.
+            NotFound: there is no such plan.
+            CostExceedsCapacity: a plan can never admit the cost.
+            StoreError: the store answered with an error. `StoreUnavailable` is decided by the plans' `on_error`.
+        """
         try:
             if cost is ONE:
-                # What the short way knows was checked when it was new; it leaves the rest to the long one.
+                # A key the fast path knows was checked when it was new; others take the slow path.
                 name = plans[0] if len(plans) == 1 else plans if plans.__class__ is str else ""
-                way = self.at_once.get(name)
-                if way is not None:
-                    decision = way(key)
+                fast_path = self.fast_paths.get(name)
+                if fast_path is not None:
+                    decision = fast_path(key)
                     if decision is not None:
                         return decision
         except (TypeError, KeyError):
             check_key(key)
-        return await self._acquire(await self._chain(key, plans, cost))
+        return await self._acquire_and_observe(await self._chain(key, plans, cost))
 
     async def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
-        """`acquire` over any (key, plan, cost): all or nothing, in one decision."""
+        """`acquire` over any (key, plan, cost): all or nothing, in one decision. Raises what `acquire` does."""
         if self._refresh_at_us is not None:
             await self._maybe_refresh()
-        return await self._acquire(self._book.links(links))
+        return await self._acquire_and_observe(self._book.links(links))
 
     async def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
-        """`acquire`, but a denial is raised as `RateLimitExceeded`."""
+        """`acquire` that raises a denial.
+
+        Raises:
+            RateLimitExceeded: the call was denied; carries the decision. Besides, what `acquire` raises.
+        """
         decision = await self.acquire(key, plans, cost)
         if not decision.allowed:
             raise RateLimitExceeded(decision)
         return decision
 
     async def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
-        """What `acquire` would say; charges nothing."""
-        return await self._decided(await self._chain(key, plans, cost), spend=False)
+        """The decision `acquire` would return; charges nothing. Raises what `acquire` does."""
+        return await self._decide(await self._chain(key, plans, cost), spend=False)
 
     async def wait(
         self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float | None = None
     ) -> Decision:
-        """`acquire` as soon as there is room. Callers of this limiter who wait for the same are served in the order
-        they came, one at a time. A denial means that there was no room within `timeout`, or could not be any."""
+        """`acquire` as soon as there is room. Callers of this limiter who wait for the same key and plans are served in
+        the order they came, one at a time. A denial means that there was no room within `timeout` seconds, or could
+        not be any. Raises what `acquire` does."""
         chain = await self._chain(key, plans, cost)
         deadline_us = deadline_of(timeout, self._clock.monotonic_us())
         name = (key, *(charge.rule.plan for charge in chain))
-        async with self._lines.stand(name, deadline_us, self._clock) as first:
+        async with self._wait_queues.wait_turn(name, deadline_us, self._clock) as first:
             if not first:
-                return self._outage.tell(out_of_time(await self._decided(chain, spend=False)))
+                return self._health.observe(timeout_denial(await self._decide(chain, spend=False)))
             while True:
                 # Built anew each time: plans may have changed meanwhile.
-                decision = await self._acquired(await self._chain(key, plans, cost))
-                if decision.allowed or out_of_reach(decision, deadline_us, self._clock):
-                    return self._outage.tell(decision)
-                await self._pause(min(decision.retry_after, LONGEST_NAP))
+                decision = await self._acquire_with_lease(await self._chain(key, plans, cost))
+                if decision.allowed or beyond_deadline(decision, deadline_us, self._clock):
+                    return self._health.observe(decision)
+                await self._pause(min(decision.retry_after, MAX_PAUSE_SECONDS))
 
     async def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
         """Gives `cost` back to every plan, at most what is spent there.
 
-        Nobody says when it was taken, so it makes room now, even if it was taken in a window that has passed: give
-        back soon, or `reserve`, which knows. A sliding log gives up its oldest entries.
+        A refund does not say when its cost was taken. So it makes room now, even if the cost was taken in a window that
+        has passed: refund soon, or use `reserve`, which knows. A sliding log gives up its oldest entries.
+
+        Raises:
+            StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
         """
         chain = await self._chain(key, plans, cost)
-        await self._ask("refund", lambda: self._store.refund(chain))
-        if self._purses is not None:
-            self._purses.forget_denials(chain)
+        await self._call_store("refund", lambda: self._store.refund(chain))
+        if self._leases is not None:
+            self._leases.forget_denials(chain)
 
     async def reset(self, key: str, plans: str | Sequence[str]) -> None:
-        """Makes `key` as new under every plan."""
+        """Makes `key` as new under every plan.
+
+        Raises:
+            StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
+        """
         chain = await self._chain(key, plans, 1)
-        await self._ask("reset", lambda: self._store.reset(chain))
-        if self._purses is not None:
-            self._purses.forget(chain)
+        await self._call_store("reset", lambda: self._store.reset(chain))
+        if self._leases is not None:
+            self._leases.forget(chain)
 
     async def reserve(
         self,
@@ -167,46 +189,52 @@ class AsyncLimiter(PlansInForce):
     ) -> AsyncReservation:
         """`acquire` for work whose cost is known only afterwards: settle or cancel it within `ttl` seconds.
 
-        Reserving the same `id` on the same plans again charges nothing, unless it was cancelled: then it is decided
-        anew. What is not settled in time stays spent.
+        It is idempotent: reserving the same `id` on the same plans again charges nothing, unless it was cancelled; then
+        it is decided anew. A reservation that is not settled in time stays spent. Raises what `acquire` does.
         """
         chain = await self._chain(key, plans, cost)
-        hold = Hold(reservation_id(id) if id is not None else uuid4().hex, held_us(ttl))
-        decision = self._outage.tell(await self._decided(held_first(chain, cost), hold=hold))
+        hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
+        decision = self._health.observe(await self._decide(full_cost_first(chain, cost), hold=hold))
         names = [charge.rule.plan for charge in chain]
         return AsyncReservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
 
     async def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:
-        """Corrects a reservation to its `actual` cost (0 cancels it). False if it had been settled already;
-        `NotFound` if there is no such reservation on these plans, or no more.
+        """Corrects a reservation to its `actual` cost (0 cancels it). False if it had been settled already.
 
-        What is given back makes room only where it still takes room up: nothing does once its window has passed.
+        Cost given back makes room only while it still counts: not once its window has passed.
+
+        Raises:
+            NotFound: there is no such reservation on these plans, or it has expired.
+            StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
         """
-        chain, actual = await self._chain(key, plans, 1), settled_cost(actual)
-        return settled(id, await self._ask("settle", lambda: self._store.settle(reservation_id(id), chain, actual)))
+        chain, actual = await self._chain(key, plans, 1), check_actual(actual)
+        return check_settlement(
+            id, await self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
+        )
 
     async def refresh(self) -> None:
-        """Asks the registry for its plans now. Its errors are raised; the plans in force stay."""
+        """Loads the plans from the registry now. Its errors are raised; then the plans in force stay."""
         if self._registry is not None:
-            await asyncio.shield(self._begin(self._load_plans()))
+            await asyncio.shield(self._start_load(self._load_plans()))
 
     async def close(self) -> None:
-        """Gives leased tokens back, also those that are just being taken, and closes what this limiter opened; plans
-        that are being loaded in a thread have `deadline` seconds to arrive. Closing twice is fine."""
+        """Gives leased tokens back, also those of refills in flight, and closes the stores that this limiter opened.
+        Plans that are being loaded in a thread have `deadline` seconds to arrive. Closing twice is fine."""
         if self._loads:
             loads = tuple(self._loads)
             if not iscoroutinefunction(getattr(self._registry, "load", None)):
-                await asyncio.wait(loads, timeout=self._patience)
+                await asyncio.wait(loads, timeout=self._timeout)
             for load in loads:
                 load.cancel()
             await asyncio.gather(*loads, return_exceptions=True)
-        self._leases = False  # whoever goes on calling asks the store: nobody would give a new lease back
-        while self._leasing:
-            await asyncio.wait(self._leasing)
-        if self._purses is not None and (purses := self._purses.clear()):
-            await self._undisturbed(self._empty(purses))
-        while self._own:
-            await self._own.pop().close()
+        self._may_lease = False  # calls after this go to the store: nobody would give a new lease back
+        while self._lease_tasks:
+            await asyncio.wait(self._lease_tasks)
+        if self._leases is not None and (leases := self._leases.clear()):
+            await self._shielded(self._return_leases(leases))
+        while self._opened_stores:
+            await self._opened_stores.pop().close()
+        self._health.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -216,14 +244,14 @@ class AsyncLimiter(PlansInForce):
     ) -> None:
         await self.close()
 
-    def _opened(self, store: str | AsyncLimitStore) -> AsyncLimitStore:
+    def _open_store(self, store: str | AsyncLimitStore) -> AsyncLimitStore:
         if not isinstance(store, str):
             return store
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.limits.stores import async_limit_store
 
         opened = async_limit_store(store, deadline=self._deadline, clock=self._given_clock)
-        self._own.append(opened)
+        self._opened_stores.append(opened)
         return opened
 
     async def _chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
@@ -231,149 +259,151 @@ class AsyncLimiter(PlansInForce):
             await self._maybe_refresh()
         return self._book.chain(key, plans, cost)
 
-    async def _acquire(self, chain: list[Charge]) -> Decision:
-        return self._outage.tell(await self._acquired(chain))
+    async def _acquire_and_observe(self, chain: list[Charge]) -> Decision:
+        return self._health.observe(await self._acquire_with_lease(chain))
 
-    async def _acquired(self, chain: list[Charge]) -> Decision:
-        if self._purses is None or not self._leases or not self._purses.suits(chain):
-            return await self._decided(chain)
-        return await self._lease(chain, self._purses)
+    async def _acquire_with_lease(self, chain: list[Charge]) -> Decision:
+        if self._leases is None or not self._may_lease or not self._leases.is_leasable(chain):
+            return await self._decide(chain)
+        return await self._acquire_from_lease(chain, self._leases)
 
-    async def _decided(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
-        decision = await self._asked(chain, spend, hold)
-        return decision if decision is not None else await self._instead(chain, spend, hold)
+    async def _decide(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        decision = await self._decide_on_store(chain, spend, hold)
+        return decision if decision is not None else await self._fall_back(chain, spend, hold)
 
-    async def _asked(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision | None:
-        """The store's decision; `None` if it can't be asked."""
+    async def _decide_on_store(
+        self, chain: list[Charge], spend: bool = True, hold: Hold | None = None
+    ) -> Decision | None:
+        """The store's decision; `None` if the store is unavailable."""
         if self._local:
             return await self._store.decide(chain, spend=spend, hold=hold)
-        outage = self._outage
-        if not outage.blocks():
+        health = self._health
+        if not health.blocks():
             started = perf_counter()
             try:
-                decision = await self._in_time(self._store, self._store.decide(chain, spend=spend, hold=hold))
+                decision = await self._with_deadline(self._store, self._store.decide(chain, spend=spend, hold=hold))
             except StoreUnavailable as error:
-                outage.failed("decide", started, error)
+                health.record_failure("decide", started, error)
             except StoreError:
-                outage.refused("decide", started)
+                health.record_refusal("decide", started)
                 raise
             else:
-                outage.worked("decide", started)
+                health.record_success("decide", started)
                 return decision
         return None
 
-    async def _instead(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
-        """The decision of the plans' `on_error`."""
-        outage = self._outage
-        instead = outage.fallback_chain(chain)
-        if instead:
+    async def _fall_back(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        """The decision by the plans' `on_error`."""
+        health = self._health
+        fallback_chain = health.fallback_chain(chain)
+        if fallback_chain:
             try:
                 if self._fallback is None:
-                    self._fallback = self._opened(self._fallback_at)
-                call = self._fallback.decide(instead, spend=spend, hold=hold)
-                return outage.fallen_back(await self._in_time(self._fallback, call))
+                    self._fallback = self._open_store(self._fallback_source)
+                call = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
+                return health.mark_fallback(await self._with_deadline(self._fallback, call))
             except StoreUnavailable as error:
                 log.warning("the fallback store can't be asked either: %s", error)
-        return outage.verdict(chain)
+        return health.policy_decision(chain)
 
-    async def _ask(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
-        if self._outage.blocks():
+    async def _call_store(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
+        if self._health.blocks():
             raise StoreUnavailable("the limit store can't be asked now")
         started = perf_counter()
         try:
-            answer = await self._in_time(self._store, call())
+            result = await self._with_deadline(self._store, call())
         except StoreUnavailable as error:
-            self._outage.failed(operation, started, error)
+            self._health.record_failure(operation, started, error)
             raise
         except StoreError:
-            self._outage.refused(operation, started)
+            self._health.record_refusal(operation, started)
             raise
-        self._outage.worked(operation, started)
-        return answer
+        self._health.record_success(operation, started)
+        return result
 
-    def _in_time(self, store: AsyncLimitStore, call: Awaitable[T]) -> Awaitable[T]:
-        return call if store in self._own else self._within_patience(call)
+    def _with_deadline(self, store: AsyncLimitStore, call: Awaitable[T]) -> Awaitable[T]:
+        return call if store in self._opened_stores else self._time_out(call)
 
-    async def _within_patience(self, call: Awaitable[T]) -> T:
+    async def _time_out(self, call: Awaitable[T]) -> T:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 return await call
         except TimeoutError:
-            raise StoreUnavailable(f"no answer within {self._patience:g} s") from None
+            raise StoreUnavailable(f"no answer within {self._timeout:g} s") from None
 
-    async def _lease(self, chain: list[Charge], purses: Purses) -> Decision:
-        purse, cost = purses.find(chain), chain[0].cost
-        decision = purse.spend(cost, self._clock.monotonic_us())
+    async def _acquire_from_lease(self, chain: list[Charge], leases: LocalLeases) -> Decision:
+        lease, cost = leases.find(chain), chain[0].cost
+        decision = lease.spend(cost, self._clock.monotonic_us())
         if decision is not None:
             return decision
-        asked, filling = purse.asked, None
-        await purse.lock.acquire()
+        refills, refill = lease.refills, None
+        await lease.lock.acquire()
         try:
-            # What somebody was told by the store meanwhile goes for all who waited: a deadline for all, not for each.
-            waited = purse.asked != asked
-            decision = purse.spend(cost, self._clock.monotonic_us(), waited)
+            # The result of a refill holds for all who waited for it: one deadline for all, not one each.
+            waited = lease.refills != refills
+            decision = lease.spend(cost, self._clock.monotonic_us(), waited)
             if decision is not None:
                 return decision
-            if not (waited and purse.failed):
-                filling = self._undisturbed(self._fill(purse, cost), purse.lock.release)
+            if not (waited and lease.refill_failed):
+                refill = self._shielded(self._refill(lease, cost), lease.lock.release)
         finally:
-            if filling is None:
-                purse.lock.release()
-        if filling is not None:
-            decision = await filling
-        stale = purses.filled(purse, self._clock.monotonic_us())
+            if refill is None:
+                lease.lock.release()
+        if refill is not None:
+            decision = await refill
+        stale = leases.record_refill(lease, self._clock.monotonic_us())
         if decision is None:
-            # Only what was asked for: a lease of the fallback's tokens would be lost.
-            return await self._instead(chain)
+            # No lease on the fallback store: its tokens would be lost.
+            return await self._fall_back(chain)
         if stale is not None:
-            await self._undisturbed(self._empty([stale]))
+            await self._shielded(self._return_leases([stale]))
         return decision
 
-    def _undisturbed(self, work: Coroutine[Any, Any, T], and_then: Callable[[], None] | None = None) -> Awaitable[T]:
-        """Begins work that goes on if whoever awaits it is cancelled: tokens on their way would be lost."""
+    def _shielded(self, work: Coroutine[Any, Any, T], on_done: Callable[[], None] | None = None) -> Awaitable[T]:
+        """Starts work that goes on if its caller is cancelled: tokens in flight would be lost."""
         task = asyncio.get_running_loop().create_task(work)
-        self._leasing.add(task)
+        self._lease_tasks.add(task)
 
-        def ended(_: asyncio.Task[T]) -> None:
-            self._leasing.discard(task)
+        def done(_: asyncio.Task[T]) -> None:
+            self._lease_tasks.discard(task)
             if not task.cancelled():
-                task.exception()  # looked at: asyncio would complain of one that a cancelled caller did not hear
-            if and_then is not None:
-                and_then()
+                task.exception()  # retrieved: asyncio logs one that a cancelled caller never awaited
+            if on_done is not None:
+                on_done()
 
-        task.add_done_callback(ended)
-        return _outcome(task)
+        task.add_done_callback(done)
+        return _result_of(task)
 
-    async def _fill(self, purse: Purse, cost: int) -> Decision | None:
-        """The store's decision on `cost`, more than that put into the purse if it can be had; `None` if the store can't
-        be asked."""
+    async def _refill(self, lease: LocalLease, cost: int) -> Decision | None:
+        """The store's decision on `cost`, with more than that credited to the lease if the store has it; `None` if the
+        store is unavailable."""
         decision = None
-        if await self._give_back(purse):
+        if await self._return_tokens(lease):
             now_us = self._clock.monotonic_us()
-            amount = purse.wish(cost, now_us)
+            amount = lease.requested(cost, now_us)
             while True:
-                decision = await self._asked(purse.charged(amount))
+                decision = await self._decide_on_store(lease.charges(amount))
                 if decision is None or decision.allowed or amount == cost:
                     break
-                amount = less(decision, amount, cost)
+                amount = smaller_request(decision, amount, cost)
         if decision is None:
-            purse.missed()
+            lease.record_failed_refill()
             return None
         if decision.allowed and amount > cost:
-            self._outage.leased(decision.plan, amount)
-        return purse.took(amount, cost, decision, now_us)
+            self._health.record_lease(decision.plan, amount)
+        return lease.credit(amount, cost, decision, now_us)
 
-    async def _empty(self, purses: Iterable[Purse]) -> None:
-        for purse in purses:
-            async with purse.lock:
-                await self._give_back(purse, everything=True)
+    async def _return_leases(self, leases: Iterable[LocalLease]) -> None:
+        for lease in leases:
+            async with lease.lock:
+                await self._return_tokens(lease, everything=True)
 
-    async def _give_back(self, purse: Purse, *, everything: bool = False) -> bool:
-        """Gives back what a purse may not keep; false if the store can't be asked."""
-        tokens = purse.leftover(self._clock.monotonic_us(), everything=everything)
+    async def _return_tokens(self, lease: LocalLease, *, everything: bool = False) -> bool:
+        """Gives back the tokens a lease may not keep; false if the store is unavailable."""
+        tokens = lease.withdraw(self._clock.monotonic_us(), everything=everything)
         if tokens:
             try:
-                await self._ask("refund", lambda: self._store.refund(purse.charged(tokens)))
+                await self._call_store("refund", lambda: self._store.refund(lease.charges(tokens)))
             except StoreError as error:
                 log.info("%d leased tokens could not be given back, they stay spent: %s", tokens, error)
                 return not isinstance(error, StoreUnavailable)
@@ -384,16 +414,16 @@ class AsyncLimiter(PlansInForce):
         if due is None or self._clock.monotonic_us() < due:
             return
         if due != NEVER_LOADED:
-            self._plan_refresh()
+            self._schedule_refresh()
         if self._refreshing is None or self._refreshing.done():
             first = due == NEVER_LOADED
-            self._refreshing = self._begin(self._load_plans() if first else self._load_quietly())
+            self._refreshing = self._start_load(self._load_plans() if first else self._load_and_log())
         if due == NEVER_LOADED:
-            # There are no plans to go on with.
+            # There are no plans to decide by.
             await asyncio.shield(self._refreshing)
 
-    def _begin(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A load of its own: it must not end with whoever waits for it, for a registry may tell a change only once."""
+    def _start_load(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a load as a task. It is not cancelled with its caller: a registry may return a change only once."""
         task = asyncio.get_running_loop().create_task(load)
         self._loads.add(task)
         task.add_done_callback(self._loads.discard)
@@ -402,20 +432,20 @@ class AsyncLimiter(PlansInForce):
     async def _load_plans(self) -> None:
         assert self._registry is not None
         # Of two loads at once, the one that read first could finish last and bring old plans back.
-        async with self._turn:
+        async with self._load_lock:
             load: Callable[[], Any] = self._registry.load
-            answer = load() if iscoroutinefunction(load) else await in_thread(load)
-            self._take(await answer if isawaitable(answer) else answer)
+            plans = load() if iscoroutinefunction(load) else await run_in_thread(load)
+            self._apply(await plans if isawaitable(plans) else plans)
             if self._refresh_at_us == NEVER_LOADED:
-                self._plan_refresh()
+                self._schedule_refresh()
 
-    async def _load_quietly(self) -> None:
+    async def _load_and_log(self) -> None:
         try:
             await self._load_plans()
         except Exception as error:
-            stay(error)
+            log_load_failure(error)
 
 
-async def _outcome(task: asyncio.Task[T]) -> T:
+async def _result_of(task: asyncio.Task[T]) -> T:
     await asyncio.wait((task,))
     return task.result()

@@ -1,4 +1,4 @@
-"""Plans that are changed while limiters decide by them."""
+"""Changing plans while limiters decide by them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("headgate.limits")
 
 
 class LivePlans:
-    """Changes plans. A change is in force in `limiter` when the call returns, and in others when they ask again.
+    """Changes plans. A change is in force in `limiter` when the call returns, and in others when they load again.
 
     The limiter's registry must read what `editor` writes.
     """
@@ -48,11 +48,11 @@ class LivePlans:
         return plan
 
     async def refresh(self) -> None:
-        """Brings the limiter up to date."""
+        """Loads the limiter's plans now."""
         await self._limiter.refresh()
 
     async def stay_fresh(self, every: float) -> None:
-        """Brings the limiter up to date every so many seconds, until cancelled. What fails is tried again."""
+        """Loads the limiter's plans every `every` seconds, until cancelled. A load that fails is retried."""
         while True:
             await asyncio.sleep(every)
             try:

@@ -12,89 +12,89 @@ from weakref import WeakSet
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PAUSE = 0.000_01
-"""How long one who found a `Turnstile` taken lets go of the GIL, in seconds: the one inside needs less to get out."""
+SPIN_SECONDS = 0.000_01
+"""How long a thread that waits for a `SpinLock` gives up the GIL, in seconds. The holder needs less to release it."""
 
 
-class Turnstile:
-    """Lets one thread in at a time, for work that never waits for anything. `leave(None)` must follow.
+class SpinLock:
+    """A lock for critical sections that never wait. It is released by `release(None)`.
 
     A `threading.Lock` is handed to a waiter before that waiter has the GIL, so under contention every call would wait
-    for a switch of threads. Here a token is taken out of a list and put back, by whoever runs first. `try_enter()`
-    raises `IndexError` while another is inside. Nobody is told when the token is back, so `enter()` looks again: only
-    the first in line does, and seldom has to: who is inside lost the GIL there and needs only the GIL to get out.
+    for a thread switch. Here a token is taken out of a list and put back, by the thread that runs first.
+    `try_acquire()` raises `IndexError` while another thread holds the lock. Nobody is notified of a release, so
+    `acquire()` spins: only the first waiter does, and seldom, as the holder needs only the GIL to release.
 
     A signal handler may raise anywhere (Ctrl-C, a worker's time limit), and the token must not be lost. Python runs
-    handlers when a C function has returned or a Python function begins. So whoever calls `try_enter` leaves again on
-    any exception but `IndexError`, and `leave`, a C function, is called in a `finally`, never by way of another
+    handlers when a C function has returned or a Python function begins. So a caller of `try_acquire` releases on any
+    exception but `IndexError`, and `release`, a C function, is called in a `finally`, never by way of another
     function: for this reason it is no context manager.
 
-    A forked child finds it open: who was inside is not there any more.
+    In a forked child it is free: the thread that held it was not forked.
     """
 
-    __slots__ = ("__weakref__", "_line", "_token", "leave", "try_enter")
+    __slots__ = ("__weakref__", "_queue_lock", "_token", "release", "try_acquire")
 
     def __init__(self) -> None:
         self._token = [None]
-        self._line = threading.Lock()
-        self.try_enter = self._token.pop
-        self.leave = self._token.append
-        _turnstiles.add(self)
+        self._queue_lock = threading.Lock()
+        self.try_acquire = self._token.pop
+        self.release = self._token.append
+        _instances.add(self)
 
     def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Does some work inside."""
-        self.enter()
+        """Returns `work(...)`, run while holding the lock."""
+        self.acquire()
         try:
             return work(*args, **kwargs)
         finally:
-            self.leave(None)
+            self.release(None)
 
-    def enter(self) -> None:
-        """Waits until nobody is inside."""
+    def acquire(self) -> None:
+        """Waits until the lock is free, and takes it."""
         try:
-            self.try_enter()
+            self.try_acquire()
         except IndexError:
-            self._stand_in_line()
+            self._acquire_in_turn()
         except BaseException:
-            self.leave(None)
+            self.release(None)
             raise
 
-    def _stand_in_line(self) -> None:
-        inside = False
+    def _acquire_in_turn(self) -> None:
+        acquired = False
         try:
-            with self._line:
-                self._enter_next()
-                inside = True
+            with self._queue_lock:
+                self._spin()
+                acquired = True
         except BaseException:
-            if inside:
-                self.leave(None)
+            if acquired:
+                self.release(None)
             raise
 
-    def _enter_next(self) -> None:
+    def _spin(self) -> None:
         while True:
             try:
-                self.try_enter()
+                self.try_acquire()
                 return
             except IndexError:
                 pass
             except BaseException:
-                self.leave(None)
+                self.release(None)
                 raise
-            sleep(PAUSE)
+            sleep(SPIN_SECONDS)
 
-    def open_again(self) -> None:
-        """Forgets who is inside and who waits."""
+    def reset(self) -> None:
+        """Forgets the holder and the waiters."""
         self._token[:] = [None]
-        self._line = threading.Lock()
+        self._queue_lock = threading.Lock()
 
 
-_turnstiles: WeakSet[Turnstile] = WeakSet()
+_instances: WeakSet[SpinLock] = WeakSet()
 
 
-def _open_all() -> None:
-    for turnstile in list(_turnstiles):
-        turnstile.open_again()
+def _reset_all_after_fork() -> None:
+    for lock in list(_instances):
+        lock.reset()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open_all)
+    os.register_at_fork(after_in_child=_reset_all_after_fork)

@@ -1,4 +1,4 @@
-"""The words of admission: specs (the arithmetic of a limit), plans (a spec with a name), decisions.
+"""The model of limits: specs (the numbers of an algorithm), plans (a spec with a name), decisions.
 
 Every number a store computes with is an integer that fits a double (below 2^53), so a Lua script and Python agree to
 the last unit. The bounds that guarantee it are checked here, when a spec is made, never while deciding.
@@ -28,7 +28,7 @@ NAME_LENGTH = 128
 
 
 class OnError(StrEnum):
-    """What a plan says when its store can't be asked."""
+    """What a plan decides while its store is unavailable."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -36,7 +36,7 @@ class OnError(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a decision came out as it did."""
+    """Why a call was allowed or denied."""
 
     OK = "OK"
     DENIED = "DENIED"
@@ -128,7 +128,7 @@ class FixedWindow(_Window):
 class SlidingWindow(_Window):
     """`limit` per `window`, estimated from two counters: this window's, and the last one's by its share still in view.
 
-    Two integers a key whatever the limit. Use `SlidingLog` where the estimate is not good enough.
+    It stores two integers per key, whatever the limit. Use `SlidingLog` where the estimate is not good enough.
     """
 
     tag: ClassVar[int] = 3
@@ -147,7 +147,7 @@ class SlidingWindow(_Window):
 
 @dataclass(frozen=True, slots=True, init=False)
 class SlidingLog(_Window):
-    """`limit` in every span of length `window`, exactly, by remembering each admitted call."""
+    """`limit` in every span of length `window`, exactly, by storing each admitted call."""
 
     tag: ClassVar[int] = 4
     algorithm: ClassVar[str] = "sliding_log"
@@ -167,8 +167,13 @@ Spec: TypeAlias = TokenBucket | FixedWindow | SlidingWindow | SlidingLog
 class Plan:
     """A limit with a name.
 
-    `on_error` is what to do when the store can't be asked (`None`: what the limiter says). A `shadow` plan decides
-    and is counted but never denies. `overrides` gives single keys a spec of their own.
+        Plan("gold", TokenBucket(capacity=10, per_second=1), overrides={"user:vip": TokenBucket(100, 10)})
+
+    `on_error` decides while the store is unavailable (`None`: the limiter's). A `shadow` plan decides and is counted,
+    but never denies. `overrides` gives single keys a spec of their own.
+
+    Raises:
+        ConfigurationError: a field can't be used.
     """
 
     name: str
@@ -225,7 +230,7 @@ class Charge(NamedTuple):
 
 
 class PlanState(NamedTuple):
-    """Where one plan of a chain stands after the decision."""
+    """The state of one plan of a chain after the decision."""
 
     plan: str
     allowed: bool
@@ -262,7 +267,8 @@ class _Fields(NamedTuple):
 
 
 class Decision(tuple[Any, ...]):
-    """The answer. True if allowed. `plan` names the plan that bound it: of a denial the one to wait longest for.
+    """The decision on a call. True if allowed. `plan` names the plan that bound it: of a denial the one to wait longest
+    for.
 
     A tuple with names, made of a tuple of all its fields, or by `of`. It is no `NamedTuple` because the constructor of
     one is a Python function, which would take a tenth of the time of a decision in memory.
@@ -278,9 +284,9 @@ class Decision(tuple[Any, ...]):
     plan = _Fields.plan
     reason = _Fields.reason
     degraded = _Fields.degraded
-    """The store could not be asked; a failure policy answered."""
+    """Whether the store was unavailable, so that a failure policy decided."""
     chain = _Fields.chain
-    """Every plan's state, in the order asked; empty when there was one plan and it cast no shadow. See `states`."""
+    """Every plan's state, in the order of the call; empty if there was one plan, and no shadow plan. See `states`."""
 
     @classmethod
     def of(
@@ -320,7 +326,7 @@ class Decision(tuple[Any, ...]):
 
     @property
     def states(self) -> tuple[PlanState, ...]:
-        """Every plan's state, in the order asked."""
+        """Every plan's state, in the order of the call."""
         return self.chain or (
             PlanState(
                 self.plan, self.allowed, self.remaining, self.limit, self.retry_after_us, self.reset_after_us, False

@@ -1,4 +1,4 @@
-"""The plans in force, and how a caller's words (a key, names of plans, a cost) become a chain of charges."""
+"""The plan book: the plans in force as rules, and the checks that turn a key, plan names and a cost into a chain."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInpu
 from headgate.limits.model import Charge, OnError, Plan, Rule, policy
 
 KEY_LENGTH = 1024
-MOST_KNOWN = 1000
+MAX_CACHED = 1000
 
 
-class _Known(NamedTuple):
-    """Plans that were asked for together before, none twice and none with exceptions."""
+class _CachedRules(NamedTuple):
+    """The rules of plans that were used together before, none twice and none with overrides."""
 
     rules: tuple[Rule, ...]
-    least: int
-    """The most that may be asked of all of them."""
+    max_cost: int
+    """The highest cost that all of them can admit."""
 
 
 class PlanBook:
     """Plans as rules. A rule stays the same object for as long as its plan stays the same."""
 
-    __slots__ = ("_known", "exceptions", "plans", "rules")
+    __slots__ = ("_cache", "exceptions", "plans", "rules")
 
     def __init__(self, plans: Iterable[Plan] = ()) -> None:
         self.plans: Mapping[str, Plan] = {}
@@ -34,7 +34,11 @@ class PlanBook:
         self.replace(plans)
 
     def replace(self, plans: Iterable[Plan]) -> list[Rule]:
-        """Puts other plans in force, all at once; returns the rules of plans that are no more."""
+        """Replaces all plans at once. Returns the rules of the plans that were removed.
+
+        Raises:
+            ConfigurationError: one is not a `Plan`, or two have the same name.
+        """
         book: dict[str, Plan] = {}
         for plan in plans:
             if not isinstance(plan, Plan):
@@ -55,12 +59,12 @@ class PlanBook:
                 exceptions[name] = {
                     key: Rule(name, spec, plan.shadow, on_error) for key, spec in plan.overrides.items()
                 }
-        gone = [rule for name, rule in self.rules.items() if name not in book]
+        removed = [rule for name, rule in self.rules.items() if name not in book]
         for name in self.exceptions.keys() - book.keys():
-            gone += self.exceptions[name].values()
+            removed += self.exceptions[name].values()
         self.plans, self.rules, self.exceptions = book, rules, exceptions
-        self._known: dict[tuple[str, ...], _Known] = {}
-        return gone
+        self._cache: dict[tuple[str, ...], _CachedRules] = {}
+        return removed
 
     def rule(self, name: str, key: str) -> Rule:
         """The rule of a plan for a key; `NotFound` if there is no such plan."""
@@ -69,40 +73,48 @@ class PlanBook:
         rule = self.rules.get(name)
         if rule is None:
             raise NotFound("plan", name)
-        special = self.exceptions.get(name)
-        return rule if special is None else special.get(key, rule)
+        overrides = self.exceptions.get(name)
+        return rule if overrides is None else overrides.get(key, rule)
 
     def chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
-        """One key under one or more plans, at the same cost."""
+        """The chain of one key under one or more plans, at the same cost.
+
+        Raises:
+            InvalidInput: the key, the plans or the cost can't be used.
+            NotFound: there is no such plan.
+            CostExceedsCapacity: a plan can never admit the cost.
+        """
         if isinstance(plans, str):
             names: tuple[str, ...] = (plans,)
         elif isinstance(plans, Sequence):
             names = tuple(plans)
         else:
             raise InvalidInput("plans", "name one or more plans in a list")
-        # Taken before the rules are read, and written to below: plans replaced meanwhile come with another one.
-        asked_before = self._known
+        # Read before the rules are, and written to below: plans replaced meanwhile come with a new cache.
+        cache = self._cache
         try:
-            known = asked_before.get(names)
+            cached = cache.get(names)
         except TypeError:
             raise InvalidInput("plans", "a plan's name is text") from None
-        if known is not None and type(cost) is int and 0 < cost <= known.least and type(key) is str:
+        if cached is not None and type(cost) is int and 0 < cost <= cached.max_cost and type(key) is str:
             if not (0 < len(key) <= KEY_LENGTH and key.isascii() and key.isprintable()):
                 check_key(key)
-            return [Charge(key, rule, cost) for rule in known.rules]
+            return [Charge(key, rule, cost) for rule in cached.rules]
         if not names:
             raise InvalidInput("plans", "name at least one plan")
         check_key(key)
         check_cost(cost)
-        chain = [self._charge(key, name, cost) for name in _once(names)]
+        chain = [self._charge(key, name, cost) for name in _check_unique(names)]
         if not any(name in self.exceptions for name in names):
-            if len(asked_before) >= MOST_KNOWN:
-                asked_before.clear()
-            asked_before[names] = _Known(tuple(charge.rule for charge in chain), min(each.rule.size for each in chain))
+            if len(cache) >= MAX_CACHED:
+                cache.clear()
+            cache[names] = _CachedRules(
+                tuple(charge.rule for charge in chain), min(charge.rule.size for charge in chain)
+            )
         return chain
 
     def links(self, links: Iterable[tuple[str, str, int]]) -> list[Charge]:
-        """Any (key, plan, cost), checked; no plan twice on one key."""
+        """The chain of any (key, plan, cost), no plan twice on one key. Raises what `chain` does."""
         chain: list[Charge] = []
         by_key: dict[str, list[str]] = {}
         for key, name, cost in links:
@@ -111,7 +123,7 @@ class PlanBook:
             chain.append(self._charge(key, name, cost))
             by_key.setdefault(key, []).append(name)
         for names in by_key.values():
-            _once(names)
+            _check_unique(names)
         if not chain:
             raise InvalidInput("links", "give at least one (key, plan, cost)")
         return chain
@@ -120,13 +132,13 @@ class PlanBook:
         rule = self.rule(name, key)
         if cost > rule.size:
             if rule.shadow:
-                # A shadow never denies: it is asked for as much as never fits, and counts that.
+                # A shadow plan never denies: it gets a cost that never fits, and counts that as a denial.
                 return Charge(key, rule, rule.size + 1)
             raise CostExceedsCapacity(name, cost, rule.size)
         return Charge(key, rule, cost)
 
 
-def _once(names: Sequence[str]) -> Sequence[str]:
+def _check_unique(names: Sequence[str]) -> Sequence[str]:
     for position, name in enumerate(names):
         if name in names[:position]:
             raise InvalidInput("plans", f"plan {name!r} is named twice; name each plan once")

@@ -26,7 +26,11 @@ _SPELLINGS = {"perSecond": "per_second", "onError": "on_error"}
 
 
 def plan_from(name: str, document: object) -> Plan:
-    """The plan a document describes; `ConfigurationError` names the field as it was written."""
+    """The plan that a document describes.
+
+    Raises:
+        ConfigurationError: a field is wrong; names it as it was written.
+    """
     fields = _Fields(document, "plan")
     algorithm = fields.required("algorithm")
     spec = _spec_from(algorithm, fields)

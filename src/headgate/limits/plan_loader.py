@@ -1,4 +1,4 @@
-"""Asking a registry for plans while decisions go on: what it takes to answer holds nobody up."""
+"""Loading plans from a registry in the background: a slow registry delays no decision."""
 
 from __future__ import annotations
 
@@ -17,68 +17,68 @@ T = TypeVar("T")
 
 
 class PlanLoader:
-    """Runs `load`, one at a time: in the caller, or in a thread that ends with it. A forked child loads for itself."""
+    """Runs `load`, one at a time: in the caller, or in a thread of its own. A forked child loads for itself."""
 
     def __init__(self, load: Callable[[], None]) -> None:
         self._load = load
         self._process = os.getpid()
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def load_now(self) -> None:
-        """Loads after whatever load is under way. Errors are raised."""
-        with self._own_turn():
+        """Loads now, after the load in flight. Errors are raised."""
+        with self._process_lock():
             self._load()
 
     def load_soon(self) -> None:
-        """Begins to load, unless a load is under way. Errors are logged."""
-        turn = self._own_turn()
-        if not turn.acquire(blocking=False):
+        """Starts a load in a thread, unless one is in flight. Errors are logged."""
+        lock = self._process_lock()
+        if not lock.acquire(blocking=False):
             return
-        thread = threading.Thread(target=self._load_quietly, args=(turn,), name=THREAD, daemon=True)
+        thread = threading.Thread(target=self._load_and_log, args=(lock,), name=THREAD, daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
-            turn.release()
-            stay(error)
+            lock.release()
+            log_load_failure(error)
         else:
             self._thread = thread
 
-    def join(self, within: float) -> None:
-        """Waits for the load under way to end, for so many seconds."""
+    def join(self, timeout: float) -> None:
+        """Waits for the load in flight, up to `timeout` seconds."""
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(within)
+            self._thread.join(timeout)
 
-    def _own_turn(self) -> threading.Lock:
+    def _process_lock(self) -> threading.Lock:
         if self._process != os.getpid():
-            # Whoever had the turn when the process was forked is not here to give it back.
-            self._process, self._turn, self._thread = os.getpid(), threading.Lock(), None
-        return self._turn
+            # The thread that held the lock when the process was forked is not here to release it.
+            self._process, self._lock, self._thread = os.getpid(), threading.Lock(), None
+        return self._lock
 
-    def _load_quietly(self, turn: threading.Lock) -> None:
+    def _load_and_log(self, lock: threading.Lock) -> None:
         try:
             self._load()
         except Exception as error:
-            stay(error)
+            log_load_failure(error)
         finally:
-            turn.release()
+            lock.release()
 
 
-def stay(error: Exception) -> None:
-    """Says why plans stay as they are. Whatever is wrong with a registry, the plans in force are still good."""
+def log_load_failure(error: Exception) -> None:
+    """Logs why plans could not be loaded. The plans in force stay, whatever is wrong with a registry."""
     log.warning("plans could not be loaded, those in force stay: %r", error)
 
 
-async def in_thread(call: Callable[[], T]) -> T:
-    """What `call` returns, from a thread of its own. Unlike one of the loop's, it holds up no exit if it never ends."""
-    answer: Future[T] = Future()
-    answer.set_running_or_notify_cancel()
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """The result of `call`, run in a daemon thread. Unlike the loop's executor, it never delays the exit."""
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
-            answer.set_result(call())
+            result.set_result(call())
         except BaseException as error:
-            answer.set_exception(error)
+            result.set_exception(error)
 
     threading.Thread(target=run, name=THREAD, daemon=True).start()
-    return await asyncio.wrap_future(answer)
+    return await asyncio.wrap_future(result)

@@ -1,13 +1,13 @@
-"""What admission needs from the outside: a store of states, a source of plans, somebody who watches.
+"""The ports of admission: a store of states, a registry of plans, an observer.
 
 Promises every `LimitStore` makes, checked by `tests/contracts/limit_store.py`:
 
 - A chain is one atomic decision; a denial changes nothing anywhere. Decisions equal `chain.rule_on` exactly.
 - Time is the store's own unless `now_us` is given (tests give it; then the store's own clock must not interfere).
 - A state is kept at least for its life (`algorithms.life_us`) and goes away by itself some time after.
-- The state of (plan, key) is shared by everybody who names the same plan, whatever spec they bring.
-- The only error that says "ask again later" is `StoreUnavailable`. A call that ended in it may or may not have
-  counted; the store never repeats one by itself.
+- The state of (plan, key) is shared by everybody who names the same plan, whatever spec they have.
+- The only error that means "retry later" is `StoreUnavailable`. A call that raised it may or may not have counted;
+  the store never retries by itself.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from headgate.limits.model import Charge, Decision, Plan
 
 
 class Hold(NamedTuple):
-    """A reservation to be remembered, beside a key of its chain, for `ttl_us` microseconds."""
+    """A reservation to record, beside a key of its chain, for `ttl_us` microseconds."""
 
     id: str
     ttl_us: int
 
 
 class Settlement(StrEnum):
-    """What became of a call to `settle`."""
+    """The result of a call to `settle`."""
 
     APPLIED = "APPLIED"
     REPEATED = "REPEATED"
@@ -42,12 +42,12 @@ class LimitStore(Protocol):
     def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
-        """Decides `chain`; without `spend` it only looks.
+        """Decides `chain`; without `spend` it charges nothing.
 
-        With a `hold`, a pass is remembered under its id and the chain's keys and plans (`holds.hold_name`), with the
-        cost of the first charge (all charges of a held chain cost the same). While it is remembered, open or settled
-        but not cancelled, deciding it again charges nothing: the decision is an allowed one that tells how the plans
-        stand. A cancelled one is decided as if it had never been.
+        With a `hold`, an allowed chain is recorded under its id and the chain's keys and plans (`holds.hold_name`),
+        with the cost of the first charge (all charges of a held chain cost the same). While it is recorded, open or
+        settled but not cancelled, deciding it again charges nothing: the decision is allowed and shows the present
+        state. A cancelled one is decided as if it were new.
         """
         ...
 
@@ -58,7 +58,7 @@ class LimitStore(Protocol):
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
         """Corrects a held chain from its held cost to `actual` (0: cancelled), once; the costs in `chain` are unused.
 
-        Less than held is given back as far as it still counts; more is taken without asking and cut at the limit
+        Less than held is given back as far as it still counts; more is taken in any case, up to the limit
         (`holds.settled`).
         """
         ...
@@ -68,7 +68,7 @@ class LimitStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Gives back what the store holds of this process. Closing twice is fine."""
+        """Closes the store's connections. Closing twice is fine."""
         ...
 
 
@@ -95,12 +95,12 @@ class PlanRegistry(Protocol):
 
     @property
     def refresh_every(self) -> float | None:
-        """Seconds after which a limiter asks again; `None`: plans never change by themselves."""
+        """Seconds after which a limiter loads again; `None`: never."""
         ...
 
     def load(self) -> Mapping[str, Plan] | None:
-        """All plans by name. A registry that serves one limiter alone may answer `None` if nothing changed since the
-        last `load`; limiters that share one must each hear them all."""
+        """All plans by name. A registry that serves one limiter alone may return `None` if nothing changed since the
+        last `load`; one that limiters share must return all plans to each."""
         ...
 
 
@@ -114,7 +114,7 @@ class AsyncPlanRegistry(Protocol):
 
 
 class PlanEditor(Protocol):
-    """Where plans can be changed at run time; limiters see a change when they ask their registry again."""
+    """Where plans can be changed at run time; limiters see a change when they load again."""
 
     async def all(self) -> Mapping[str, Plan]:
         """All plans by name."""
@@ -130,14 +130,14 @@ class PlanEditor(Protocol):
 
 
 class AdmissionObserver(Protocol):
-    """Is told what happens. Must be quick and must not raise."""
+    """Receives events of a limiter. Must be fast and must not raise."""
 
     def decided(self, decision: Decision) -> None:
         """A decision was made, by the store, by a lease or by a failure policy."""
         ...
 
     def store_called(self, operation: str, seconds: float, failed: bool) -> None:
-        """A store answered, or failed to, after `seconds`."""
+        """A call to the store succeeded, or failed, after `seconds`."""
         ...
 
     def breaker_moved(self, state: str) -> None:

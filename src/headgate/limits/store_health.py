@@ -1,4 +1,4 @@
-"""What a limiter does while its store can't be asked: the breaker, each plan's policy, and telling about it."""
+"""Store health: the circuit breaker, the failure policy of each plan while the store is unavailable, observing both."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ log = logging.getLogger("headgate.limits")
 DEFAULT_DEADLINE = 0.5
 """Seconds a call to the store may take, unless the limiter or the store's URL says otherwise."""
 UNKNOWN_WAIT_US = 1_000_000
-"""What a denial by policy tells callers to wait when nothing better is known."""
+"""The `retry_after` of a denial by policy when nothing better is known."""
 
 LOG_EVERY_US = 10_000_000
-"""How often, at most, it is logged how many decisions were let through."""
+"""The shortest time between two log entries about decisions that were let through."""
 
 
-class Outage:
-    """Stands between a limiter and its store: says whether to ask, hears how it went, answers in its stead.
+class StoreHealth:
+    """Whether a limiter's store can be called, and the decision by policy while it can't.
 
-    A call that failed may or may not have counted; it is answered by policy, never repeated.
+    A failed call may or may not have counted. It is decided by policy, never retried.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Outage:
         self._observer = observer
         self._clock = clock
         self._let_through = 0
-        """Decisions by `on_error=open` that were not logged yet."""
+        """Decisions by `on_error=open` that are not logged yet."""
         self._logged_us: int | None = None
         self._count_lock = Lock()
         self.shadow_denials: Counter[str] = Counter()
@@ -55,7 +55,7 @@ class Outage:
         return self._breaker.state.value
 
     def blocks(self) -> bool:
-        """Whether the store must not be asked now."""
+        """Whether the circuit breaker forbids a call now."""
         before = self._breaker.state
         if before is BreakerState.CLOSED:
             return False
@@ -64,39 +64,39 @@ class Outage:
             self._observer.breaker_moved(self._breaker.state.value)
         return not allowed
 
-    def worked(self, operation: str, started: float, failed: bool = False) -> None:
-        """The store answered."""
+    def record_success(self, operation: str, started: float, failed: bool = False) -> None:
+        """Records that the store answered."""
         if self._let_through:
             self._log_let_through()
-        if self._breaker.succeeded():
+        if self._breaker.record_success():
             log.warning("the limit store answers again")
             if self._observer is not None:
                 self._observer.breaker_moved(self._breaker.state.value)
         if self._observer is not None:
             self._observer.store_called(operation, perf_counter() - started, failed)
 
-    def failed(self, operation: str, started: float, error: StoreUnavailable) -> None:
-        """The store could not be reached, or not in time."""
-        if self._breaker.failed(self._clock.monotonic_us()):
+    def record_failure(self, operation: str, started: float, error: StoreUnavailable) -> None:
+        """Records that the store could not be reached, or not within the deadline."""
+        if self._breaker.record_failure(self._clock.monotonic_us()):
             log.warning("the limit store can't be asked, plans' on_error decides: %s", error)
             if self._observer is not None:
                 self._observer.breaker_moved(self._breaker.state.value)
         if self._observer is not None:
             self._observer.store_called(operation, perf_counter() - started, True)
 
-    def refused(self, operation: str, started: float) -> None:
-        """The store answered with an error: it is no outage, and the caller hears of it, even if it comes after one."""
-        self.worked(operation, started, failed=True)
+    def record_refusal(self, operation: str, started: float) -> None:
+        """Records that the store answered with an error. That ends an outage: the store can be reached."""
+        self.record_success(operation, started, failed=True)
 
     def fallback_chain(self, chain: Sequence[Charge]) -> list[Charge]:
-        """The charges another store should decide; none if some plan is closed, or none asks for it."""
+        """The charges for the fallback store; none if some plan is `closed`, or no plan is `fallback`."""
         policies = [charge.rule.on_error or self._default for charge in chain if not charge.rule.shadow]
         if OnError.CLOSED in policies:
             return []
         return [charge for charge in chain if (charge.rule.on_error or self._default) is OnError.FALLBACK]
 
-    def verdict(self, chain: Sequence[Charge]) -> Decision:
-        """The answer without any store: closed if any plan is (or its fallback failed too), else open."""
+    def policy_decision(self, chain: Sequence[Charge]) -> Decision:
+        """The decision without any store: denied if any plan is `closed` (or its fallback failed too), else allowed."""
         binding = [charge for charge in chain if not charge.rule.shadow]
         for charge in binding:
             if (charge.rule.on_error or self._default) is not OnError.OPEN:
@@ -107,28 +107,33 @@ class Outage:
         return Decision.of(True, rule.size, rule.size, 0, 0, rule.plan, Reason.FAIL_OPEN, True)
 
     @staticmethod
-    def fallen_back(decision: Decision) -> Decision:
+    def mark_fallback(decision: Decision) -> Decision:
         """A fallback store's decision, marked as one."""
         return decision.but(reason=Reason.FALLBACK, degraded=True)
 
-    def leased(self, plan: str, tokens: int) -> None:
-        """A lease was taken."""
+    def record_lease(self, plan: str, tokens: int) -> None:
+        """Reports a new lease to the observer."""
         if self._observer is not None:
             self._observer.leased(plan, tokens)
 
-    def tell(self, decision: Decision) -> Decision:
-        """Counts a decision and passes it on."""
+    def observe(self, decision: Decision) -> Decision:
+        """Counts a decision, reports it to the observer and returns it."""
         for state in decision.chain:
             if state.shadow and not state.allowed:
                 self.shadow_denials[state.plan] += 1
         if decision.reason is Reason.FAIL_OPEN:
-            self._note_let_through(decision.plan)
+            self._count_let_through(decision.plan)
         if self._observer is not None:
             self._observer.decided(decision)
         return decision
 
-    def _note_let_through(self, plan: str) -> None:
-        """Counts a decision that nobody limited, and logs the count now and then: an outage has thousands of them."""
+    def close(self) -> None:
+        """Logs the decisions that were let through and are not logged yet: nobody would after this."""
+        if self._let_through:
+            self._log_let_through()
+
+    def _count_let_through(self, plan: str) -> None:
+        """Counts a decision that was let through. The count is logged now and then: an outage has thousands of them."""
         with self._count_lock:
             self._let_through += 1
             due = self._logged_us is None or self._clock.monotonic_us() - self._logged_us >= LOG_EVERY_US

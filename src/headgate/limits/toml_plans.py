@@ -22,8 +22,11 @@ log = logging.getLogger("headgate.limits")
 
 
 class TomlPlans:
-    """A `PlanRegistry` over the table `plans` of a file, looked at again when `refresh_every` seconds have passed. Any
-    number of limiters may share it; the file is read once for each time it changes.
+    """A `PlanRegistry` over the table `plans` of a file, checked again when `refresh_every` seconds have passed.
+
+        Limiter("redis://cache", plans=TomlPlans("plans.toml"))
+
+    Any number of limiters may share it; the file is read once per change.
 
     The first load of a bad file raises. A file that turns bad later is logged, once, and the plans it had stay.
     """
@@ -59,7 +62,11 @@ class TomlPlans:
 
 
 def read_plans(path: Path) -> dict[str, Plan]:
-    """The plans of a file; `ConfigurationError` says where it is wrong."""
+    """The plans of a file.
+
+    Raises:
+        ConfigurationError: the file can't be read; names the field that is wrong.
+    """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:

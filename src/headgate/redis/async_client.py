@@ -1,7 +1,7 @@
-"""Redis for event loops: everybody shares one connection to a server, and calls of one turn share one packet.
+"""Redis for event loops: callers share one connection per server, and calls of one turn share one packet.
 
-Answers come in the order of the calls, so a call costs an entry in a queue and no task, timer or lock of its own.
-Nothing is ever sent twice, except after an answer that says it was not run (`remedies.py`).
+Replies come in the order of the calls, so a call costs an entry in a queue and no task, timer or lock of its own.
+A command is sent again only after a reply that says it was not run (`redirects.py`).
 """
 
 from __future__ import annotations
@@ -16,33 +16,32 @@ from typing import Any, cast
 import hiredis
 
 from headgate.errors import StoreUnavailable
-from headgate.redis.discovery import Found, Places, Question, Search, master, slot_map
-from headgate.redis.protocol import ASKING, Script, greeting
-from headgate.redis.redirects import MOST_REMEDIES, Refused, SlotMap, Way, refusal, remedy, unreachable
-from headgate.redis.url import Address, Login, RedisUrl, Shape
+from headgate.redis.discovery import Candidates, Discovery, Query, Result, master, slot_map
+from headgate.redis.protocol import ASKING, Script, handshake
+from headgate.redis.redirects import MAX_REDIRECTS, Action, ErrorReply, SlotMap, redirect_of, store_error, unreachable
+from headgate.redis.url import Address, Login, RedisUrl, Topology
 
-PACKET = 32
-"""A packet leaves when it holds this many calls, so that Redis works on it while the next one is being made."""
-_NOTHING = object()
+MAX_PACKET_CALLS = 32
+"""A packet of this many calls is sent at once, so that Redis works on it while the next one is built."""
+_INCOMPLETE = object()
 
 
 class AsyncRedisConnection(asyncio.Protocol):
-    """One connection. Calls of one turn of the loop leave together; each gets its answer or `StoreUnavailable`.
+    """One connection. Calls of one turn of the loop are sent together; each gets its reply or `StoreUnavailable`.
 
-    If the oldest call waits longer than `timeout`, the connection is given up: whatever is stuck in front of it is
-    stuck in front of everybody.
+    If the oldest call waits longer than `timeout`, the connection is closed: the calls behind it would wait as long.
     """
 
     __slots__ = (
         "_answered",
-        "_marks",
+        "_closing",
         "_outgoing",
+        "_packets",
         "_reader",
-        "_retired",
         "_sent",
+        "_timer",
         "_transport",
         "_waiting",
-        "_watch",
         "address",
         "closed",
         "loop",
@@ -55,14 +54,14 @@ class AsyncRedisConnection(asyncio.Protocol):
         self.timeout = timeout
         self.closed = False
         self._transport: asyncio.Transport | None = None
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        self._retired = False
+        self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
+        self._closing = False
         self._waiting: deque[asyncio.Future[Any]] = deque()
         self._outgoing: list[bytes] = []
         self._sent = self._answered = 0
-        self._marks: deque[tuple[float, int]] = deque()
-        """When a packet left, and how many calls had been sent by then."""
-        self._watch: asyncio.TimerHandle | None = None
+        self._packets: deque[tuple[float, int]] = deque()
+        """Per packet: when it was sent, and how many calls had been sent by then."""
+        self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
     async def open(cls, address: Address, url: RedisUrl, login: Login, database: int = 0) -> AsyncRedisConnection:
@@ -75,16 +74,16 @@ class AsyncRedisConnection(asyncio.Protocol):
         except OSError as error:
             raise unreachable(address, url.timeout, error) from error
         try:
-            for reply in await asyncio.gather(*map(connection.call, greeting(login, database))):
-                if isinstance(reply, Refused):
-                    raise refusal(*reply, login.setting)
+            for reply in await asyncio.gather(*map(connection.call, handshake(login, database))):
+                if isinstance(reply, ErrorReply):
+                    raise store_error(*reply, login.setting)
         except BaseException:
             connection.close()
             raise
         return connection
 
     def call(self, command: bytes) -> asyncio.Future[Any]:
-        """The answer to `command`, to be awaited: a value, or `Refused`."""
+        """A future of the reply to `command`: a value, or `ErrorReply`."""
         future = self.loop.create_future()
         if self.closed:
             future.set_exception(unreachable(self.address, self.timeout, ConnectionResetError("connection closed")))
@@ -94,20 +93,20 @@ class AsyncRedisConnection(asyncio.Protocol):
             self.loop.call_soon(self._flush)
         outgoing.append(command)
         self._waiting.append(future)
-        if len(outgoing) >= PACKET:
+        if len(outgoing) >= MAX_PACKET_CALLS:
             self._flush()
         return future
 
     def close(self) -> None:
         self._end(ConnectionResetError("connection closed"))
 
-    def retire(self) -> None:
-        """Closes as soon as all calls made so far are answered."""
-        self._retired = True
+    def close_when_idle(self) -> None:
+        """Closes the connection when all calls in flight are answered."""
+        self._closing = True
         if not self._waiting:
             self.close()
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -117,15 +116,15 @@ class AsyncRedisConnection(asyncio.Protocol):
         answered = 0
         try:
             self._reader.feed(data)
-            while (reply := gets()) is not _NOTHING:
+            while (reply := gets()) is not _INCOMPLETE:
                 future = waiting.popleft()
                 answered += 1
                 if not future.done():
-                    future.set_result(Refused(reply, self.address) if type(reply) is hiredis.ReplyError else reply)
+                    future.set_result(ErrorReply(reply, self.address) if type(reply) is hiredis.ReplyError else reply)
         except (hiredis.ProtocolError, IndexError) as error:
             self._end(error)
         self._answered += answered
-        if self._retired and not waiting:
+        if self._closing and not waiting:
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -138,63 +137,63 @@ class AsyncRedisConnection(asyncio.Protocol):
         self._sent += len(outgoing)
         self._transport.write(b"".join(outgoing))
         outgoing.clear()
-        marks = self._marks
-        while marks and marks[0][1] <= self._answered:
-            marks.popleft()
-        marks.append((self.loop.time(), self._sent))
-        if self._watch is None:
-            self._watch = self.loop.call_later(self.timeout, self._look)
+        packets = self._packets
+        while packets and packets[0][1] <= self._answered:
+            packets.popleft()
+        packets.append((self.loop.time(), self._sent))
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.timeout, self._check_timeout)
 
-    def _look(self) -> None:
-        """Gives up if the oldest call has waited too long; else looks again when it would have."""
-        marks = self._marks
-        while marks and marks[0][1] <= self._answered:
-            marks.popleft()
-        self._watch = None
-        if not marks:
+    def _check_timeout(self) -> None:
+        """Closes the connection if the oldest call has timed out; else checks again when it would have."""
+        packets = self._packets
+        while packets and packets[0][1] <= self._answered:
+            packets.popleft()
+        self._timer = None
+        if not packets:
             return
-        due = marks[0][0] + self.timeout
+        due = packets[0][0] + self.timeout
         if self.loop.time() >= due:
             self._end(TimeoutError())
         else:
-            self._watch = self.loop.call_at(due, self._look)
+            self._timer = self.loop.call_at(due, self._check_timeout)
 
     def _end(self, error: BaseException) -> None:
         if self.closed:
             return
         self.closed = True
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._transport is not None:
             self._transport.abort()
         self._outgoing.clear()
-        trouble = unreachable(self.address, self.timeout, error)
-        trouble.__cause__ = error
+        failure = unreachable(self.address, self.timeout, error)
+        failure.__cause__ = error
         for future in self._waiting:
             if not future.done():
-                future.set_exception(trouble)
+                future.set_exception(failure)
         self._waiting.clear()
 
 
 class AsyncRedisClient:
-    """Takes commands to the server that can answer them."""
+    """Sends commands to the server that has their keys."""
 
     def __init__(self, url: RedisUrl) -> None:
         self.url = url
         self._connections: dict[Address, AsyncRedisConnection] = {}
-        self._underway: dict[Address | None, asyncio.Task[Any]] = {}
-        """Connections being opened, by address; under `None` the search for the master or the slots' owners."""
-        self._master = url.addresses[0] if url.shape is Shape.SINGLE else None
+        self._in_flight: dict[Address | None, asyncio.Task[Any]] = {}
+        """Connections being opened, by address; under `None` the discovery in flight."""
+        self._master = url.addresses[0] if url.topology is Topology.SINGLE else None
         self._slots: SlotMap | None = None
-        self._places = Places(url.addresses)
+        self._candidates = Candidates(url.addresses)
 
     def call(self, command: bytes, slot: int = 0) -> asyncio.Future[Any] | None:
-        """The answer to come, a value or `Refused`; `None` if the way to the server has to be found first."""
+        """A future of the reply, a value or `ErrorReply`; `None` if there is no connection to the right server yet."""
         address = self._master
         if address is None:
             slots = self._slots
-            address = None if slots is None else slots.known(slot)
+            address = None if slots is None else slots.lookup(slot)
             if address is None:
                 return None
         connection = self._connections.get(address)
@@ -203,46 +202,53 @@ class AsyncRedisClient:
         return connection.call(command)
 
     async def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
-        """The answer to `command`, after every remedy; `slot` says where in a cluster."""
-        answer = self.call(command, slot)
-        reply = await (self._found(command, slot) if answer is None else answer)
-        return await self.remedied(reply, command, script, slot) if isinstance(reply, Refused) else reply
+        """The reply to `command`, after all redirects; `slot` is its keys' slot in a cluster.
 
-    async def remedied(self, refused: Refused, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
-        """The answer to a command that was refused, which means that it was not run."""
+        Raises:
+            StoreUnavailable: no server could be reached, or none replied in time.
+            StoreError: Redis replied with an error.
+        """
+        future = self.call(command, slot)
+        reply = await (self._discover_and_call(command, slot) if future is None else future)
+        return await self.follow_redirects(reply, command, script, slot) if isinstance(reply, ErrorReply) else reply
+
+    async def follow_redirects(
+        self, error_reply: ErrorReply, command: bytes, script: Script | None = None, slot: int = 0
+    ) -> Any:
+        """The reply to a command that got an error reply, which means that it was not run."""
         async with self._deadline():
-            for _ in range(MOST_REMEDIES):
-                way, address = remedy(*refused)
-                if way is Way.WITH_SCRIPT and script is not None:
-                    command, address = script.whole(command), refused.by
-                elif way is Way.MOVED:
+            for _ in range(MAX_REDIRECTS):
+                action, address = redirect_of(*error_reply)
+                if action is Action.WITH_SCRIPT and script is not None:
+                    command, address = script.with_source(command), error_reply.server
+                elif action is Action.MOVED:
                     self._slots = None
-                elif way is Way.NEW_MASTER and self.url.shape is Shape.SENTINEL:
-                    if self._master == refused.by:
-                        self._lose(refused.by)
+                elif action is Action.NEW_MASTER and self.url.topology is Topology.SENTINEL:
+                    if self._master == error_reply.server:
+                        self._forget(error_reply.server)
                     address = await self._owner(slot)
                 if address is None:
-                    self._lose(refused.by)
+                    self._forget(error_reply.server)
                     break
                 connection = await self._connection(address)
-                asked = [ASKING, command] if way is Way.ASK else [command]
-                *_, reply = await asyncio.gather(*map(connection.call, asked))
-                if not isinstance(reply, Refused):
+                commands = [ASKING, command] if action is Action.ASK else [command]
+                *_, reply = await asyncio.gather(*map(connection.call, commands))
+                if not isinstance(reply, ErrorReply):
                     return reply
-                refused = reply
-        raise refusal(*refused)
+                error_reply = reply
+        raise store_error(*error_reply)
 
-    async def _found(self, command: bytes, slot: int) -> Any:
+    async def _discover_and_call(self, command: bytes, slot: int) -> Any:
         async with self._deadline():
             for address, connection in list(self._connections.items()):
                 if connection.closed or connection.loop is not asyncio.get_running_loop():
-                    self._lose(address)
+                    self._forget(address)
             connection = await self._connection(await self._owner(slot))
             return await connection.call(command)
 
     @asynccontextmanager
     async def _deadline(self) -> AsyncIterator[None]:
-        """For what takes several steps; an answer on an open connection has its own."""
+        """A timeout for what takes several steps; a call on an open connection has its own."""
         try:
             async with asyncio.timeout(self.url.timeout):
                 yield
@@ -250,24 +256,24 @@ class AsyncRedisClient:
             raise StoreUnavailable(f"Redis at {self.url} did not answer within {self.url.timeout:g} s") from error
 
     async def close(self) -> None:
-        """Ends every connection; calls underway fail."""
-        for task in self._underway.values():
+        """Closes every connection; calls in flight fail."""
+        for task in self._in_flight.values():
             task.cancel()
         for address in list(self._connections):
             self._connections.pop(address).close()
 
-    def _lose(self, address: Address) -> None:
-        """Drops what is known of a server that failed, so that the next call looks where the data is now."""
+    def _forget(self, address: Address) -> None:
+        """Drops the connection to a server that failed, so that the next call runs a discovery."""
         connection = self._connections.pop(address, None)
         if connection is not None:
-            # Of a loop that is closed nothing can be closed any more.
+            # The connections of a closed loop can't be closed.
             with contextlib.suppress(RuntimeError):
-                connection.retire()
-        self._places.put_last(address)
+                connection.close_when_idle()
+        self._candidates.put_last(address)
         slots = self._slots
         if slots is not None:
-            slots.doubt(address)
-        if self.url.shape is Shape.SENTINEL:
+            slots.mark_stale(address)
+        if self.url.topology is Topology.SENTINEL:
             self._master = None
 
     async def _connection(self, address: Address) -> AsyncRedisConnection:
@@ -280,67 +286,67 @@ class AsyncRedisClient:
         try:
             connection = await AsyncRedisConnection.open(address, self.url, self.url.login, self.url.database)
         except StoreUnavailable:
-            self._lose(address)
+            self._forget(address)
             raise
         self._connections[address] = connection
         return connection
 
     async def _owner(self, slot: int) -> Address:
         slots = self._slots
-        known = self._master if slots is None else slots.known(slot)
+        known = self._master if slots is None else slots.lookup(slot)
         if known is not None:
             return known
-        # What was found is used even if somebody has declared it outdated since.
-        found = await self._shared(None, self._find)
-        return found.owner(slot) if isinstance(found, SlotMap) else found
+        # The result is used even if it was marked stale since.
+        result = await self._shared(None, self._discover)
+        return result.owner(slot) if isinstance(result, SlotMap) else result
 
     async def _shared(self, name: Any, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
-        """The result of `work(name)`, which everybody who asks meanwhile awaits together."""
+        """The result of `work(name)`, shared by all callers while it is in flight."""
         loop = asyncio.get_running_loop()
-        task = self._underway.get(name)
+        task = self._in_flight.get(name)
         if task is None or task.done() or task.get_loop() is not loop:
-            task = self._underway[name] = loop.create_task(work(name))
-            task.add_done_callback(_look_at)
+            task = self._in_flight[name] = loop.create_task(work(name))
+            task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(task)
 
-    async def _find(self, _: None) -> Address | SlotMap:
-        if self.url.shape is Shape.SENTINEL:
-            self._master = await self._found_by(master(self.url, self._places))
+    async def _discover(self, _: None) -> Address | SlotMap:
+        if self.url.topology is Topology.SENTINEL:
+            self._master = await self._run_discovery(master(self.url, self._candidates))
             return self._master
-        self._slots = slots = await self._found_by(slot_map(self.url, self._places))
+        self._slots = slots = await self._run_discovery(slot_map(self.url, self._candidates))
         return slots
 
-    async def _found_by(self, search: Search[Found]) -> Found:
+    async def _run_discovery(self, discovery: Discovery[Result]) -> Result:
         clock = asyncio.get_running_loop().time
         end = clock() + self.url.timeout
         try:
-            question = next(search)
+            query = next(discovery)
             while True:
                 try:
-                    async with asyncio.timeout_at(question.due(clock(), end)):
-                        answer = await self._ask(question)
+                    async with asyncio.timeout_at(query.due(clock(), end)):
+                        reply = await self._send_query(query)
                 except TimeoutError as error:
-                    question = search.throw(unreachable(question.address, self.url.timeout, error))
+                    query = discovery.throw(unreachable(query.address, self.url.timeout, error))
                 except StoreUnavailable as error:
-                    question = search.throw(error)
+                    query = discovery.throw(error)
                 else:
-                    question = search.send(answer)
+                    query = discovery.send(reply)
         except StopIteration as ended:
-            found: Found = ended.value
-            return found
+            result: Result = ended.value
+            return result
 
-    async def _ask(self, question: Question) -> Any:
-        connection = await AsyncRedisConnection.open(question.address, self.url, question.login)
+    async def _send_query(self, query: Query) -> Any:
+        connection = await AsyncRedisConnection.open(query.address, self.url, query.login)
         try:
-            reply = await connection.call(question.command)
+            reply = await connection.call(query.command)
         finally:
             connection.close()
-        if isinstance(reply, Refused):
-            raise refusal(*reply)
+        if isinstance(reply, ErrorReply):
+            raise store_error(*reply)
         return reply
 
 
-def _look_at(task: asyncio.Task[Any]) -> None:
-    # If everybody who waited has gone, nobody else would look, and the loop would complain.
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+    # If every caller was cancelled, asyncio would log an exception that was never retrieved.
     if not task.cancelled():
         task.exception()

@@ -1,8 +1,8 @@
-"""Redis for threads: each call has a connection to itself while it lasts; idle ones are kept for the next.
+"""Redis for threads: a call has a connection to itself while it lasts; idle connections are kept.
 
-Nothing is ever sent twice, except after an answer that says it was not run (`remedies.py`). Finding the server,
-connecting to it and hearing its answer may take the deadline each. Threads that have to find it at the same time wait
-for one search and share what it finds, be it nothing.
+A command is sent again only after a reply that says it was not run (`redirects.py`). Discovery, connecting and the
+reply may take the deadline each. Threads that need a discovery at the same time share one and its result, also if it
+fails.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Any
 import hiredis
 
 from headgate.errors import StoreError, StoreUnavailable
-from headgate.redis.discovery import Found, Places, Question, Search, master, slot_map
-from headgate.redis.protocol import ASKING, Script, greeting
-from headgate.redis.redirects import MOST_REMEDIES, SlotMap, Way, refusal, remedy, unreachable
-from headgate.redis.url import Address, Login, RedisUrl, Shape
+from headgate.redis.discovery import Candidates, Discovery, Query, Result, master, slot_map
+from headgate.redis.protocol import ASKING, Script, handshake
+from headgate.redis.redirects import MAX_REDIRECTS, Action, SlotMap, redirect_of, store_error, unreachable
+from headgate.redis.url import Address, Login, RedisUrl, Topology
 
-_NOTHING = object()
-_MOST_IDLE = 128
+_INCOMPLETE = object()
+_MAX_IDLE = 128
 
 
 class RedisConnection:
     """One socket to one server, ready by `due` (by the monotonic clock). Any trouble closes it and is
     `StoreUnavailable`."""
 
-    __slots__ = ("_peers", "_reader", "_socket", "address", "timeout")
+    __slots__ = ("_poll", "_reader", "_socket", "address", "timeout")
 
     def __init__(self, address: Address, url: RedisUrl, login: Login, due: float, database: int = 0) -> None:
         self.address = address
         self.timeout = url.timeout
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
         try:
             plain = socket.create_connection(address, _left(due))
         except OSError as error:
@@ -48,10 +48,10 @@ class RedisConnection:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if url.tls is not None:
                 self._socket = url.tls.wrap_socket(plain, server_hostname=address.host)
-            for command in greeting(login, database):
+            for command in handshake(login, database):
                 reply = self.exchange_by(due, command)
                 if isinstance(reply, hiredis.ReplyError):
-                    raise refusal(reply, address, login.setting)
+                    raise store_error(reply, address, login.setting)
         except OSError as error:
             self.close()
             raise unreachable(address, url.timeout, error) from error
@@ -59,11 +59,11 @@ class RedisConnection:
             self.close()
             raise
         self._socket.settimeout(url.timeout)
-        self._peers = select.poll()
-        self._peers.register(self._socket, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
 
     def exchange_by(self, due: float, command: bytes) -> Any:
-        """`exchange`, with no more time than until `due`."""
+        """`exchange` that times out at `due`."""
         try:
             self._socket.settimeout(_left(due))
         except TimeoutError as error:
@@ -71,11 +71,11 @@ class RedisConnection:
         return self.exchange(command)
 
     def exchange(self, command: bytes) -> Any:
-        """The answer to `command`: a value, or an error as a value."""
+        """The reply to `command`: a value, or an error as a value."""
         gets = self._reader.gets
         try:
             self._socket.sendall(command)
-            while (reply := gets()) is _NOTHING:
+            while (reply := gets()) is _INCOMPLETE:
                 data = self._socket.recv(65536)
                 if not data:
                     raise ConnectionResetError("closed by the server")
@@ -84,15 +84,15 @@ class RedisConnection:
             self.close()
             raise unreachable(self.address, self.timeout, error) from error
         except BaseException:
-            # Interrupted between question and answer: the next caller must not get this one's answer.
+            # Interrupted between command and reply: the next caller must not get this one's reply.
             self.close()
             raise
         return reply
 
     @property
     def is_dead(self) -> bool:
-        """Whether the server has hung up: an idle connection has nothing to say, except that it ended."""
-        return bool(self._peers.poll(0))
+        """Whether the server has closed the connection: an idle one receives nothing else."""
+        return bool(self._poll.poll(0))
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -100,58 +100,67 @@ class RedisConnection:
 
 
 class RedisClient:
-    """Takes commands to the server that can answer them."""
+    """Sends commands to the server that has their keys."""
 
     def __init__(self, url: RedisUrl) -> None:
         self.url = url
-        self._start_afresh()
+        self._reset()
 
-    def _start_afresh(self) -> None:
+    def _reset(self) -> None:
         self._process = os.getpid()
         self._idle: dict[Address, list[RedisConnection]] = {}
-        self._master = self.url.addresses[0] if self.url.shape is Shape.SINGLE else None
+        self._master = self.url.addresses[0] if self.url.topology is Topology.SINGLE else None
         self._slots: SlotMap | None = None
-        self._places = Places(self.url.addresses)
-        self._finding = threading.Lock()
-        self._search: Future[Address | SlotMap] | None = None
+        self._candidates = Candidates(self.url.addresses)
+        self._discovery_lock = threading.Lock()
+        self._in_flight: Future[Address | SlotMap] | None = None
 
     def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
-        """The answer to `command`, after every remedy; `slot` says where in a cluster."""
+        """The reply to `command`, after all redirects; `slot` is its keys' slot in a cluster.
+
+        Raises:
+            StoreUnavailable: no server could be reached, or none replied in time.
+            StoreError: Redis replied with an error.
+        """
         if self._process != os.getpid():
-            # A forked child shares its parent's sockets; using them would mix up answers.
-            self._start_afresh()
+            # A forked child shares its parent's sockets; using them would mix up replies.
+            self._reset()
         address = self._master or self._owner(slot)
         reply = self._exchange(address, command)
-        return self._remedied(reply, address, command, script, slot) if type(reply) is hiredis.ReplyError else reply
+        return (
+            self._follow_redirects(reply, address, command, script, slot)
+            if type(reply) is hiredis.ReplyError
+            else reply
+        )
 
-    def _remedied(self, reply: Any, asked: Address, command: bytes, script: Script | None, slot: int) -> Any:
-        for _ in range(MOST_REMEDIES):
-            way, address = remedy(reply, asked)
-            if way is Way.WITH_SCRIPT and script is not None:
-                command, address = script.whole(command), asked
-            elif way is Way.MOVED:
+    def _follow_redirects(self, reply: Any, server: Address, command: bytes, script: Script | None, slot: int) -> Any:
+        for _ in range(MAX_REDIRECTS):
+            action, address = redirect_of(reply, server)
+            if action is Action.WITH_SCRIPT and script is not None:
+                command, address = script.with_source(command), server
+            elif action is Action.MOVED:
                 self._slots = None
-            elif way is Way.NEW_MASTER and self.url.shape is Shape.SENTINEL:
-                self._forget(asked)
+            elif action is Action.NEW_MASTER and self.url.topology is Topology.SENTINEL:
+                self._forget(server)
                 address = self._owner(slot)
             if address is None:
-                self._forget(asked)
+                self._forget(server)
                 break
-            asked = address
-            reply = self._exchange(address, command, asking=way is Way.ASK)
+            server = address
+            reply = self._exchange(address, command, asking=action is Action.ASK)
             if type(reply) is not hiredis.ReplyError:
                 return reply
-        raise refusal(reply, asked)
+        raise store_error(reply, server)
 
     def masters(self) -> tuple[Address, ...]:
         """Every server that takes writes."""
-        if self.url.shape is Shape.CLUSTER:
-            found = self._slots or self._found()
-            return found.masters if isinstance(found, SlotMap) else (found,)
+        if self.url.topology is Topology.CLUSTER:
+            result = self._slots or self._discover()
+            return result.masters if isinstance(result, SlotMap) else (result,)
         return (self._master or self._owner(0),)
 
     def close(self) -> None:
-        """Closes idle connections; those in use are closed by their users."""
+        """Closes idle connections; one in use is closed after its call."""
         for address in list(self._idle):
             self._forget(address)
 
@@ -173,7 +182,7 @@ class RedisClient:
         except StoreUnavailable:
             self._forget(address)
             raise
-        if len(idle) < _MOST_IDLE and self._idle.get(address) is idle:
+        if len(idle) < _MAX_IDLE and self._idle.get(address) is idle:
             idle.append(connection)
         else:
             connection.close()
@@ -187,14 +196,14 @@ class RedisClient:
             raise
 
     def _forget(self, address: Address) -> None:
-        """Drops what is known of a server that failed, so that the next call looks where the data is now."""
+        """Drops the connections to a server that failed, so that the next call runs a discovery."""
         for connection in self._idle.pop(address, ()):
             connection.close()
-        self._places.put_last(address)
+        self._candidates.put_last(address)
         slots = self._slots
         if slots is not None:
-            slots.doubt(address)
-        if self.url.shape is Shape.SENTINEL and self._master == address:
+            slots.mark_stale(address)
+        if self.url.topology is Topology.SENTINEL and self._master == address:
             self._master = None
 
     def _due(self) -> float:
@@ -202,58 +211,60 @@ class RedisClient:
 
     def _owner(self, slot: int) -> Address:
         slots = self._slots
-        known = self._master if slots is None else slots.known(slot)
+        known = self._master if slots is None else slots.lookup(slot)
         if known is not None:
             return known
-        found = self._found()
-        return found.owner(slot) if isinstance(found, SlotMap) else found
+        result = self._discover()
+        return result.owner(slot) if isinstance(result, SlotMap) else result
 
-    def _found(self) -> Address | SlotMap:
-        """Where the data is, from a search that everybody who asks meanwhile waits for together."""
-        with self._finding:
-            search, mine = self._search, self._search is None
-            if search is None:
-                search = self._search = Future()
-        if not mine:
-            return search.result()
+    def _discover(self) -> Address | SlotMap:
+        """The server or slot map, from one discovery shared by all threads while it is in flight."""
+        with self._discovery_lock:
+            future, is_first = self._in_flight, self._in_flight is None
+            if future is None:
+                future = self._in_flight = Future()
+        if not is_first:
+            return future.result()
         try:
-            found: Address | SlotMap
-            if self.url.shape is Shape.SENTINEL:
-                found = self._master = self._find(master(self.url, self._places))
+            result: Address | SlotMap
+            if self.url.topology is Topology.SENTINEL:
+                result = self._master = self._run_discovery(master(self.url, self._candidates))
             else:
-                found = self._slots = self._find(slot_map(self.url, self._places))
+                result = self._slots = self._run_discovery(slot_map(self.url, self._candidates))
         except BaseException as error:
-            self._search = None
-            # What interrupts this thread is not for the others.
-            search.set_exception(error if isinstance(error, StoreError) else StoreUnavailable("the search was ended"))
+            self._in_flight = None
+            # An interrupt of this thread is not for the others.
+            future.set_exception(
+                error if isinstance(error, StoreError) else StoreUnavailable("the discovery was interrupted")
+            )
             raise
-        self._search = None
-        search.set_result(found)
-        return found
+        self._in_flight = None
+        future.set_result(result)
+        return result
 
-    def _find(self, search: Search[Found]) -> Found:
+    def _run_discovery(self, discovery: Discovery[Result]) -> Result:
         end = self._due()
         try:
-            question = next(search)
+            query = next(discovery)
             while True:
                 try:
-                    answer = self._ask(question, question.due(time.monotonic(), end))
+                    reply = self._send_query(query, query.due(time.monotonic(), end))
                 except StoreUnavailable as error:
-                    question = search.throw(error)
+                    query = discovery.throw(error)
                 else:
-                    question = search.send(answer)
+                    query = discovery.send(reply)
         except StopIteration as ended:
-            found: Found = ended.value
-            return found
+            result: Result = ended.value
+            return result
 
-    def _ask(self, question: Question, due: float) -> Any:
-        connection = RedisConnection(question.address, self.url, question.login, due)
+    def _send_query(self, query: Query, due: float) -> Any:
+        connection = RedisConnection(query.address, self.url, query.login, due)
         try:
-            reply = connection.exchange_by(due, question.command)
+            reply = connection.exchange_by(due, query.command)
         finally:
             connection.close()
         if isinstance(reply, hiredis.ReplyError):
-            raise refusal(reply, question.address)
+            raise store_error(reply, query.address)
         return reply
 
 

@@ -1,7 +1,6 @@
-"""Finding the server that has the data: questions to be asked one after another, whoever asks them.
+"""Discovery of the server that has the data, as a generator of queries that either client can run.
 
-A search is a generator of questions. It is sent each answer, or thrown the `StoreUnavailable` that came instead, and
-returns what it found.
+A discovery is sent the reply to each query, or thrown the `StoreUnavailable` that came instead, and returns its result.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from headgate.redis.protocol import CLUSTER_SLOTS, ROLE, find_master
 from headgate.redis.redirects import SlotMap
 from headgate.redis.url import Address, Login, RedisUrl
 
-Found = TypeVar("Found", covariant=True)
+Result = TypeVar("Result", covariant=True)
 
 
-class Question(NamedTuple):
-    """A command for one server. If it is not the `last` that can be asked, it may take half of the time left, so that
-    a silent server never takes all of it."""
+class Query(NamedTuple):
+    """A command for one server. If it is not the `last` candidate, it may take half of the time left, so that a silent
+    server never takes all of it."""
 
     address: Address
     login: Login
@@ -27,72 +26,72 @@ class Question(NamedTuple):
     last: bool
 
     def due(self, now: float, end: float) -> float:
-        """When to give up, in a search that must end at `end`."""
+        """When the query times out, in a discovery that must end at `end`."""
         return end if self.last else now + (end - now) / 2
 
 
-Search: TypeAlias = Generator[Question, Any, Found]
+Discovery: TypeAlias = Generator[Query, Any, Result]
 
 
-class Places:
-    """The servers to ask where the data is: those that gave no good answer come last next time."""
+class Candidates:
+    """The servers to query, in order. One that failed is last next time."""
 
-    def __init__(self, named: Sequence[Address]) -> None:
-        self._named = tuple(named)
-        self._order = self._named
+    def __init__(self, seeds: Sequence[Address]) -> None:
+        self._seeds = tuple(seeds)
+        self._order = self._seeds
 
-    def put_last(self, place: Address) -> None:
+    def put_last(self, candidate: Address) -> None:
         # The order is replaced, never changed: threads may do this at once.
         order = self._order
-        if place in order:
-            self._order = (*(other for other in order if other != place), place)
+        if candidate in order:
+            self._order = (*(other for other in order if other != candidate), candidate)
 
-    def learn(self, masters: Sequence[Address]) -> None:
-        """Takes in the masters of a cluster, new ones first, and drops those that are masters no more."""
+    def update(self, masters: Sequence[Address]) -> None:
+        """Adds the masters of a cluster, new ones first, and drops those that are no longer masters."""
         order = self._order
-        new = [place for place in masters if place not in order]
-        self._order = (*new, *(place for place in order if place in masters or place in self._named))
+        new = [candidate for candidate in masters if candidate not in order]
+        self._order = (*new, *(candidate for candidate in order if candidate in masters or candidate in self._seeds))
 
-    def turns(self) -> Iterator[tuple[Address, bool]]:
-        """Each place, and whether it is the last."""
+    def in_order(self) -> Iterator[tuple[Address, bool]]:
+        """Each candidate, and whether it is the last."""
         order = self._order
-        for number, place in enumerate(order, 1):
-            yield place, number == len(order)
+        for number, candidate in enumerate(order, 1):
+            yield candidate, number == len(order)
 
 
-def master(url: RedisUrl, sentinels: Places) -> Search[Address]:
-    """The master that a sentinel names and that says so itself."""
-    trouble: Exception | None = None
-    asked: set[Address] = set()
-    for sentinel, last in sentinels.turns():
+def master(url: RedisUrl, sentinels: Candidates) -> Discovery[Address]:
+    """The master that a sentinel names, confirmed by its own ROLE."""
+    failure: Exception | None = None
+    queried: set[Address] = set()
+    for sentinel, last in sentinels.in_order():
         try:
-            answer = yield Question(sentinel, url.sentinel_login, find_master(url.service), last)
-            if answer is None:
+            reply = yield Query(sentinel, url.sentinel_login, find_master(url.service), last)
+            if reply is None:
                 raise StoreUnavailable(f"sentinel {sentinel} knows no service {url.service!r}")
-            named = Address(answer[0].decode(), int(answer[1]))
-            if named in asked:
+            named = Address(reply[0].decode(), int(reply[1]))
+            if named in queried:
                 continue
-            asked.add(named)
-            role = yield Question(named, url.login, ROLE, last)
+            queried.add(named)
+            role = yield Query(named, url.login, ROLE, last)
             if role[0] == b"master":
                 return named
             raise StoreUnavailable(f"{named} is not master yet")
         except StoreUnavailable as error:
-            trouble = error
+            failure = error
             sentinels.put_last(sentinel)
-    raise StoreUnavailable(f"no sentinel names a master of {url.service!r}") from trouble
+    raise StoreUnavailable(f"no sentinel names a master of {url.service!r}") from failure
 
 
-def slot_map(url: RedisUrl, nodes: Places) -> Search[SlotMap]:
-    """Who owns which slot, from any node."""
-    trouble: Exception | None = None
-    for node, last in nodes.turns():
+def slot_map(url: RedisUrl, nodes: Candidates) -> Discovery[SlotMap]:
+    """The slot map, from any node."""
+    failure: Exception | None = None
+    for node, last in nodes.in_order():
         try:
-            reply = yield Question(node, url.login, CLUSTER_SLOTS, last)
+            reply = yield Query(node, url.login, CLUSTER_SLOTS, last)
             slots = SlotMap(reply, node)
-            nodes.learn(slots.masters)
+            nodes.update(slots.masters)
             return slots
         except StoreUnavailable as error:
-            trouble = error
+            failure = error
             nodes.put_last(node)
-    raise StoreUnavailable("no node of the Redis cluster answers") from trouble
+    raise StoreUnavailable("no node of the Redis cluster answers") from failure

@@ -10,7 +10,7 @@ from headgate.redis.url import Login
 
 
 def packed(*words: bytes) -> bytes:
-    """A command as Redis reads it."""
+    """A command in the Redis protocol."""
     return b"*%d\r\n" % len(words) + b"".join(map(word, words))
 
 
@@ -19,8 +19,8 @@ def word(value: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
-def greeting(login: Login, database: int) -> list[bytes]:
-    """What a new connection says first; every answer is to be no error."""
+def handshake(login: Login, database: int) -> list[bytes]:
+    """The first commands of a new connection. None of the replies may be an error."""
     commands = []
     if login.password is not None:
         names = [login.username] if login.username is not None else []
@@ -32,7 +32,7 @@ def greeting(login: Login, database: int) -> list[bytes]:
 
 
 def find_master(service: str) -> bytes:
-    """The question to a sentinel; it answers host and port, or nothing."""
+    """The command that asks a sentinel for the master: host and port, or nothing."""
     return packed(b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", service.encode())
 
 
@@ -44,13 +44,13 @@ CLUSTER_SLOTS = packed(b"CLUSTER", b"SLOTS")
 class Script:
     """A Lua script, called by its digest."""
 
-    __slots__ = ("_by_digest", "_whole")
+    __slots__ = ("_by_digest", "_with_source")
 
     def __init__(self, folder: Path, *names: str) -> None:
         source = b"\n".join((folder / f"{name}.lua").read_bytes() for name in names)
         digest = sha1(source, usedforsecurity=False).hexdigest().encode()
         self._by_digest = b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n" % digest
-        self._whole = b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source)
+        self._with_source = b"$4\r\nEVAL\r\n$%d\r\n%b\r\n" % (len(source), source)
 
     def head(self, keys: int, arguments: int) -> bytes:
         """A call up to the number of its keys; packed keys and arguments follow."""
@@ -59,6 +59,6 @@ class Script:
     def call(self, keys: Sequence[bytes], arguments: Sequence[bytes]) -> bytes:
         return self.head(len(keys), len(arguments)) + b"".join(map(word, (*keys, *arguments)))
 
-    def whole(self, command: bytes) -> bytes:
-        """`command` with the script itself instead of its digest: the remedy for NOSCRIPT."""
-        return command.replace(self._by_digest, self._whole, 1)
+    def with_source(self, command: bytes) -> bytes:
+        """`command` with the script itself instead of its digest: for a server that replied NOSCRIPT."""
+        return command.replace(self._by_digest, self._with_source, 1)

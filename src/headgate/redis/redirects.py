@@ -1,6 +1,6 @@
-"""What to do when Redis answers with an error. Redis has then run nothing, so going another way counts nothing twice.
+"""Redirects: what to do when Redis replies with an error. Redis has not run the command then, so it may be sent again.
 
-A command that was sent and never answered has no remedy: it may have run.
+A command that was sent and never answered is not sent again: it may have run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from headgate.errors import StoreError, StoreRefused, StoreUnavailable
 from headgate.redis.url import Address
 
-MOST_REMEDIES = 5
+MAX_REDIRECTS = 5
 SLOTS = 16_384
 
 _UNAVAILABLE = {
@@ -29,7 +29,7 @@ _UNAVAILABLE = {
     "READONLY": "is a replica now",
     "max number of clients": "takes no more connections",
 }
-_REFUSED = {
+_LOGIN_ERRORS = {
     "WRONGPASS": "refuses the user name or the password",
     "NOAUTH": "wants a password, and none is given",
     "NOPERM": "does not permit its user what headgate does",
@@ -40,20 +40,20 @@ _REFUSED = {
     "without any password configured": "has no password set, but one is given",
     "The user executing the script": "does not permit its user what headgate does",
 }
-_REFUSAL = re.compile("|".join(f"^{start}" if start.isupper() else start for start in _REFUSED))
+_LOGIN_ERROR = re.compile("|".join(f"^{start}" if start.isupper() else start for start in _LOGIN_ERRORS))
 # Redis 6 wraps an error met inside a script ("ERR Error running script …: -OOM …"), Redis 7 puts its code first.
 _CODE = re.compile(rf"(?:^ERR |^|-)({'|'.join(_UNAVAILABLE)}|NOSCRIPT|MOVED|ASK)\b")
 
 
-class Refused(NamedTuple):
-    """An error as an answer, and who gave it."""
+class ErrorReply(NamedTuple):
+    """An error as a reply, and the server that sent it."""
 
     error: Exception
-    by: Address
+    server: Address
 
 
-class Way(Enum):
-    """How to go on."""
+class Action(Enum):
+    """What to do with a command that Redis did not run."""
 
     WITH_SCRIPT = "send the script itself"
     MOVED = "ask the slot's new owner, from now on"
@@ -61,41 +61,45 @@ class Way(Enum):
     NEW_MASTER = "find the new master"
 
 
-class Remedy(NamedTuple):
-    """A way, and the address it leads to, where there is one."""
+class Redirect(NamedTuple):
+    """An action, and the server to go to, if the reply names one."""
 
-    way: Way
+    action: Action
     address: Address | None = None
 
 
-def remedy(error: Exception, asked: Address) -> Remedy:
-    """The remedy for an error reply of `asked`; raises the right `StoreError` if there is none."""
+def redirect_of(error: Exception, server: Address) -> Redirect:
+    """The redirect in an error reply of `server`.
+
+    Raises:
+        StoreError: the reply is no redirect; the kind of error it stands for.
+    """
     text = str(error)
-    found = _CODE.search(text)
-    code = found.group(1) if found else ""
+    match = _CODE.search(text)
+    code = match.group(1) if match else ""
     if code == "NOSCRIPT":
-        return Remedy(Way.WITH_SCRIPT)
+        return Redirect(Action.WITH_SCRIPT)
     if code in ("MOVED", "ASK"):
         host, _, port = text.split(" ")[2].rpartition(":")
-        return Remedy(Way[code], Address(host or asked.host, int(port)))
+        return Redirect(Action[code], Address(host or server.host, int(port)))
     if code == "READONLY":
-        return Remedy(Way.NEW_MASTER)
-    raise refusal(error, asked)
+        return Redirect(Action.NEW_MASTER)
+    raise store_error(error, server)
 
 
-def refusal(error: Exception, asked: Address, setting: str = "redis_url") -> StoreError:
-    """An error reply as headgate's error. `setting` says where the login was written."""
-    turned_away = _REFUSAL.search(str(error))
-    if turned_away:
-        return StoreRefused(setting, f"Redis at {asked} {_REFUSED[turned_away.group()]}: {str(error)[:200]}")
-    found = _CODE.search(str(error))
-    if found and found.group(1) in _UNAVAILABLE:
-        return StoreUnavailable(f"Redis at {asked} {_UNAVAILABLE[found.group(1)]}")
-    return StoreError(f"Redis at {asked} refused: {str(error)[:200]}")
+def store_error(error: Exception, server: Address, setting: str = "redis_url") -> StoreError:
+    """The `StoreError` of an error reply. `setting` names the setting that holds the login."""
+    login_error = _LOGIN_ERROR.search(str(error))
+    if login_error:
+        return StoreRefused(setting, f"Redis at {server} {_LOGIN_ERRORS[login_error.group()]}: {str(error)[:200]}")
+    match = _CODE.search(str(error))
+    if match and match.group(1) in _UNAVAILABLE:
+        return StoreUnavailable(f"Redis at {server} {_UNAVAILABLE[match.group(1)]}")
+    return StoreError(f"Redis at {server} refused: {str(error)[:200]}")
 
 
 def unreachable(address: Address, timeout: float, error: BaseException) -> StoreUnavailable:
-    """Trouble on the way to Redis as headgate's error."""
+    """The `StoreUnavailable` of a connection that failed or timed out."""
     if isinstance(error, TimeoutError):
         return StoreUnavailable(f"Redis at {address} did not answer within {timeout:g} s")
     return StoreUnavailable(f"Redis at {address} is unreachable: {getattr(error, 'strerror', None) or error}")
@@ -107,31 +111,35 @@ def slot_of(tag: bytes) -> int:
 
 
 class SlotMap:
-    """Who owns which slot of a cluster. What is known of a node that failed is in doubt; the rest stays good."""
+    """Which node owns which slot of a cluster. The slots of a node that failed are stale; the others stay valid."""
 
-    __slots__ = ("_doubted", "_owners", "masters")
+    __slots__ = ("_owners", "_stale", "masters")
 
-    def __init__(self, reply: Sequence[Any], asked: Address) -> None:
-        """From the reply to CLUSTER SLOTS. A node that does not know its own host is where we asked."""
+    def __init__(self, reply: Sequence[Any], server: Address) -> None:
+        """From the reply to CLUSTER SLOTS. A node that does not know its own host is on the host of `server`."""
         self._owners: list[Address | None] = [None] * SLOTS
-        self._doubted: set[Address] = set()
+        self._stale: set[Address] = set()
         masters: dict[Address, None] = {}
         for first, last, (host, port, *_), *_ in reply:
-            owner = Address(host.decode() if host else asked.host, port)
+            owner = Address(host.decode() if host else server.host, port)
             masters[owner] = None
             self._owners[first : last + 1] = [owner] * (last + 1 - first)
         self.masters = tuple(masters)
 
-    def doubt(self, address: Address) -> None:
-        self._doubted.add(address)
+    def mark_stale(self, address: Address) -> None:
+        self._stale.add(address)
 
-    def known(self, slot: int) -> Address | None:
-        """The owner, or `None` if that has to be asked anew."""
+    def lookup(self, slot: int) -> Address | None:
+        """The owner; `None` if it is stale, or there is none."""
         address = self._owners[slot]
-        return None if address in self._doubted else address
+        return None if address in self._stale else address
 
     def owner(self, slot: int) -> Address:
-        """The owner, in doubt or not."""
+        """The owner, stale or not.
+
+        Raises:
+            StoreUnavailable: no node owns the slot.
+        """
         address = self._owners[slot]
         if address is None:
             raise StoreUnavailable(f"nobody owns slot {slot} of the Redis cluster")

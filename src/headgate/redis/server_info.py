@@ -1,4 +1,4 @@
-"""What a Redis says about itself. Asking changes nothing."""
+"""What a Redis server reports about itself. Reading it changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import hiredis
 from headgate.errors import StoreError
 from headgate.redis.blocking_client import RedisClient, RedisConnection
 from headgate.redis.protocol import packed
-from headgate.redis.redirects import refusal
+from headgate.redis.redirects import store_error
 from headgate.redis.url import Address, RedisUrl
 
 INFO = packed(b"INFO")
@@ -30,22 +30,30 @@ class RedisInfo(NamedTuple):
     maxmemory: int
     """Bytes; 0 for no limit."""
     eviction: str
-    """What it throws away when memory is full; `noeviction`: nothing."""
+    """What it evicts when memory is full; `noeviction`: nothing."""
     now: datetime
     asked: datetime
     answered: datetime
-    """When, by our own clock, its time was asked for and told."""
+    """When, by our own clock, the TIME command was sent and its reply came."""
     scripts: str | None
     """Why scripts can't be run; None if they can."""
 
 
 async def redis_info(url: str, *, timeout: float) -> list[RedisInfo]:
-    """The facts of every server that counts limits; `StoreError` if one does not answer."""
-    return await asyncio.to_thread(_facts, RedisUrl.parse(url, timeout=timeout))
+    """The info of every master.
+
+    Raises:
+        StoreError: a server does not answer.
+    """
+    return await asyncio.to_thread(_server_infos, RedisUrl.parse(url, timeout=timeout))
 
 
 async def ping_redis(url: str, *, timeout: float) -> None:
-    """Raises `StoreError` unless every server that counts limits answers."""
+    """Checks that every master answers.
+
+    Raises:
+        StoreError: a server does not answer.
+    """
     await asyncio.to_thread(_ping, RedisUrl.parse(url, timeout=timeout))
 
 
@@ -53,13 +61,13 @@ def _ping(url: RedisUrl) -> None:
     client = RedisClient(url)
     try:
         for address in client.masters():
-            # A new connection says PING by itself.
+            # The handshake includes PING.
             RedisConnection(address, url, url.login, time.monotonic() + url.timeout, url.database).close()
     finally:
         client.close()
 
 
-def _facts(url: RedisUrl) -> list[RedisInfo]:
+def _server_infos(url: RedisUrl) -> list[RedisInfo]:
     client = RedisClient(url)
     try:
         return [_server(address, url) for address in client.masters()]
@@ -70,12 +78,12 @@ def _facts(url: RedisUrl) -> list[RedisInfo]:
 def _server(address: Address, url: RedisUrl) -> RedisInfo:
     connection = RedisConnection(address, url, url.login, time.monotonic() + url.timeout, url.database)
     try:
-        info = _sections(_answer(connection, INFO))
+        info = _sections(_execute(connection, INFO))
         asked = datetime.now(UTC)
-        seconds, us = _answer(connection, TIME)
+        seconds, us = _execute(connection, TIME)
         answered = datetime.now(UTC)
         try:
-            _answer(connection, TRY)
+            _execute(connection, TRY)
             scripts = None
         except StoreError as error:
             scripts = str(error)
@@ -95,16 +103,16 @@ def _server(address: Address, url: RedisUrl) -> RedisInfo:
     )
 
 
-def _answer(connection: RedisConnection, command: bytes) -> Any:
+def _execute(connection: RedisConnection, command: bytes) -> Any:
     reply = connection.exchange(command)
     if isinstance(reply, hiredis.ReplyError):
-        raise refusal(reply, connection.address)
+        raise store_error(reply, connection.address)
     return reply
 
 
 def _sections(reply: bytes) -> dict[str, str]:
-    found = {}
+    sections = {}
     for line in reply.decode("utf-8", "replace").splitlines():
         name, _, value = line.partition(":")
-        found[name] = value
-    return found
+        sections[name] = value
+    return sections

@@ -1,4 +1,4 @@
-"""Where Redis is and how to get in, from a URL.
+"""Addresses, topology and login of Redis, from a URL.
 
     redis://[user:password@]host[:port][/database]              one server
     redis+sentinel://host:port,host:port/service[/database]     the master the sentinels name
@@ -42,8 +42,8 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-class Shape(StrEnum):
-    """How many servers there are and who leads."""
+class Topology(StrEnum):
+    """One server, a master found through Sentinel, or a cluster."""
 
     SINGLE = "single"
     SENTINEL = "sentinel"
@@ -52,19 +52,19 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A password, and perhaps a user's name; shown to nobody."""
+    """A password, and perhaps a user name. Not in its `repr`."""
 
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     setting: str = field(default="redis_url", compare=False)
-    """Where it was written."""
+    """The setting that holds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
     """A parsed URL. `timeout` is the deadline of one call, and of making a connection, in seconds."""
 
-    shape: Shape
+    topology: Topology
     addresses: tuple[Address, ...]
     login: Login = Login()
     database: int = 0
@@ -75,10 +75,14 @@ class RedisUrl:
 
     @classmethod
     def parse(cls, text: str, *, timeout: float | None = None) -> RedisUrl:
-        """The URL in `text`; a `timeout` given here wins over the URL's."""
+        """The URL in `text`; a `timeout` given here wins over the URL's.
+
+        Raises:
+            ConfigurationError: the URL can't be used.
+        """
         scheme, separator, rest = text.partition("://")
-        base, _, shape = scheme.partition("+")
-        if not separator or base not in ("redis", "rediss") or shape not in ("", "sentinel", "cluster"):
+        base, _, topology = scheme.partition("+")
+        if not separator or base not in ("redis", "rediss") or topology not in ("", "sentinel", "cluster"):
             raise _wrong("use redis://, rediss://, redis+sentinel:// or redis+cluster://")
         rest, _, query = rest.partition("?")
         place, _, path = rest.partition("/")
@@ -88,16 +92,16 @@ class RedisUrl:
         options = _options(query)
         steps = [unquote(step) for step in path.split("/") if step]
         service = ""
-        if shape == "sentinel":
+        if topology == "sentinel":
             if not steps:
                 raise _wrong("name the service: redis+sentinel://host:26379/mymaster")
             service = steps.pop(0)
         database = _database(steps)
-        if shape == "cluster" and database:
+        if topology == "cluster" and database:
             raise _wrong("a cluster has only database 0")
         return cls(
-            shape=Shape(shape or "single"),
-            addresses=_addresses(hosts, shape),
+            topology=Topology(topology or "single"),
+            addresses=_addresses(hosts, topology),
             login=_login(credentials),
             database=database,
             service=service,
@@ -107,15 +111,15 @@ class RedisUrl:
         )
 
     def __str__(self) -> str:
-        """The URL without what is secret."""
+        """The URL without secrets."""
         scheme = "redis" if self.tls is None else "rediss"
         places = ",".join(map(str, self.addresses))
-        match self.shape:
-            case Shape.SINGLE:
+        match self.topology:
+            case Topology.SINGLE:
                 return f"{scheme}://{places}/{self.database}"
-            case Shape.SENTINEL:
+            case Topology.SENTINEL:
                 return f"{scheme}+sentinel://{places}/{self.service}/{self.database}"
-            case Shape.CLUSTER:
+            case Topology.CLUSTER:
                 return f"{scheme}+cluster://{places}"
 
 
@@ -130,9 +134,9 @@ def _options(query: str) -> dict[str, str]:
     return options
 
 
-def _addresses(hosts: str, shape: str) -> tuple[Address, ...]:
-    places = hosts.split(",") if shape else [hosts]
-    return tuple(_address(place, _PORTS.get(shape, 6379)) for place in places)
+def _addresses(hosts: str, topology: str) -> tuple[Address, ...]:
+    places = hosts.split(",") if topology else [hosts]
+    return tuple(_address(place, _PORTS.get(topology, 6379)) for place in places)
 
 
 def _address(place: str, default_port: int) -> Address:

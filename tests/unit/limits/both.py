@@ -87,12 +87,12 @@ class Awaited:
         self.limiter = limiter
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.limiter, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self.limiter, name)
+        if not callable(attribute):
+            return attribute
 
         async def call(*args: Any, **options: Any) -> Any:
-            answer = found(*args, **options)
+            answer = attribute(*args, **options)
             if inspect.isawaitable(answer):
                 answer = await answer
             return Awaited(answer) if type(answer).__name__ == "Reservation" else answer
@@ -104,7 +104,7 @@ class Awaited:
 
 
 class Watcher:
-    """Remembers what a limiter told."""
+    """Records what a limiter reports."""
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []

@@ -38,8 +38,8 @@ def spend(spec: Spec, state: State | None, now: int, cost: int) -> tuple[State |
     return take(spec, view, now, cost), True, 0
 
 
-def cost_for(spec: Spec, wish: int) -> int:
-    return 1 + wish % spec.size
+def cost_for(spec: Spec, number: int) -> int:
+    return 1 + number % spec.size
 
 
 @st.composite
@@ -48,9 +48,9 @@ def histories(draw: st.DrawFn, *, back: bool = False) -> tuple[Spec, State | Non
     spec = draw(specs)
     state: State | None = None
     now = T0
-    for step, wish in draw(st.lists(st.tuples(steps, st.integers(0, 10)), max_size=12)):
+    for step, number in draw(st.lists(st.tuples(steps, st.integers(0, 10)), max_size=12)):
         now += step
-        state, _, _ = spend(spec, state, now, cost_for(spec, wish))
+        state, _, _ = spend(spec, state, now, cost_for(spec, number))
     if back:
         now -= draw(steps)
     return spec, state, now
@@ -59,10 +59,10 @@ def histories(draw: st.DrawFn, *, back: bool = False) -> tuple[Spec, State | Non
 @given(histories(back=True), st.integers(0, 60))
 @settings(max_examples=examples(500))
 def test_who_waits_as_told_is_admitted_and_not_a_microsecond_earlier(
-    history: tuple[Spec, State | None, int], wish: int
+    history: tuple[Spec, State | None, int], number: int
 ) -> None:
     spec, state, now = history
-    cost = cost_for(spec, wish)
+    cost = cost_for(spec, number)
     view = at(spec, state, now)
     retry = room(spec, view, now, cost).retry_after_us
     if retry:
@@ -87,7 +87,7 @@ def test_after_its_reset_a_state_is_as_new_and_not_before(history: tuple[Spec, S
 
 @given(histories(), st.integers(0, 4 * 10**8), st.integers(0, 10))
 @settings(max_examples=examples(500))
-def test_a_clock_set_back_grants_nothing(history: tuple[Spec, State | None, int], back: int, wish: int) -> None:
+def test_a_clock_set_back_grants_nothing(history: tuple[Spec, State | None, int], back: int, number: int) -> None:
     spec, state, now = history
     before = room(spec, at(spec, state, now), now, 1).remaining
     after = room(spec, at(spec, state, now - back), now - back, 1)
@@ -110,11 +110,11 @@ def test_remaining_is_what_can_be_taken_at_once(history: tuple[Spec, State | Non
 
 @given(histories(), st.integers(0, 60))
 @settings(max_examples=examples(300))
-def test_giving_back_undoes_taking(history: tuple[Spec, State | None, int], wish: int) -> None:
+def test_giving_back_undoes_taking(history: tuple[Spec, State | None, int], number: int) -> None:
     spec, state, now = history
     view = at(spec, state, now)
     remaining = room(spec, view, now, 1).remaining
-    cost = 1 + wish % max(remaining, 1)
+    cost = 1 + number % max(remaining, 1)
     if cost <= remaining:
         taken = take(spec, view, now, cost)
         assert room(spec, at(spec, give(spec, taken, cost), now), now, 1).remaining == remaining
@@ -139,9 +139,9 @@ def test_a_changed_plan_is_never_over_its_own_limit_and_its_wait_is_exact(
     old: Spec, new: Spec, calls: list[tuple[int, int]], later: int
 ) -> None:
     now, state = T0, None
-    for step, wish in calls:
+    for step, number in calls:
         now += step
-        state, _, _ = spend(old, state, now, cost_for(old, wish))
+        state, _, _ = spend(old, state, now, cost_for(old, number))
     now += later
     offer = room(new, at(new, state, now), now, 1)
     assert 0 <= offer.remaining <= new.size
@@ -203,15 +203,15 @@ def test_peer_bug_05_lost_fractions() -> None:
     st.integers(0, MOST),
 )
 @settings(max_examples=examples(500))
-def test_every_quotient_is_exact_in_a_double(spec: Spec, elapsed: int, wish: int) -> None:
+def test_every_quotient_is_exact_in_a_double(spec: Spec, elapsed: int, number: int) -> None:
     """The quotients of the widest numbers, computed as Lua 5.1 would: floor of a double division."""
     if isinstance(spec, TokenBucket):
         assert spec.full <= MOST
-        debt = wish % (spec.full + 1)
+        debt = number % (spec.full + 1)
         assert math.floor(float(debt) / float(spec.unit)) == debt // spec.unit
         assert math.floor(float(debt + spec.gain - 1) / float(spec.gain)) == -(-debt // spec.gain)
     elif isinstance(spec, SlidingWindow):
-        before = 1 + wish % spec.limit
+        before = 1 + number % spec.limit
         in_view = spec.grains - (elapsed % spec.window_us) // spec.grain_us
         product = before * in_view
         assert product <= 2 * MOST

@@ -14,16 +14,16 @@ def opened(failures: int = 3) -> Breaker:
     breaker = Breaker(BreakerPolicy(failures=failures, first_pause=1, longest_pause=3))
     for _ in range(failures):
         assert breaker.allows(0)
-        breaker.failed(0)
+        breaker.record_failure(0)
     return breaker
 
 
 def test_opens_after_failures_in_a_row_only() -> None:
     breaker = Breaker(BreakerPolicy(failures=3))
-    assert [breaker.failed(0), breaker.failed(0)] == [False, False]
-    breaker.succeeded()
-    assert [breaker.failed(0), breaker.failed(0), breaker.state] == [False, False, "closed"]
-    assert breaker.failed(0)
+    assert [breaker.record_failure(0), breaker.record_failure(0)] == [False, False]
+    breaker.record_success()
+    assert [breaker.record_failure(0), breaker.record_failure(0), breaker.state] == [False, False, "closed"]
+    assert breaker.record_failure(0)
     assert breaker.state == "open"
 
 
@@ -34,7 +34,7 @@ def test_one_asks_for_all_when_the_pause_is_over() -> None:
     assert breaker.allows(SECOND)
     assert breaker.state == "half_open"
     assert not breaker.allows(SECOND)
-    assert breaker.succeeded()
+    assert breaker.record_success()
     assert breaker.state == "closed"
     assert breaker.allows(SECOND)
     assert breaker.pause_left_us(SECOND) == 0
@@ -46,12 +46,12 @@ def test_pauses_grow_to_the_longest_and_start_over_after_recovery() -> None:
         assert not breaker.allows(now + pause * SECOND - 1)
         now += pause * SECOND
         assert breaker.allows(now)
-        assert breaker.failed(now)
+        assert breaker.record_failure(now)
     now += 3 * SECOND
     assert breaker.allows(now)
-    breaker.succeeded()
+    breaker.record_success()
     for _ in range(3):
-        breaker.failed(now)
+        breaker.record_failure(now)
     assert breaker.pause_left_us(now) == SECOND
 
 
@@ -64,8 +64,8 @@ def test_a_probe_that_is_never_heard_of_does_not_block_for_ever() -> None:
 
 def test_answers_to_calls_from_before_it_opened_change_nothing() -> None:
     breaker = opened()
-    assert not breaker.succeeded()
-    assert not breaker.failed(SECOND // 2)
+    assert not breaker.record_success()
+    assert not breaker.record_failure(SECOND // 2)
     assert breaker.state == "open"
     assert breaker.allows(SECOND)
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from headgate.limits.chain import rule_on
-from headgate.limits.headers import fields, limit_item, partition, prepared, problem, retry_after, string
+from headgate.limits.headers import fields, limit_item, partition, prepared_fields, problem, retry_after, string
 from headgate.limits.model import (
     Charge,
     Decision,
@@ -79,10 +79,10 @@ def test_peer_bug_08_who_waits_as_told_is_admitted(spec: Spec, cost: int) -> Non
         decision = book.acquire(Charge("k", rule, cost), now_us=now)
         if not decision.allowed:
             denials += 1
-            told = dict(fields(decision, [rule]))
-            now += int(told["Retry-After"]) * 1_000_000
+            result = dict(fields(decision, [rule]))
+            now += int(result["Retry-After"]) * 1_000_000
             assert book.acquire(Charge("k", rule, cost), now_us=now).allowed
-            assert int(told["Retry-After"]) >= int(told["RateLimit"].rpartition("t=")[2])
+            assert int(result["Retry-After"]) >= int(result["RateLimit"].rpartition("t=")[2])
     assert denials > 3
 
 
@@ -97,10 +97,10 @@ def test_peer_bug_08_who_waits_as_told_is_admitted(spec: Spec, cost: int) -> Non
 )
 def test_raw_fields_say_the_same_in_bytes(spec: Spec) -> None:
     decision = Book().acquire(Charge("k", rule := Rule("p", spec)))
-    told = fields(decision, [rule])
-    assert told[1][1] == limit_item(decision, spec)
-    raw = [(name.lower().encode(), value.encode()) for name, value in told]
-    assert list(prepared(rule).raw_fields(decision)) == raw
+    result = fields(decision, [rule])
+    assert result[1][1] == limit_item(decision, spec)
+    raw = [(name.lower().encode(), value.encode()) for name, value in result]
+    assert list(prepared_fields(rule).raw_fields(decision)) == raw
 
 
 def test_more_quota_of_a_bucket_comes_with_the_next_token() -> None:
@@ -134,10 +134,10 @@ def test_a_plan_for_two_keys_is_one_item_or_one_a_partition() -> None:
     book.acquire(Charge("user", GOLD))
     decision = book.acquire(Charge("user", GOLD), Charge("address", GOLD))
     assert dict(fields(decision, [GOLD, GOLD]))["RateLimit"] == '"gold";r=8;t=1'
-    told = dict(fields(decision, [GOLD, GOLD], keys=["user", "address"]))
+    result = dict(fields(decision, [GOLD, GOLD], keys=["user", "address"]))
     user, address = partition("user"), partition("address")
-    assert told["RateLimit"] == f'"gold";r=8;t=1;pk={user}, "gold";r=9;t=1;pk={address}'
-    assert told["RateLimit-Policy"] == f'"gold";q=10;w=10;pk={user}, "gold";q=10;w=10;pk={address}'
+    assert result["RateLimit"] == f'"gold";r=8;t=1;pk={user}, "gold";r=9;t=1;pk={address}'
+    assert result["RateLimit-Policy"] == f'"gold";q=10;w=10;pk={user}, "gold";q=10;w=10;pk={address}'
     assert re.fullmatch(r":[A-Za-z0-9+/]{16}:", user)
     assert "user" not in user
 
@@ -162,9 +162,9 @@ def test_names_are_structured_field_strings(text: str, written: str) -> None:
 def test_what_nobody_was_asked_is_not_told(reason: Reason) -> None:
     allowed = reason is Reason.FAIL_OPEN
     decision = Decision.of(allowed, 0, 10, 0 if allowed else 500_000, 0, "gold", reason, True)
-    told = dict(fields(decision, [GOLD, DAILY]))
-    assert told.pop("RateLimit-Policy") == '"gold";q=10;w=10, "daily";q=1000;w=86400'
-    assert told == ({} if allowed else {"Retry-After": "1"})
+    result = dict(fields(decision, [GOLD, DAILY]))
+    assert result.pop("RateLimit-Policy") == '"gold";q=10;w=10, "daily";q=1000;w=86400'
+    assert result == ({} if allowed else {"Retry-After": "1"})
 
 
 def test_a_denial_is_a_problem() -> None:

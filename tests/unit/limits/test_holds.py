@@ -54,10 +54,10 @@ def worked(spec: Spec, day: list[tuple[int, str, int]], *, refunds: bool = False
     store, rule = MemoryLimitStore(), Rule("p", spec)
     done: list[Work] = []
     now = T0
-    for number, (step, what, wish) in enumerate(day):
+    for number, (step, what, size) in enumerate(day):
         now += step
         if what in ("acquire", "hold", "fill"):
-            charge = Charge("k", rule, min(wish, spec.size))
+            charge = Charge("k", rule, min(size, spec.size))
             hold = Hold(f"h{number}", 10**15) if what == "hold" else None
             while (decision := store.decide([charge], hold=hold, now_us=now)).allowed:
                 done.append(Work(now, now + decision.reset_after_us, charge.cost, hold.id if hold else None))
@@ -66,7 +66,7 @@ def worked(spec: Spec, day: list[tuple[int, str, int]], *, refunds: bool = False
         elif what == "settle":
             work = next((work for work in done if work.hold), None)
             if work is not None and work.hold is not None:
-                actual = min(wish, work.cost)
+                actual = min(size, work.cost)
                 assert store.settle(work.hold, [Charge("k", rule)], actual, now_us=now) == "APPLIED"
                 work.cost, work.hold = actual, None
         elif refunds:

@@ -20,13 +20,13 @@ class Request:
     peer: str | None = "198.51.100.7"
     path: str = "/a/b"
     method: str = "GET"
-    user: keys.Found | Awaitable[keys.Found] = None
+    user: keys.KeyValue | Awaitable[keys.Found] = None
     native: Any = None
 
     def header(self, name: str) -> str | None:
         return self.headers.get(name)
 
-    def principal(self) -> keys.Found | Awaitable[keys.Found]:
+    def principal(self) -> keys.KeyValue | Awaitable[keys.Found]:
         return self.user
 
 
@@ -62,9 +62,9 @@ async def test_the_principal_may_be_found_asynchronously() -> None:
     async def find(user: str | None) -> str | None:
         return user
 
-    found = principal(prefix="user:")(Request(user=find("ada")))
-    assert not isinstance(found, str | None)
-    assert await found == "user:ada"
+    pending = principal(prefix="user:")(Request(user=find("ada")))
+    assert not isinstance(pending, str | None)
+    assert await pending == "user:ada"
     missing = principal()(Request(user=find(None)))
     assert not isinstance(missing, str | None)
     with pytest.raises(InvalidInput):
@@ -96,9 +96,9 @@ async def test_a_function_may_be_async() -> None:
     async def find(request: Any) -> str:
         return str(request)
 
-    found = key_from(find)(Request(native="ada"))
-    assert not isinstance(found, str | None)
-    assert await found == "ada"
+    pending = key_from(find)(Request(native="ada"))
+    assert not isinstance(pending, str | None)
+    assert await pending == "ada"
 
 
 @pytest.mark.parametrize("wrong", [object(), True, 1.5, ["a"]])
@@ -128,9 +128,9 @@ async def test_a_composite_of_sync_and_async_parts() -> None:
     async def find(request: object) -> str:
         return "u"
 
-    found = composite(find, path())(Request())
-    assert not isinstance(found, str | None)
-    assert await found == "u|/a/b"
+    pending = composite(find, path())(Request())
+    assert not isinstance(pending, str | None)
+    assert await pending == "u|/a/b"
 
 
 def test_a_composite_skips_if_a_part_skips_and_fails_if_a_part_is_missing() -> None:

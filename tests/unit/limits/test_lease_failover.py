@@ -19,7 +19,7 @@ from tests.unit.limits.both import START
 
 
 class ReplicatedStore:
-    """A master, all it was told, and whether it can be reached."""
+    """A master, the calls it got, and whether it can be reached."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock

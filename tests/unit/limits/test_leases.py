@@ -38,12 +38,12 @@ async def test_a_lease_tells_what_is_left_and_when_all_is_free_as_if_there_were_
     plans = [Plan("p", spec), Plan("wide", TokenBucket(2000, 5))]
     leasing = world.limiter(plans=plans, lease=LEASE)
     plain = world.limiter(plans=plans)
-    for asked in ["p"], ["p", "wide"]:
+    for plans in ["p"], ["p", "wide"]:
         for _ in range(80):
             world.clock.advance(us=100)  # too little for another token
-            told, truth = await leasing.acquire("leasing", asked), await plain.acquire("plain", asked)
-            assert told[:6] == truth[:6]
-            assert told.chain in ((), truth.chain)
+            leased, exact = await leasing.acquire("leasing", plans), await plain.acquire("plain", plans)
+            assert leased[:6] == exact[:6]
+            assert leased.chain in ((), exact.chain)
         await leasing.close()
 
 
@@ -123,9 +123,9 @@ async def test_who_waits_while_the_store_is_slow_to_deny_hears_that_denial() -> 
     await asyncio.sleep(0)
     world.clock.advance(1)
     answers.set()
-    told = await asyncio.gather(*callers)
-    assert [decision.allowed for decision in told] == [False] * 10
-    assert {decision.retry_after for decision in told} == {59}
+    decisions = await asyncio.gather(*callers)
+    assert [decision.allowed for decision in decisions] == [False] * 10
+    assert {decision.retry_after for decision in decisions} == {59}
     assert len(world.store.calls) - before == 1
 
 
@@ -147,7 +147,7 @@ async def test_what_is_asked_for_a_cancelled_caller_goes_for_those_who_waited(
     answers.set()
     while world.watcher.leases[-1:] != [100]:
         assert (await limiter.acquire("u", "p")).allowed
-    while limiter.at_once["p"]("u") is not None:
+    while limiter.fast_paths["p"]("u") is not None:
         pass
     answers.clear()
     if trouble is not None:
@@ -161,9 +161,9 @@ async def test_what_is_asked_for_a_cancelled_caller_goes_for_those_who_waited(
     first, *others = await asyncio.gather(*callers, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)
     if trouble == "refuses":
-        assert {type(each) for each in others} == {StoreRefused}  # no policy: each hears it from the store
+        assert {type(other) for other in others} == {StoreRefused}  # no policy: each gets it from the store
     else:
-        assert {each.reason for each in others} == {"OK" if trouble is None else "FAIL_CLOSED"}  # type: ignore[union-attr]
+        assert {other.reason for other in others} == {"OK" if trouble is None else "FAIL_CLOSED"}  # type: ignore[union-attr]
         assert len(world.store.calls) - before == 1
     gc.collect()
     assert [record for record in caplog.records if record.name == "asyncio"] == []
@@ -193,13 +193,13 @@ async def test_tokens_that_stay_in_a_purse_get_no_longer_life_from_new_ones(worl
     assert world.store.calls[calls:] == ["refund", "decide"]
 
 
-async def test_purses_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.limits.local_lease.MOST_PURSES", 10)
+async def test_leases_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.limits.local_lease.MAX_LEASES", 10)
     limiter = world.limiter(plans=[Plan("p", FixedWindow(1000, "P1D"))], lease=LEASE)
     for number in range(100):
         assert (await limiter.acquire(f"u{number}", "p")).allowed
-    found = getattr(limiter, "limiter", limiter)
-    assert len(found._purses._purses) <= 11
+    inner = getattr(limiter, "limiter", limiter)
+    assert len(inner._leases._by_name) <= 11
 
 
 async def test_logs_and_shadows_are_never_leased(world: World) -> None:

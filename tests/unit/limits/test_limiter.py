@@ -230,7 +230,7 @@ async def test_who_is_cancelled_as_its_turn_comes_is_cancelled(turns: int) -> No
     second.cancel()
     await asyncio.wait({second}, timeout=5)
     assert second.cancelled()
-    assert not limiter._lines._lines
+    assert not limiter._wait_queues._queues
 
 
 async def test_wait_pauses_as_told_and_no_longer(limiter: Any, world: World) -> None:
@@ -260,7 +260,7 @@ async def test_peer_bug_13_every_waiter_wakes() -> None:
     await asyncio.gather(*(waiter(number) for number in range(20)))
     assert served == list(range(20))
     assert len(world.store.calls) == 40
-    assert not limiter._lines._lines
+    assert not limiter._wait_queues._queues
 
 
 async def test_a_waiter_who_leaves_lets_the_next_one_on() -> None:
@@ -279,7 +279,7 @@ async def test_a_waiter_who_leaves_lets_the_next_one_on() -> None:
     second.cancel()
     gate.set()
     assert (await asyncio.wait_for(third, 10)).allowed
-    assert not limiter._lines._lines
+    assert not limiter._wait_queues._queues
 
 
 async def test_who_runs_out_of_time_in_line_is_denied() -> None:
@@ -308,11 +308,11 @@ async def test_threads_wait_in_line_too() -> None:
         thread.start()
     await eventually(lambda: len(served) == 6)
     assert all(served)
-    assert not limiter._lines._lines
+    assert not limiter._wait_queues._queues
 
 
 async def test_an_override_holds_for_a_key_that_was_known_before(world: World) -> None:
-    """The short way knows the key under the plan's own spec, and must not go on by it."""
+    """The fast path knows the key under the plan's own spec, and must not go on by it."""
     limiter = world.limiter(on="memory", plans=[Plan("gold", FixedWindow(10, "P1D"))])
     for _ in range(3):
         assert (await limiter.acquire("low", "gold")).limit == 10
@@ -448,14 +448,14 @@ def test_errors_that_are_no_outage_pass_through() -> None:
 async def test_short_ways_decide_only_what_needs_no_waiting(kind: type[Limiter] | type[AsyncLimiter]) -> None:
     gold = Plan("gold", TokenBucket(capacity=2, per_second=0.001))
     near, far = kind("memory://", plans=[gold]), kind("redis://127.0.0.1:1", plans=[gold])
-    assert near.at_once["gold"]("new") is None, "a key it does not know goes the long way"
+    assert near.fast_paths["gold"]("new") is None, "a key it does not know goes the slow path"
     first = near.acquire("new", "gold")
     assert (await first if isinstance(first, Awaitable) else first).remaining == 1
-    second = near.at_once["gold"]("new")
+    second = near.fast_paths["gold"]("new")
     assert second is not None
     assert (second.allowed, second.remaining) == (True, 0)
-    assert near.at_once["gold"]("new") is None, "a denial goes the long way"
-    assert far.at_once == {}
-    before = near.at_once
+    assert near.fast_paths["gold"]("new") is None, "a denial goes the slow path"
+    assert far.fast_paths == {}
+    before = near.fast_paths
     near.replace_plans([gold])
-    assert near.at_once is not before
+    assert near.fast_paths is not before

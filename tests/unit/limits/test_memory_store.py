@@ -15,8 +15,8 @@ from headgate.integrations.request_limiter import Limit
 from headgate.limits.keys import client_address
 from headgate.limits.model import Charge, FixedWindow, Rule, SlidingLog, Spec, TokenBucket
 from headgate.limits.ports import Hold
-from headgate.limits.stores.memory import MOST_SHELVES, MemoryLimitStore
-from headgate.limits.stores.memory_table import DROPPED_PER_CALL, MOST_SEGMENTS, SEGMENTS, SHORTEST_GENERATION_US
+from headgate.limits.stores.memory import MAX_TABLES, MemoryLimitStore
+from headgate.limits.stores.memory_table import DROPPED_PER_CALL, MAX_SEGMENTS, SEGMENTS, SHORTEST_GENERATION_US
 from headgate.testing import FakeClock
 from tests.unit.limits.both import START
 
@@ -103,29 +103,29 @@ def test_a_turn_is_paid_in_small_pieces() -> None:
     rule = Rule("b", TokenBucket(1, 1))
     for number in range(10_000):
         store.decide([Charge(f"k{number}", rule)], now_us=1)
-    shelf = store._shelf(rule)
+    table = store._table(rule)
     store.decide([Charge("hot", rule)], now_us=GENERATION + 1)
     store.decide([Charge("hot", rule)], now_us=2 * GENERATION + 2)
-    assert sum(map(len, shelf._drops)) == 10_000 - DROPPED_PER_CALL
+    assert sum(map(len, table._drops)) == 10_000 - DROPPED_PER_CALL
 
 
 def test_what_a_changed_plan_left_behind_goes_with_the_calls_that_follow() -> None:
     clock = FakeClock(START)
     store = MemoryLimitStore(clock=clock)
     limiter = Limiter(store, plans=[Plan("p", TokenBucket(10, 1))])
-    gate = AsgiRequestLimiter(limiter)  # web applications prepare what they tell of a rule
+    request_limiter = AsgiRequestLimiter(limiter)  # web applications prepare what they tell of a rule
     scope = {"client": ("192.0.2.1", 4711)}
     limits = [Limit("p", key=client_address())]
     for number in range(1000):
         limiter.acquire(f"k{number}", "p")
     limiter.acquire("192.0.2.1", "p")
-    assert gate.admit_at_once(limits, scope) is not None
+    assert request_limiter.admit_fast(limits, scope) is not None
     limiter.replace_plans([Plan("p", TokenBucket(20, 1))])
     for number in range(1000):
         clock.advance(us=GENERATION // 100)
         limiter.acquire(f"new{number}", "p")
-        gate.admit_at_once(limits, scope)
-    assert [shelf.spec for shelf in store._plans["p"]] == [TokenBucket(20, 1)]
+        request_limiter.admit_fast(limits, scope)
+    assert [table.spec for table in store._plans["p"]] == [TokenBucket(20, 1)]
     assert store._plans["p"][0].alone
 
 
@@ -137,7 +137,7 @@ def test_shelves_of_plans_that_are_no_more_empty_and_go() -> None:
         store.decide([Charge("k", rule)])
         clock.advance(us=GENERATION)
     assert len(store._plans["p"]) <= 4
-    assert len(store._shelves) == len(store._rules) == 1
+    assert len(store._tables) == len(store._rules) == 1
     assert len(store) == 1
 
 
@@ -179,7 +179,7 @@ def test_peer_bug_13_races_on_the_short_way() -> None:
 
 def test_a_bucket_with_a_hold_in_line_takes_the_long_way_until_it_is_settled() -> None:
     store, rule = MemoryLimitStore(clock=FakeClock(START)), Rule("p", TokenBucket(10, 1))
-    spend = store.spender(rule)
+    spend = store.fast_path(rule)
     assert spend is not None
     assert store.decide([Charge("k", rule, 2)])
     assert store.decide([Charge("k", rule, 3)], hold=Hold("h", 10_000_000))
@@ -233,7 +233,7 @@ def test_at_the_bound_no_use_is_older_than_any_forgotten_one_by_more_than_a_segm
         used[key] = None
         used.move_to_end(key)
     assert len(store) == bound
-    assert len(store._plans["daily"][0]._older) <= MOST_SEGMENTS
+    assert len(store._plans["daily"][0]._older) <= MAX_SEGMENTS
     recent = list(reversed(used))
     lately = bound - bound // SEGMENTS
     forgotten = [key for key in recent[:lately] if limiter.peek(key, "daily").remaining == 10**6]
@@ -250,7 +250,7 @@ def test_many_different_overrides_share_a_few_tables() -> None:
     assert limiter.peek("user10", "p").remaining == 9
     assert limiter.acquire("somebody", "p").remaining == 6
     assert limiter.acquire("somebody", "p").remaining == 5
-    assert len(store._plans["p"]) <= MOST_SHELVES + 1
+    assert len(store._plans["p"]) <= MAX_TABLES + 1
     assert len(store) == 501
 
 

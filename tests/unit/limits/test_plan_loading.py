@@ -26,27 +26,27 @@ class HeldRegistry:
 
     def __init__(self) -> None:
         self.limit = 5
-        self.told = 0
+        self.returned = 0
         self.error: Exception | None = None
         self.answers = threading.Event()
         self.answers.set()
-        self.asked = self.asking = self.most_asking = 0
+        self.loads = self.loading = self.most_loading = 0
 
     def load(self) -> dict[str, Plan] | None:
-        self.asked += 1
-        self.asking += 1
-        self.most_asking = max(self.asking, self.most_asking)
+        self.loads += 1
+        self.loading += 1
+        self.most_loading = max(self.loading, self.most_loading)
         try:
             limit = self.limit
             assert self.answers.wait(30)
             if self.error is not None:
                 raise self.error
-            if limit == self.told:
+            if limit == self.returned:
                 return None
-            self.told = limit
+            self.returned = limit
             return {"gold": Plan("gold", FixedWindow(limit, "P1D"))}
         finally:
-            self.asking -= 1
+            self.loading -= 1
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ async def test_decisions_go_on_while_plans_are_loaded(world: World, registry: He
         world.clock.advance(10)
         assert await limit_of(limiter) == 5
         assert await limit_of(limiter) == 5
-    await eventually(lambda: registry.asked == 2)
+    await eventually(lambda: registry.loads == 2)
     registry.answers.set()
     await eventually(lambda: limiter.plans["gold"].spec == FixedWindow(8, "P1D"))
     assert await limit_of(limiter) == 8
-    assert registry.most_asking == 1
+    assert registry.most_loading == 1
     await limiter.close()
     await eventually(lambda: not loading())
 
@@ -143,7 +143,7 @@ async def test_many_first_calls_load_once(registry: HeldRegistry) -> None:
     limiter = AsyncLimiter(plans=registry)
     decisions = await asyncio.gather(*(limiter.acquire("u", "gold") for _ in range(5)))
     assert [decision.remaining for decision in decisions] == [4, 3, 2, 1, 0]
-    assert registry.asked == 1
+    assert registry.loads == 1
     await limiter.close()
 
 
@@ -154,7 +154,7 @@ async def _begun(world: World, registry: HeldRegistry, deadline: float) -> Any:
     registry.answers.clear()
     world.clock.advance(10)
     await limit_of(limiter)
-    await eventually(lambda: registry.asking)
+    await eventually(lambda: registry.loading)
     return limiter
 
 
@@ -162,14 +162,14 @@ async def test_closing_waits_for_plans(world: World, registry: HeldRegistry) -> 
     limiter = await _begun(world, registry, deadline=30)
     threading.Timer(0.01, registry.answers.set).start()
     await limiter.close()
-    assert not registry.asking
+    assert not registry.loading
     await eventually(lambda: not loading())
 
 
 async def test_closing_does_not_wait_for_ever(world: World, registry: HeldRegistry) -> None:
     limiter = await _begun(world, registry, deadline=0.01)
     await limiter.close()
-    assert registry.asking
+    assert registry.loading
     registry.answers.set()
     await eventually(lambda: not loading())
     await limiter.close()
@@ -181,7 +181,7 @@ async def test_a_refresh_comes_after_the_load_under_way(world: World, registry: 
     threading.Timer(0.01, registry.answers.set).start()
     await limiter.refresh()
     assert await limit_of(limiter) == 8
-    assert (registry.asked, registry.most_asking) == (3, 1)
+    assert (registry.loads, registry.most_loading) == (3, 1)
     await limiter.close()
 
 
@@ -191,7 +191,7 @@ async def test_a_refresh_nobody_waits_for_any_more_loses_nothing(registry: HeldR
     registry.answers.clear()
     registry.limit = 8
     refresh = asyncio.create_task(limiter.refresh())
-    await eventually(lambda: registry.asked == 2)
+    await eventually(lambda: registry.loads == 2)
     refresh.cancel()
     await asyncio.gather(refresh, return_exceptions=True)
     assert refresh.cancelled()
@@ -213,7 +213,7 @@ async def test_a_forked_child_loads_for_itself(registry: HeldRegistry) -> None:
     registry.answers.clear()
     clock.advance(10)
     limiter.acquire("u", "gold")
-    await eventually(lambda: registry.asking)
+    await eventually(lambda: registry.loading)
     child = multiprocessing.get_context("fork").Process(target=_follows, args=(limiter, registry), daemon=True)
     child.start()
     child.join(30)

@@ -134,11 +134,11 @@ def test_peer_bug_12_plans_replaced_while_they_are_looked_up(monkeypatch: pytest
     looked: list[str] = []
 
     def replaced_meanwhile(book: PlanBook, name: str, key: str) -> Any:
-        found = rule(book, name, key)
+        result = rule(book, name, key)
         if not looked:
             looked.append(name)
             limiter.replace_plans(plans(5))
-        return found
+        return result
 
     monkeypatch.setattr(PlanBook, "rule", replaced_meanwhile)
     limiter.acquire("u", ["week", "day"])

@@ -197,10 +197,10 @@ class CachedPath:
             answer = await call
         except StoreError as error:
             self._failures += 1
-            self._breaker.failed(self._clock.monotonic_us())
+            self._breaker.record_failure(self._clock.monotonic_us())
             _log.warning("REDIS DOWN — Falling back to Postgres (%s)", error)
             raise _CacheFailed from error
-        self._breaker.succeeded()
+        self._breaker.record_success()
         if self._remembered and self._forgetting is None:
             self._forgetting = asyncio.get_running_loop().create_task(self._forget_remembered())
         return answer

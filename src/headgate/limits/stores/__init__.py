@@ -1,7 +1,7 @@
 """URL scheme -> limit store.
 
-Apart from `bootstrap`, and importing each technology only when it is asked for: a web application that keeps its limits
-in memory need not load a database library, whose objects would slow down every full garbage collection.
+A driver is imported only when its store is opened: a web application that keeps its limits in memory must not load a
+database library, whose objects would slow down every full garbage collection.
 """
 
 from __future__ import annotations

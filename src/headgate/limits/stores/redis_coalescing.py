@@ -1,7 +1,7 @@
-"""Callers who ask the very same in one turn of the event loop: Redis reads and writes the state once for all of them.
+"""Coalescing: equal calls of one turn of the event loop become one run of the script.
 
-The script decides one caller after another at one time, as it would in as many calls; only cheaper. A hot key under
-many tasks is where this counts, and where a limiter is needed most.
+The script decides one caller after another, as it would in as many calls; only cheaper. It matters for a hot key under
+many tasks, where a limiter is needed most.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from headgate.limits.model import Charge
-from headgate.limits.stores.redis_calls import Calls
+from headgate.limits.stores.redis_commands import Commands
 from headgate.redis.async_client import AsyncRedisClient
-from headgate.redis.redirects import Refused
+from headgate.redis.redirects import ErrorReply
 
-LARGEST = 128
-"""Callers of one script run: Redis serves nobody else meanwhile."""
+MAX_CALLERS = 128
+"""The most callers of one script run: Redis serves nobody else meanwhile."""
 
 Share: TypeAlias = tuple[bytes, int]
 """A reply, and which of its decisions is the caller's."""
@@ -33,63 +33,63 @@ class _SharedCall:
 
 
 class Coalescer:
-    """Gathers callers by what they ask and sends one call for each crowd at the end of the turn."""
+    """Collects the callers of equal chains, and sends one call per chain at the end of the turn."""
 
-    def __init__(self, calls: Calls, client: AsyncRedisClient) -> None:
-        self._calls, self._client = calls, client
-        self._crowds: dict[Any, _SharedCall] = {}
+    def __init__(self, commands: Commands, client: AsyncRedisClient) -> None:
+        self._commands, self._client = commands, client
+        self._pending: dict[Any, _SharedCall] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def join(self, chain: Sequence[Charge], now_us: int | None, slot: int) -> asyncio.Future[Share]:
-        """The reply to come for whoever asks for `chain`."""
+        """A future of the reply, and of the caller's place in it."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            # Another loop than last time: whoever waited on that one is gone with it.
+            # Another loop than last time: the callers on that one are gone with it.
             self._loop = loop
-            self._crowds = {}
-        crowds = self._crowds
+            self._pending = {}
+        pending = self._pending
         name = chain[0] if len(chain) == 1 and now_us is None else (now_us, *chain)
-        crowd = crowds.get(name)
-        if crowd is None:
-            if not crowds:
+        call = pending.get(name)
+        if call is None:
+            if not pending:
                 loop.call_soon(self._send)
-            crowd = crowds[name] = _SharedCall(chain, now_us, slot)
+            call = pending[name] = _SharedCall(chain, now_us, slot)
         caller: asyncio.Future[Share] = loop.create_future()
-        crowd.callers.append(caller)
-        if len(crowd.callers) == LARGEST:
-            # Let it go as it is; the next caller begins another.
-            crowds[name, len(crowds)] = crowds.pop(name)
+        call.callers.append(caller)
+        if len(call.callers) == MAX_CALLERS:
+            # Full: the next caller starts another call.
+            pending[name, len(pending)] = pending.pop(name)
         return caller
 
     def _send(self) -> None:
-        crowds, self._crowds = self._crowds, {}
-        for crowd in crowds.values():
-            # Who has given up before anything was sent is not charged.
-            crowd.callers = [caller for caller in crowd.callers if not caller.done()]
-            if not crowd.callers:
+        pending, self._pending = self._pending, {}
+        for call in pending.values():
+            # A caller that was cancelled before the call is sent is not charged.
+            call.callers = [caller for caller in call.callers if not caller.done()]
+            if not call.callers:
                 continue
-            crowd.command = self._calls.spending(crowd.chain, crowd.now_us, len(crowd.callers))
+            call.command = self._commands.spending(call.chain, call.now_us, len(call.callers))
             try:
-                answer = self._client.call(crowd.command, crowd.slot)
+                future = self._client.call(call.command, call.slot)
             except Exception as error:
-                _fail(crowd, error)
+                _fail(call, error)
                 continue
-            if answer is None:
-                self._run(self._execute(crowd))
+            if future is None:
+                self._run(self._execute(call))
             else:
-                answer.add_done_callback(partial(self._answered, crowd))
+                future.add_done_callback(partial(self._on_reply, call))
 
-    def _answered(self, crowd: _SharedCall, answer: asyncio.Future[Any]) -> None:
-        error = answer.exception()
+    def _on_reply(self, call: _SharedCall, future: asyncio.Future[Any]) -> None:
+        error = future.exception()
         if error is not None:
-            _fail(crowd, error)
+            _fail(call, error)
             return
-        reply = answer.result()
-        if isinstance(reply, Refused):
-            self._run(self._remedied(crowd, reply))
+        reply = future.result()
+        if isinstance(reply, ErrorReply):
+            self._run(self._follow_redirects(call, reply))
         else:
-            _share(crowd, reply)
+            _share(call, reply)
 
     def _run(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -97,26 +97,28 @@ class Coalescer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _execute(self, crowd: _SharedCall) -> None:
+    async def _execute(self, call: _SharedCall) -> None:
         try:
-            _share(crowd, await self._client.execute(crowd.command, self._calls.script, crowd.slot))
+            _share(call, await self._client.execute(call.command, self._commands.script, call.slot))
         except Exception as error:
-            _fail(crowd, error)
+            _fail(call, error)
 
-    async def _remedied(self, crowd: _SharedCall, refused: Refused) -> None:
+    async def _follow_redirects(self, call: _SharedCall, error_reply: ErrorReply) -> None:
         try:
-            _share(crowd, await self._client.remedied(refused, crowd.command, self._calls.script, crowd.slot))
+            _share(
+                call, await self._client.follow_redirects(error_reply, call.command, self._commands.script, call.slot)
+            )
         except Exception as error:
-            _fail(crowd, error)
+            _fail(call, error)
 
 
-def _share(crowd: _SharedCall, reply: bytes) -> None:
-    for time, caller in enumerate(crowd.callers):
+def _share(call: _SharedCall, reply: bytes) -> None:
+    for time, caller in enumerate(call.callers):
         if not caller.done():
             caller.set_result((reply, time))
 
 
-def _fail(crowd: _SharedCall, error: BaseException) -> None:
-    for caller in crowd.callers:
+def _fail(call: _SharedCall, error: BaseException) -> None:
+    for caller in call.callers:
         if not caller.done():
             caller.set_exception(error)

@@ -1,9 +1,8 @@
 """Limits kept in SQLite or PostgreSQL: rows under lock, the pure reference, the database's clock.
 
-Calls made while a transaction is underway ride together in the next one, so many callers cost one commit. Rows are
+Calls made while a transaction is in flight are batched into the next one, so many callers cost one commit. Rows are
 locked in the order of their keys, all before any is written, and no transaction that holds one waits to insert
-another: so none waits for one that waits for it. A row that has expired says no more than a missing one; some are
-deleted now and then, on the way.
+another: so there are no deadlocks. An expired row means the same as a missing one; some are deleted now and then.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from sqlalchemy.engine import Connection
 from headgate.batching import Batcher
 from headgate.errors import ConfigurationError, Conflict, StoreUnavailable
 from headgate.limits.algorithms import State
-from headgate.limits.holds import Held, HoldName, Mark
+from headgate.limits.holds import HoldName, HoldRecord, Mark
 from headgate.limits.model import Charge, Decision
 from headgate.limits.ports import Hold, Settlement
-from headgate.limits.stores.sql_rows import Cell, Ledger, cell_of, row_of
+from headgate.limits.stores.sql_rows import Cell, LockedRows, cell_of, hold_row_of
 from headgate.limits.stores.tables import limit_hold, limit_state
 from headgate.sql import migrate
 from headgate.sql.background import Background
@@ -35,7 +34,7 @@ DEFAULT_DEADLINE = 5.0
 _ATTEMPTS = 10
 _BATCH = 200
 _PRUNE_EVERY = 60.0
-_PRUNE_AT_ONCE = 1000
+_PRUNE_BATCH = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST_US = 250_000_000_000_000_000
 
@@ -47,11 +46,11 @@ class _Call:
     cells: tuple[Cell, ...]
     hold: HoldName | None
     writes: bool
-    work: Callable[[Ledger], Any]
+    work: Callable[[LockedRows], Any]
 
 
-class _Vanished(Exception):
-    """Rows to be locked are not there; nothing was done."""
+class _MissingRows(Exception):
+    """Rows to lock do not exist; nothing was done."""
 
     def __init__(self, cells: list[Cell]) -> None:
         self.cells = cells
@@ -65,36 +64,36 @@ class AsyncSqlLimitStore:
         if self._database.dialect not in ("sqlite", "postgresql"):
             raise ConfigurationError("store", f"limits can't be kept in {self._database.dialect}; use postgresql://")
         self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
-        self._gatherer: Batcher[_Call, Any] = Batcher(self._carry, most=_BATCH)
+        self._batcher: Batcher[_Call, Any] = Batcher(self._flush, most=_BATCH)
         self._migrated = False
         self._pruned_at = time.monotonic()
 
     async def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
-        name = row_of(hold.id, chain) if hold is not None else None
+        name = hold_row_of(hold.id, chain) if hold is not None else None
         decision: Decision = await self._submit(
-            chain, name, lambda ledger: ledger.decide(chain, spend, hold, now_us), writes=spend
+            chain, name, lambda rows: rows.decide(chain, spend, hold, now_us), writes=spend
         )
         return decision
 
     async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
-        await self._submit(chain, None, lambda ledger: ledger.refund(chain, now_us))
+        await self._submit(chain, None, lambda rows: rows.refund(chain, now_us))
 
     async def settle(
         self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
     ) -> Settlement:
-        name = row_of(hold_id, chain)
+        name = hold_row_of(hold_id, chain)
         settlement: Settlement = await self._submit(
-            chain, name, lambda ledger: ledger.settle(hold_id, chain, actual, now_us)
+            chain, name, lambda rows: rows.settle(hold_id, chain, actual, now_us)
         )
         return settlement
 
     async def reset(self, chain: Sequence[Charge]) -> None:
-        await self._submit(chain, None, lambda ledger: ledger.reset(chain))
+        await self._submit(chain, None, lambda rows: rows.reset(chain))
 
     async def prune(self) -> int:
-        """Deletes every row that no longer matters; how many there were."""
+        """Deletes every expired row. Returns how many there were."""
         await self._ready()
         total = 0
         while count := await self._database.write(_prune):
@@ -102,41 +101,44 @@ class AsyncSqlLimitStore:
         return total
 
     async def close(self) -> None:
-        await self._gatherer.close()
+        await self._batcher.close()
         await self._database.close()
 
     async def _submit(
-        self, chain: Sequence[Charge], hold: HoldName | None, work: Callable[[Ledger], Any], *, writes: bool = True
+        self, chain: Sequence[Charge], hold: HoldName | None, work: Callable[[LockedRows], Any], *, writes: bool = True
     ) -> Any:
         call = _Call(tuple(map(cell_of, chain)), hold, writes, work)
+        if not self._migrated and self._database.dialect == "sqlite":
+            # Making the tables of a new file may take longer than the deadline; a file is no server that may be away.
+            await self._ready()
         try:
             async with asyncio.timeout(self._deadline):
-                return await self._gatherer.submit(call)
+                return await self._batcher.submit(call)
         except TimeoutError as error:
             raise StoreUnavailable(f"the database did not answer within {self._deadline:g} s") from error
 
-    async def _carry(self, calls: Sequence[_Call]) -> Sequence[Any]:
-        # Outside the deadline, else a slow first migration would be begun, and rolled back, by every call.
+    async def _flush(self, calls: Sequence[_Call]) -> Sequence[Any]:
+        # Outside the deadline: else every call would start, and roll back, a slow first migration.
         await self._ready()
         try:
             async with asyncio.timeout(self._deadline):
-                return await self._carried(calls)
+                return await self._execute_batch(calls)
         except TimeoutError as error:
             raise StoreUnavailable(f"the database did not answer within {self._deadline:g} s") from error
 
-    async def _carried(self, calls: Sequence[_Call]) -> Sequence[Any]:
+    async def _execute_batch(self, calls: Sequence[_Call]) -> Sequence[Any]:
         for _ in range(_ATTEMPTS):
             prunes = time.monotonic() - self._pruned_at > _PRUNE_EVERY
             try:
-                outcomes = await self._database.write(_in_one_transaction, calls, prunes)
-            except _Vanished as vanished:
-                await self._database.write(_make_rows, vanished.cells)
+                results = await self._database.write(_in_one_transaction, calls, prunes)
+            except _MissingRows as missing:
+                await self._database.write(_make_rows, missing.cells)
             except Conflict:
                 continue  # rolled back as a whole: nothing was counted
             else:
                 if prunes:
                     self._pruned_at = time.monotonic()
-                return outcomes
+                return results
         raise StoreUnavailable("the rows of these limits are changing too fast")
 
     async def _ready(self) -> None:
@@ -146,7 +148,7 @@ class AsyncSqlLimitStore:
 
 
 class SqlLimitStore:
-    """`AsyncSqlLimitStore` for threads: its calls run on one event loop in a thread of their own, gathered as there."""
+    """`AsyncSqlLimitStore` for threads: its calls run, batched, on one event loop in a thread of its own."""
 
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
         self._background = Background(lambda: AsyncSqlLimitStore(url, deadline=deadline))
@@ -166,7 +168,7 @@ class SqlLimitStore:
         self._background.run(lambda store: store.reset(chain))
 
     def prune(self) -> int:
-        """Deletes every row that no longer matters; how many there were."""
+        """Deletes every expired row. Returns how many there were."""
         return self._background.run(lambda store: store.prune())
 
     def close(self) -> None:
@@ -175,20 +177,20 @@ class SqlLimitStore:
 
 def _in_one_transaction(connection: Connection, calls: Sequence[_Call], prunes: bool) -> list[Any]:
     locked = sorted({cell for call in calls if call.writes for cell in call.cells})
-    looked_at = sorted({cell for call in calls for cell in call.cells} - set(locked))
+    unlocked = sorted({cell for call in calls for cell in call.cells} - set(locked))
     states = _read_states(connection, locked, lock=True)
     missing = [cell for cell in locked if cell not in states]
     if missing and connection.dialect.name == "postgresql":
-        raise _Vanished(missing)
-    states |= _read_states(connection, looked_at, lock=False)
+        raise _MissingRows(missing)
+    states |= _read_states(connection, unlocked, lock=False)
     holds = _read_holds(connection, sorted({call.hold for call in calls if call.hold is not None}))
-    ledger = Ledger({cell: state for cell, state in states.items() if state}, holds, _clock_us(connection))
-    outcomes = [call.work(ledger) for call in calls]
-    _write_states(connection, ledger)
-    _write_holds(connection, ledger)
+    locked_rows = LockedRows({cell: state for cell, state in states.items() if state}, holds, _clock_us(connection))
+    results = [call.work(locked_rows) for call in calls]
+    _write_states(connection, locked_rows)
+    _write_holds(connection, locked_rows)
     if prunes:
         _prune(connection)
-    return outcomes
+    return results
 
 
 def _read_states(connection: Connection, cells: Sequence[Cell], *, lock: bool) -> dict[Cell, State | None]:
@@ -211,7 +213,7 @@ def _bytewise(connection: Connection, field: sa.Column[str]) -> sa.ColumnElement
 
 
 def _make_rows(connection: Connection, cells: Sequence[Cell]) -> None:
-    """Rows that are as new, to be locked; committed before anybody locks them."""
+    """Inserts rows that are as new, to be locked by a later transaction."""
     expires_at = _instant(_clock_us(connection) + 60_000_000)
     connection.execute(
         _insert(connection, limit_state).on_conflict_do_nothing(),
@@ -219,12 +221,12 @@ def _make_rows(connection: Connection, cells: Sequence[Cell]) -> None:
     )
 
 
-def _read_holds(connection: Connection, names: Sequence[HoldName]) -> dict[HoldName, Held]:
+def _read_holds(connection: Connection, names: Sequence[HoldName]) -> dict[HoldName, HoldRecord]:
     if not names:
         return {}
     query = sa.select(limit_hold).where(sa.tuple_(limit_hold.c.key, limit_hold.c.id).in_(names))
     return {
-        HoldName(row.key, row.id): Held(row.held, _marks(row.marks), _microseconds(row.expires_at), row.settled)
+        HoldName(row.key, row.id): HoldRecord(row.held, _marks(row.marks), _microseconds(row.expires_at), row.settled)
         for row in connection.execute(query)
     }
 
@@ -234,7 +236,7 @@ def _marks(text: str) -> tuple[Mark, ...]:
     return tuple(Mark(tag, (time, end)) for tag, time, end in zip(numbers, numbers, numbers, strict=True))
 
 
-def _write_states(connection: Connection, ledger: Ledger) -> None:
+def _write_states(connection: Connection, locked_rows: LockedRows) -> None:
     rows = [
         {
             "key": cell.key,
@@ -242,7 +244,7 @@ def _write_states(connection: Connection, ledger: Ledger) -> None:
             "state": None if state is None else " ".join(map(str, state)),
             "expires_at": _instant(expires_us),
         }
-        for cell, (state, expires_us) in sorted(ledger.written.items())
+        for cell, (state, expires_us) in sorted(locked_rows.state_writes.items())
     ]
     if rows:
         statement = _insert(connection, limit_state)
@@ -250,17 +252,17 @@ def _write_states(connection: Connection, ledger: Ledger) -> None:
         connection.execute(statement.on_conflict_do_update(index_elements=["key", "plan"], set_=columns), rows)
 
 
-def _write_holds(connection: Connection, ledger: Ledger) -> None:
+def _write_holds(connection: Connection, locked_rows: LockedRows) -> None:
     rows = [
         {
             "key": name.key,
             "id": name.id,
-            "held": held.cost,
-            "settled": held.settled,
-            "marks": " ".join(f"{mark.tag} {mark.place[0]} {mark.place[1]}" for mark in held.marks),
-            "expires_at": _instant(held.expires_us),
+            "held": record.cost,
+            "settled": record.settled,
+            "marks": " ".join(f"{mark.tag} {mark.place[0]} {mark.place[1]}" for mark in record.marks),
+            "expires_at": _instant(record.expires_us),
         }
-        for name, held in sorted(ledger.kept.items())
+        for name, record in sorted(locked_rows.hold_writes.items())
     ]
     if rows:
         statement = _insert(connection, limit_hold)
@@ -269,12 +271,12 @@ def _write_holds(connection: Connection, ledger: Ledger) -> None:
 
 
 def _prune(connection: Connection) -> int:
-    """Deletes some of the rows that have expired, passing over those somebody holds."""
+    """Deletes some expired rows, skipping locked ones."""
     now = _instant(_clock_us(connection))
     deleted = 0
     for table in (limit_state, limit_hold):
         key = table.primary_key.columns
-        old = sa.select(*key).where(table.c.expires_at < now).limit(_PRUNE_AT_ONCE)
+        old = sa.select(*key).where(table.c.expires_at < now).limit(_PRUNE_BATCH)
         if connection.dialect.name == "postgresql":
             old = old.with_for_update(skip_locked=True)
         deleted += connection.execute(sa.delete(table).where(sa.tuple_(*key).in_(old))).rowcount

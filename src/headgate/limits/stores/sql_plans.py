@@ -1,4 +1,4 @@
-"""Plans kept in the database: changed at run time, seen by every limiter that asks again."""
+"""Plans in the database: changed at run time, seen by every limiter when it loads again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFRESH_EVERY = 1.0
 class AsyncSqlPlans:
     """An `AsyncPlanRegistry` and `PlanEditor` over a database's plans. It makes its table at the first call.
 
-    Any number of limiters may share it; the plans are read once for each time they change.
+    Any number of limiters may share it; the plans are read once per change.
     """
 
     def __init__(self, database: Database, *, refresh_every: float | None = REFRESH_EVERY) -> None:

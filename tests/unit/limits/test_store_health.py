@@ -172,6 +172,19 @@ async def test_what_was_let_through_is_logged_with_its_count_and_not_each_time(
     assert len(logged()) == 3
 
 
+async def test_what_was_let_through_is_logged_when_the_limiter_is_closed(
+    limiter: Any, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.store.down = True
+    for _ in range(50):
+        await limiter.acquire("u", "open")
+    await limiter.close()
+    assert [record.getMessage().split(" decision")[0] for record in caplog.records if "let through" in record.msg] == [
+        "1",
+        "49",
+    ]
+
+
 class Raising:
     """An observer with a mistake in it."""
 
@@ -188,6 +201,15 @@ async def test_an_observer_that_raises_charges_nobody_twice(world: World, caplog
     world.store.down = True
     for _ in range(4):
         assert (await limiter.acquire("u", "closed")).reason == "FAIL_CLOSED"
+
+
+async def test_an_observer_that_raises_at_every_decision_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limiter = AsyncLimiter("memory://", plans=[Plan("p", FixedWindow(limit=1000, window="PT1H"))], observer=Raising())
+    for _ in range(100):
+        await limiter.acquire("u", "p")
+    assert len([record for record in caplog.records if "raised in decided" in record.getMessage()]) == 7
 
 
 @pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])

@@ -1,4 +1,4 @@
-"""The turnstile in front of limits in memory: one inside at a time, waited for, and open in a forked child."""
+"""The lock of the memory store: one thread holds it at a time, others wait, and it is free in a forked child."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from collections.abc import Iterator
 import pytest
 
 from headgate import FixedWindow, LeasePolicy, Limiter, Plan, TokenBucket
-from headgate.limits.locks import Turnstile
+from headgate.limits.locks import SpinLock
 from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
 from tests.unit.limits.both import START, SwitchedStore
 
+# A signal handler that raises may do so in the callback of a weak reference, where Python can only report it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.fixture
 def many_switches() -> Iterator[None]:
-    """Threads that take turns as often as Python lets them, so that many of them are interrupted inside."""
+    """Threads that take turns as often as Python lets them, so that many are interrupted in a critical section."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -29,18 +32,18 @@ def many_switches() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def test_one_is_inside_at_a_time(many_switches: None) -> None:
-    turnstile, inside, most = Turnstile(), [0], [0]
+def test_one_thread_holds_the_lock_at_a_time(many_switches: None) -> None:
+    lock, holders, most = SpinLock(), [0], [0]
 
-    def visit() -> None:
-        inside[0] += 1
+    def critical_section() -> None:
+        holders[0] += 1
         for _ in range(50):  # where Python looks whether another thread should run
-            most[0] = max(most[0], inside[0])
-        inside[0] -= 1
+            most[0] = max(most[0], holders[0])
+        holders[0] -= 1
 
     def work() -> None:
         for _ in range(2_000):
-            turnstile.run(visit)
+            lock.run(critical_section)
 
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:
@@ -48,14 +51,14 @@ def test_one_is_inside_at_a_time(many_switches: None) -> None:
     for worker in workers:
         worker.join(60)
     assert most == [1]
-    turnstile.try_enter()  # and it is open in the end
+    lock.try_acquire()  # it is free in the end
 
 
-def test_who_only_tries_is_told_that_somebody_is_inside() -> None:
-    turnstile = Turnstile()
-    turnstile.enter()
+def test_try_acquire_raises_while_the_lock_is_held() -> None:
+    lock = SpinLock()
+    lock.acquire()
     with pytest.raises(IndexError):
-        turnstile.try_enter()
+        lock.try_acquire()
 
 
 @pytest.mark.parametrize("spec", [TokenBucket(10, 1), FixedWindow(10, "PT1H")], ids=["bucket", "window"])
@@ -64,13 +67,13 @@ def test_a_decision_waits_for_the_one_before(spec: TokenBucket | FixedWindow) ->
     limiter = Limiter(store, plans=[Plan("gold", spec)])
     limiter.acquire("ada", "gold")
     remaining: list[int] = []
-    store._gate.enter()
-    assert limiter.at_once["gold"]("ada") is None  # the short way does not wait
+    store._lock.acquire()
+    assert limiter.fast_paths["gold"]("ada") is None  # the fast path does not wait
     caller = threading.Thread(target=lambda: remaining.append(limiter.acquire("ada", "gold").remaining))
     caller.start()
     caller.join(0.05)
     assert caller.is_alive()
-    store._gate.leave(None)
+    store._lock.release(None)
     caller.join(60)
     assert remaining == [8]
 
@@ -97,15 +100,15 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     store = MemoryLimitStore()
     limiter = Limiter(store, plans=[Plan("gold", TokenBucket(10, 1))])
     limiter.acquire("ada", "gold")
-    inside, leave = threading.Event(), threading.Event()
+    held, release = threading.Event(), threading.Event()
 
-    def stay() -> None:
-        inside.set()
-        leave.wait(60)
+    def hold_the_lock() -> None:
+        held.set()
+        release.wait(60)
 
-    guest = threading.Thread(target=store._gate.run, args=(stay,))
-    guest.start()
-    assert inside.wait(60)
+    holder = threading.Thread(target=store._lock.run, args=(hold_the_lock,))
+    holder.start()
+    assert held.wait(60)
     child = os.fork()
     if child == 0:
         # Nothing may be raised here: pytest would go on in the child as well.
@@ -113,13 +116,13 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent() -> None:
     try:
         assert os.waitpid(child, 0)[1] == 0
     finally:
-        leave.set()
-        guest.join(60)
+        release.set()
+        holder.join(60)
 
 
 @pytest.mark.parametrize("spec", [TokenBucket(10**9, 1), FixedWindow(10**9, "P1D")], ids=["bucket", "window"])
-def test_a_signal_handler_that_raises_locks_nobody_out(spec: TokenBucket | FixedWindow) -> None:
-    """As Ctrl-C does, or a worker's time limit: at any moment, also while the turnstile is passed."""
+def test_a_signal_handler_that_raises_leaves_the_lock_free(spec: TokenBucket | FixedWindow) -> None:
+    """As Ctrl-C does, or a worker's time limit: at any moment, also while the lock is being taken."""
 
     class Interrupted(Exception):
         pass
@@ -147,13 +150,12 @@ def test_a_signal_handler_that_raises_locks_nobody_out(spec: TokenBucket | Fixed
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    store._gate.try_enter()
+    store._lock.try_acquire()
     with pytest.raises(IndexError):
-        store._gate.try_enter()
+        store._lock.try_acquire()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised in a weak reference's callback
-def test_a_signal_handler_that_raises_locks_nobody_out_of_a_lease() -> None:
+def test_a_signal_handler_that_raises_leaves_a_lease_unlocked() -> None:
     class Interrupted(Exception):
         pass
 

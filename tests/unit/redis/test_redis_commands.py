@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from headgate import FixedWindow, TokenBucket
 from headgate.errors import ConfigurationError, StoreError, StoreRefused, StoreUnavailable
+from headgate.limits.keys import KeyStart
 from headgate.limits.model import Charge, Rule
 from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
-from headgate.limits.stores.redis_calls import Calls, common_slot, hold_name, names
-from headgate.redis.redirects import Remedy, SlotMap, Way, refusal, remedy
+from headgate.limits.stores.redis_commands import Commands, check_slots, common_slot, hold_name, names
+from headgate.redis.redirects import Action, Redirect, SlotMap, redirect_of, store_error
 from headgate.redis.url import Address
 
 HERE = Address("h", 1)
@@ -44,12 +45,12 @@ def test_plans_of_one_key_share_a_slot(key: str, plans: list[str]) -> None:
     common_slot(chain)
 
 
-def test_the_short_way_says_what_the_long_way_says() -> None:
-    calls = Calls()
+def test_the_hot_path_sends_what_deciding_sends() -> None:
+    commands = Commands()
     other = Rule("other", TokenBucket(3, 1), shadow=True)
     for key, cost in product(["k", "}odd", "%", "ünicode"], [1, 3]):
         for chain in ([Charge(key, RULE, cost)], [Charge(key, RULE, cost), Charge("two", other, cost)]):
-            assert calls.spending(chain) == calls.deciding(chain, True, None, None)
+            assert commands.spending(chain) == commands.deciding(chain, True, None, None)
 
 
 async def test_a_chain_over_slots_is_refused_before_anything_is_sent() -> None:
@@ -62,22 +63,49 @@ async def test_a_chain_over_slots_is_refused_before_anything_is_sent() -> None:
     assert common_slot([Charge("{t}a", RULE), Charge("{t}b", RULE)]) == common_slot([Charge("{t}", RULE)])
 
 
+def refused(keys: list[list[KeyStart]]) -> bool:
+    try:
+        check_slots(keys)
+    except ConfigurationError:
+        return True
+    return False
+
+
+@given(st.lists(st.tuples(words, st.text(alphabet="ab{}:%", max_size=4)), min_size=2, max_size=3))
+def test_a_chain_refused_by_its_prefixes_is_refused_whatever_follows(parts: list[tuple[str, str]]) -> None:
+    chain = [Charge(prefix + rest, RULE) for prefix, rest in parts]
+    if refused([[KeyStart(prefix, False)] for prefix, _ in parts]):
+        with pytest.raises(ConfigurationError):
+            common_slot(chain)
+
+
+@given(st.lists(words, min_size=2, max_size=3))
+def test_constant_keys_are_refused_exactly_when_their_chain_is(keys: list[str]) -> None:
+    starts = [[KeyStart(key, True)] for key in keys]
+    try:
+        common_slot([Charge(key, RULE) for key in keys])
+    except ConfigurationError:
+        assert refused(starts)
+    else:
+        assert not refused(starts)
+
+
 @pytest.mark.parametrize(
-    ("text", "step"),
+    ("text", "redirect"),
     [
-        ("NOSCRIPT No matching script.", Remedy(Way.WITH_SCRIPT)),
-        ("MOVED 3999 127.0.0.1:6381", Remedy(Way.MOVED, Address("127.0.0.1", 6381))),
-        ("MOVED 3999 :6381", Remedy(Way.MOVED, Address("h", 6381))),
-        ("ASK 3999 ::1:6381", Remedy(Way.ASK, Address("::1", 6381))),
-        ("READONLY You can't write against a read only replica.", Remedy(Way.NEW_MASTER)),
+        ("NOSCRIPT No matching script.", Redirect(Action.WITH_SCRIPT)),
+        ("MOVED 3999 127.0.0.1:6381", Redirect(Action.MOVED, Address("127.0.0.1", 6381))),
+        ("MOVED 3999 :6381", Redirect(Action.MOVED, Address("h", 6381))),
+        ("ASK 3999 ::1:6381", Redirect(Action.ASK, Address("::1", 6381))),
+        ("READONLY You can't write against a read only replica.", Redirect(Action.NEW_MASTER)),
         (
             "ERR Error running script (call to f_x): @user_script:9: @user_script: 9: -READONLY You can't write",
-            Remedy(Way.NEW_MASTER),
+            Redirect(Action.NEW_MASTER),
         ),
     ],
 )
-def test_what_was_not_run_has_a_remedy(text: str, step: Remedy) -> None:
-    assert remedy(hiredis.ReplyError(text), HERE) == step
+def test_a_command_that_was_not_run_is_redirected(text: str, redirect: Redirect) -> None:
+    assert redirect_of(hiredis.ReplyError(text), HERE) == redirect
 
 
 @pytest.mark.parametrize(
@@ -93,17 +121,17 @@ def test_what_was_not_run_has_a_remedy(text: str, step: Remedy) -> None:
 )
 def test_a_redis_that_can_not_answer_is_unavailable(text: str) -> None:
     with pytest.raises(StoreUnavailable, match=r"^Redis at h:1 "):
-        remedy(hiredis.ReplyError(text), HERE)
+        redirect_of(hiredis.ReplyError(text), HERE)
 
 
 def test_a_redis_that_will_not_answer_is_no_outage() -> None:
-    assert type(refusal(hiredis.ReplyError("ERR MISCONFIGURED"), HERE)) is StoreError
+    assert type(store_error(hiredis.ReplyError("ERR MISCONFIGURED"), HERE)) is StoreError
     with pytest.raises(StoreError, match="refused"):
-        remedy(hiredis.ReplyError("ERR MISCONFIGURED"), HERE)
+        redirect_of(hiredis.ReplyError("ERR MISCONFIGURED"), HERE)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("WRONGPASS invalid username-password pair or user is disabled.", "refuses the user name or the password"),
         ("ERR invalid password", "refuses the password"),
@@ -120,9 +148,9 @@ def test_a_redis_that_will_not_answer_is_no_outage() -> None:
         ("DENIED Redis is running in protected mode because protected mode is enabled", "protected mode"),
     ],
 )
-def test_a_redis_that_turns_us_away_says_which_setting_is_wrong(text: str, told: str) -> None:
-    with pytest.raises(StoreRefused, match=told) as refused:
-        remedy(hiredis.ReplyError(text), HERE)
+def test_a_login_error_names_the_setting_that_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(StoreRefused, match=message) as refused:
+        redirect_of(hiredis.ReplyError(text), HERE)
     assert refused.value.setting == "redis_url"
     assert str(refused.value).startswith("redis_url: Redis at h:1 ")
 

@@ -1,16 +1,18 @@
-"""The calls of a limit store and their replies: plain bytes and values, no input or output, for both stores."""
+"""The commands of the Redis limit stores and their replies: bytes and values, no input or output."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 from headgate.errors import ConfigurationError
 from headgate.limits import holds
 from headgate.limits.chain import conclude
+from headgate.limits.keys import KeyStart
 from headgate.limits.model import Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
 from headgate.limits.ports import Hold, Settlement
 from headgate.redis.protocol import Script, packed, word
@@ -20,12 +22,12 @@ _LUA = Path(__file__).with_name("lua")
 _CHARGE = struct.Struct("<BBdddddd")
 _VERDICT = struct.Struct("<qqqq")
 _SPEND = word(b"s")
-_MOST_REMEMBERED = 10_000
+_MAX_CACHED = 10_000
 _SETTLEMENTS = {1: Settlement.APPLIED, 0: Settlement.REPEATED, -1: Settlement.UNKNOWN}
 
 
-class Calls:
-    """The calls of a limit store, each as one command."""
+class Commands:
+    """The calls of a limit store, each as one Redis command."""
 
     def __init__(self) -> None:
         self.script = _admission()
@@ -34,7 +36,7 @@ class Calls:
         """What follows the key in a state's name, and the packed charge, by rule and cost."""
 
     def spending(self, chain: Sequence[Charge], now_us: int | None = None, times: int = 1) -> bytes:
-        """The call that decides and spends, `times` times one after another: the one that has to be quick."""
+        """The command that decides and spends, `times` times one after another. This is the hot path."""
         shape = (len(chain), times == 1)
         ends = self._ends
         words = [self._heads.get(shape) or self._head(shape)]
@@ -76,7 +78,7 @@ class Calls:
         return head
 
     def _end(self, rule: Rule, cost: int) -> tuple[bytes, bytes]:
-        if len(self._ends) >= _MOST_REMEMBERED:
+        if len(self._ends) >= _MAX_CACHED:
             # Rules are made anew when plans are reloaded, and costs may be anything.
             self._ends.clear()
         charge = _charge(rule, cost)
@@ -92,7 +94,7 @@ def decision(chain: Sequence[Charge], reply: bytes, time: int = 0) -> Decision:
         fits, left, retry, reset = _VERDICT.unpack_from(reply, at)
         verdicts.append((fits == 1, left, retry, reset))
     ruling = conclude(chain, verdicts)
-    if len(reply) % _VERDICT.size:  # the hold is remembered already
+    if len(reply) % _VERDICT.size:  # the hold is recorded already
         return ruling.but(allowed=True, retry_after_us=0, reason=Reason.OK)
     return ruling
 
@@ -107,7 +109,7 @@ def names(chain: Sequence[Charge]) -> list[bytes]:
 
 
 def hold_name(chain: Sequence[Charge], hold_id: str) -> bytes:
-    """The key a hold is remembered under, in the same slot as its chain: `rate_limiter_hold:{<key>}:<id>:<digest>`."""
+    """The key a hold is recorded under, in the same slot as its chain: `rate_limiter_hold:{<key>}:<id>:<digest>`."""
     key, name = holds.hold_name(hold_id, chain)
     return _name(b"rate_limiter_hold:{", key, _suffix(name))
 
@@ -118,12 +120,41 @@ def common_slot(chain: Sequence[Charge]) -> int:
     tag = _tag(chain[0].key)
     for charge in chain[1:]:
         if charge.key != chain[0].key and _tag(charge.key) != tag:
-            raise ConfigurationError(
-                "key",
-                f"a Redis Cluster can't decide on {chain[0].key!r} and {charge.key!r} at once, they may live on "
-                "different nodes; use one key, or write what they share in braces: {acme}:user and {acme}:address",
-            )
+            raise _cross_slot(repr(chain[0].key), repr(charge.key))
     return slot_of(tag)
+
+
+def check_slots(keys: Sequence[Sequence[KeyStart]]) -> None:
+    """Refuses keys of one chain, by how each may begin, of which two never have the same hash tag.
+
+    Raises:
+        ConfigurationError: two keys are certain to be in different slots.
+    """
+    for first, second in combinations(keys, 2):
+        pairs = list(product(first, second))
+        if pairs and not any(_may_share_tag(*pair) for pair in pairs):
+            raise _cross_slot(str(pairs[0][0]), str(pairs[0][1]))
+
+
+def _may_share_tag(one: KeyStart, other: KeyStart) -> bool:
+    (tag, is_whole), (other_tag, other_is_whole) = _tag_start(one), _tag_start(other)
+    if is_whole and other_is_whole:
+        return tag == other_tag
+    return (not other_is_whole and tag.startswith(other_tag)) or (not is_whole and other_tag.startswith(tag))
+
+
+def _tag_start(start: KeyStart) -> tuple[bytes, bool]:
+    """How the hash tag begins, and whether that is all of it."""
+    text, is_whole = start
+    return (_tag(text) if text else b"", is_whole or "}" in text[1:])
+
+
+def _cross_slot(first: str, second: str) -> ConfigurationError:
+    return ConfigurationError(
+        "key",
+        f"a Redis Cluster can't decide on {first} and {second} at once, they may live on "
+        "different nodes; use one key, or write what they share in braces: {acme}:user and {acme}:address",
+    )
 
 
 def _tag(key: str) -> bytes:
