@@ -20,13 +20,13 @@ class Request:
     peer: str | None = "198.51.100.7"
     path: str = "/a/b"
     method: str = "GET"
-    user: keys.KeyValue | Awaitable[keys.Found] = None
+    user: keys.KeyValue | Awaitable[keys.KeyValue] = None
     native: Any = None
 
     def header(self, name: str) -> str | None:
         return self.headers.get(name)
 
-    def principal(self) -> keys.KeyValue | Awaitable[keys.Found]:
+    def principal(self) -> keys.KeyValue | Awaitable[keys.KeyValue]:
         return self.user
 
 

@@ -38,10 +38,10 @@ async def test_a_lease_tells_what_is_left_and_when_all_is_free_as_if_there_were_
     plans = [Plan("p", spec), Plan("wide", TokenBucket(2000, 5))]
     leasing = world.limiter(plans=plans, lease=LEASE)
     plain = world.limiter(plans=plans)
-    for plans in ["p"], ["p", "wide"]:
+    for names in ["p"], ["p", "wide"]:
         for _ in range(80):
             world.clock.advance(us=100)  # too little for another token
-            leased, exact = await leasing.acquire("leasing", plans), await plain.acquire("plain", plans)
+            leased, exact = await leasing.acquire("leasing", names), await plain.acquire("plain", names)
             assert leased[:6] == exact[:6]
             assert leased.chain in ((), exact.chain)
         await leasing.close()
