@@ -212,6 +212,8 @@ async def test_history_keeps_every_version(slots: SlotStore) -> None:
     for policy in policies:
         await slots.configure("c", policy, now_ms=NOW)
     history = await slots.history("c")
+    assert await slots.active_version("c") == history[0].version
+    assert await slots.active_version("nope") is None
     assert [(version.version, version.policy) for version in history] == [
         (3, policies[2]),
         (2, policies[1]),

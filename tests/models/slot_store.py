@@ -106,6 +106,10 @@ class MemorySlotStore:
         config.find_runs(now_ms)
         return version
 
+    async def active_version(self, name: str) -> int | None:
+        config = self._configs.get(name)
+        return None if config is None else config.active.version
+
     async def history(self, name: str) -> list[PolicyVersion]:
         config = self._configs.get(name)
         return config.versions[::-1] if config else []

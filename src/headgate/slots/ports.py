@@ -42,6 +42,10 @@ class SlotStore(Protocol):
         """
         ...
 
+    async def active_version(self, name: str) -> int | None:
+        """The number of the active version; None if there is no such config."""
+        ...
+
     async def history(self, name: str) -> list[PolicyVersion]:
         """Every version of `name`, newest first; empty if there is none."""
         ...

@@ -14,7 +14,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from headgate.batching import Batcher
 from headgate.durations import duration_ms, parse_instant, to_ms
-from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound
+from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound, StoreUnavailable
 from headgate.slots import events
 from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.model import (
@@ -160,20 +160,33 @@ class SlotScheduler:
         return version
 
     async def policy(self, name: str) -> PolicyVersion:
-        """The active policy; at most `cache_ttl` seconds old when another node changed it. For showing, not booking:
-        bookings read the policy under its lock."""
-        cached = self._policies.get(name)
-        fresh = cached is not None and time.monotonic() - cached[0] < self._cache_ttl
-        self._observer.policy_looked_up(name, cached=fresh)
-        if cached is not None and fresh:
+        """The active policy, for showing. Each look-up reads the number of the active version and loads the policy if
+        that changed, so every process shows a change at once. While the store is unavailable, a policy that was
+        confirmed less than `cache_ttl` seconds ago is returned.
+
+        Raises:
+            NotFound: there is no such config.
+            StoreUnavailable: the store does not answer, and no recent policy is known.
+        """
+        cached = self._policies.get(checked_name(name))
+        try:
+            version = await self._store.active_version(name)
+        except StoreUnavailable:
+            if cached is None or time.monotonic() - cached[0] >= self._cache_ttl:
+                raise
+            self._observer.policy_looked_up(name, cached=True)
             return cached[1]
-        versions = await self._store.history(checked_name(name))
-        if not versions:
-            self._policies.pop(name, None)
-            raise NotFound("config", name)
-        self._policies[name] = time.monotonic(), versions[0]
-        events.log_cache_miss(name)
-        return versions[0]
+        is_current = cached is not None and cached[1].version == version
+        self._observer.policy_looked_up(name, cached=is_current)
+        if cached is None or not is_current:
+            versions = await self._store.history(name)
+            if not versions:
+                self._policies.pop(name, None)
+                raise NotFound("config", name)
+            events.log_cache_miss(name)
+            cached = time.monotonic(), versions[0]
+        self._policies[name] = time.monotonic(), cached[1]
+        return cached[1]
 
     async def history(self, name: str) -> list[PolicyVersion]:
         """Every version of `name`, newest first."""
@@ -187,7 +200,7 @@ class SlotScheduler:
         return await self._store.configs()
 
     def flush(self) -> None:
-        """Forgets remembered policies; the next look-up asks the store."""
+        """Empties the cache of policies; the next look-up loads them from the store."""
         self._policies.clear()
 
     # -- slots ---------------------------------------------------------------------------------------------------

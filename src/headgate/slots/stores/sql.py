@@ -46,6 +46,9 @@ class SqlSlotStore:
             statements.configure, name, policy, now_ms, only_if_absent, replacing
         )
 
+    async def active_version(self, name: str) -> int | None:
+        return await self._database.read(statements.active_version, name)
+
     async def history(self, name: str) -> list[PolicyVersion]:
         return await self._database.read(statements.history, name)
 

@@ -116,6 +116,11 @@ def configure(
     return version
 
 
+def active_version(connection: Connection, name: str) -> int | None:
+    """The number of a config's active version, without its lock."""
+    return connection.execute(sa.select(slot_config.c.version).where(slot_config.c.name == name)).scalar()
+
+
 def history(connection: Connection, name: str) -> list[PolicyVersion]:
     """Every version of a config, newest first."""
     rows = connection.execute(
@@ -200,7 +205,7 @@ def booked(connection: Connection, before_ms: int, after: tuple[int, str] | None
 
 def survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
     """What a pure function makes of the config's windows."""
-    version = connection.execute(sa.select(slot_config.c.version).where(slot_config.c.name == name)).scalar()
+    version = active_version(connection, name)
     if version is None:
         raise NotFound("config", name)
     active = _load_policy(connection, name, version)
