@@ -8,25 +8,21 @@ the host's clock; a wrong guess costs another question (`SqlWindowReader`), neve
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
-from headgate.slots.stores import statements
-from headgate.slots.stores.statements import SqlWindowReader
-from headgate.slots.windows import align, next_open
+from headgate.slots.stores.sql import lock_active
+from headgate.slots.stores.window_rows import SqlWindowReader, WindowQuery, window_queries
 from headgate.sql.instants import InstantText
 from headgate.sql.pipeline import BEGIN, BY_KEY, COMMIT, Raw, Rows, Statement, awaited, copy, fly, numbers, texts
 
 COPY_FROM = 400
 """Slots in one transaction from which COPY, which a flight can't carry, is worth its own round trip."""
-MOST_PROBES = 10_000
-"""First windows asked about in advance; a batch with more distinct ones asks for the rest as it comes to them."""
 
 # Asked before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
 # by the key when it is inserted, and the whole transaction is tried again.
@@ -127,7 +123,7 @@ WRITE_RUNS = Statement(
 )
 
 
-class PostgresLedger(SqlWindowReader):
+class PostgresWindowReader(SqlWindowReader):
     """A `SqlWindowReader` that asks about many windows at once."""
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
@@ -137,28 +133,20 @@ class PostgresLedger(SqlWindowReader):
         return [runs.get(start) for start in starts_ms]
 
 
-class Probe(NamedTuple):
-    """A window to ask about in advance, and how many windows from there on."""
-
-    first_ms: int
-    next_ms: int
-    rows: int
-
-
-class Found(NamedTuple):
+class WindowRows(NamedTuple):
     """What the store said to a probe: the run at or before its next window, and counted windows in order."""
 
     run: FullRun | None
     counts: list[WindowCount]
 
 
-class Reading(NamedTuple):
+class BookingSnapshot(NamedTuple):
     """What the first flush brought; `version` is None if there is no such config."""
 
     version: int | None
     now_ms: int
     existing: dict[str, AssignedSlot]
-    found: dict[int, Found]
+    rows_by_window: dict[int, WindowRows]
     """By the probe's first window."""
 
 
@@ -180,25 +168,25 @@ class Booker:
         """Books every request in this transaction and commits it."""
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
-        probes = _probes(guess.policy, requests, guessed_now) if guess else []
-        reading: Reading = awaited(connection, lambda raw: _read(raw, name, requests, probes))
-        if reading.version is None:
-            return unbooked(name, requests, reading.existing)
+        queries = window_queries(guess.policy, requests, guessed_now) if guess else []
+        snapshot: BookingSnapshot = awaited(connection, lambda raw: _read(raw, name, requests, queries))
+        if snapshot.version is None:
+            return unbooked(name, requests, snapshot.existing)
         active = guess
-        if active is None or active.version != reading.version:
-            active = statements.lock_active(connection, name)
+        if active is None or active.version != snapshot.version:
+            active = lock_active(connection, name)
             assert active is not None, "the config's row is locked, so it is there"
             self._policies[name] = active
         policy = active.policy
-        occupancy = Occupancy(policy, PostgresLedger(connection, name))
-        found = reading.found
+        occupancy = Occupancy(policy, PostgresWindowReader(connection, name))
+        rows_by_window = snapshot.rows_by_window
         if guess is not active:
-            probes = _probes(policy, requests, reading.now_ms if now_ms is None else now_ms)
-            found = awaited(connection, lambda raw: _look(raw, name, probes)) if probes else {}
-        _learn(occupancy, probes, found)
-        at_ms = reading.now_ms if now_ms is None else now_ms
+            queries = window_queries(policy, requests, snapshot.now_ms if now_ms is None else now_ms)
+            rows_by_window = awaited(connection, lambda raw: _look(raw, name, queries)) if queries else {}
+        _learn(occupancy, queries, rows_by_window)
+        at_ms = snapshot.now_ms if now_ms is None else now_ms
         packer = Packer(policy, occupancy, at_ms, uniform)
-        bookings, fresh = book_all(active, packer, requests, reading.existing, owner)
+        bookings, fresh = book_all(active, packer, requests, snapshot.existing, owner)
         if fresh:
             # Before the pipeline opens: joining runs may have to ask the database.
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
@@ -206,38 +194,30 @@ class Booker:
         return bookings
 
 
-def _probes(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms: int) -> list[Probe]:
-    """The first windows these requests will look at, and how many windows each may go through."""
-    size, calendar = policy.size_ms, policy.calendar
-    wanted = Counter(align(max(requested, now_ms), size) for _, requested in requests)
-    return [
-        Probe(first, next_open(calendar, size, first + size), count // policy.max_per_window + 2)
-        for first, count in sorted(wanted.items())[:MOST_PROBES]
-    ]
-
-
-async def _read(raw: Raw, name: str, requests: Sequence[SlotRequest], probes: list[Probe]) -> Reading:
+async def _read(
+    raw: Raw, name: str, requests: Sequence[SlotRequest], queries: Sequence[WindowQuery]
+) -> BookingSnapshot:
     calls: list[tuple[Statement, Sequence[str]]] = [
         (BEGIN, ()),
         (BY_KEY, ()),
         (EXISTING, (texts(event_id for event_id, _ in requests),)),
         (LOCK, (name,)),
     ]
-    if probes:
-        calls.append(_windows_call(name, probes))
+    if queries:
+        calls.append(_windows_call(name, queries))
     _, _, existing, locked, *windows = await fly(raw, calls)
     version, now_ms = map(_whole, locked[0]) if locked else (None, 0)
     slots_by_event = {slot.event_id: slot for slot in map(_assigned, existing)}
-    return Reading(version, now_ms, slots_by_event, _found(windows[0]) if windows else {})
+    return BookingSnapshot(version, now_ms, slots_by_event, _rows_by_window(windows[0]) if windows else {})
 
 
-async def _look(raw: Raw, name: str, probes: list[Probe]) -> dict[int, Found]:
-    (rows,) = await fly(raw, [_windows_call(name, probes)])
-    return _found(rows)
+async def _look(raw: Raw, name: str, queries: Sequence[WindowQuery]) -> dict[int, WindowRows]:
+    (rows,) = await fly(raw, [_windows_call(name, queries)])
+    return _rows_by_window(rows)
 
 
-def _windows_call(name: str, probes: list[Probe]) -> tuple[Statement, Sequence[str]]:
-    firsts, nexts, rows = zip(*probes, strict=True)
+def _windows_call(name: str, queries: Sequence[WindowQuery]) -> tuple[Statement, Sequence[str]]:
+    firsts, nexts, rows = zip(*queries, strict=True)
     return WINDOWS, (name, numbers(firsts), numbers(nexts), numbers(rows))
 
 
@@ -255,22 +235,24 @@ def _assigned(row: tuple[bytes | None, ...]) -> AssignedSlot:
     return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, True, whose)
 
 
-def _found(rows: Rows) -> dict[int, Found]:
+def _rows_by_window(rows: Rows) -> dict[int, WindowRows]:
     """Rows of `WINDOWS`, by probe."""
-    found: dict[int, Found] = {}
+    rows_by_window: dict[int, WindowRows] = {}
     for at, run_start, resume, *count in rows:
         first_ms = _whole(at)
-        if first_ms not in found:
-            found[first_ms] = Found(None if run_start is None else FullRun(_whole(run_start), _whole(resume)), [])
+        if first_ms not in rows_by_window:
+            rows_by_window[first_ms] = WindowRows(
+                None if run_start is None else FullRun(_whole(run_start), _whole(resume)), []
+            )
         if count[0] is not None:
-            found[first_ms].counts.append(WindowCount(*map(_whole, count)))
-    return found
+            rows_by_window[first_ms].counts.append(WindowCount(*map(_whole, count)))
+    return rows_by_window
 
 
-def _learn(occupancy: Occupancy, probes: list[Probe], found: dict[int, Found]) -> None:
+def _learn(occupancy: Occupancy, queries: Sequence[WindowQuery], rows_by_window: dict[int, WindowRows]) -> None:
     """Tells the occupancy what was read for each probe, and how far that knowledge reaches."""
-    for first_ms, next_ms, rows in probes:
-        run, counts = found[first_ms]
+    for first_ms, next_ms, rows in queries:
+        run, counts = rows_by_window[first_ms]
         resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
         first = next((count for count in counts if count.start_ms == first_ms), None)
         occupancy.learn_window(first_ms, first)
