@@ -24,7 +24,7 @@ from headgate.dispatch.status import Status
 
 
 class QueueStore(Protocol):
-    """Keeps the queue; what dispatching needs of it.
+    """Keeps the queue: what dispatching needs of it, then what operating it needs.
 
     Time is the store's own clock unless `now` is given. Every method is one transaction: it happens whole or not at
     all, and whatever was returned survives a crash.
@@ -67,13 +67,7 @@ class QueueStore(Protocol):
         """Returns after `timeout` seconds, or sooner if items may have become ready. A hint, no promise."""
         ...
 
-    async def close(self) -> None:
-        """Frees what the store holds."""
-        ...
-
-
-class QueueAdmin(Protocol):
-    """Keeps the queue; what operating it needs. The same object as the `QueueStore`."""
+    # -- operating -----------------------------------------------------------------------------------------------
 
     async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
         """Makes `config` its item type's settings, effective from the next cycle on any node."""
@@ -116,6 +110,10 @@ class QueueAdmin(Protocol):
 
     async def prune(self, before: datetime) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time; in batches."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the store holds."""
         ...
 
 

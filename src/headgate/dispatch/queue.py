@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
@@ -20,7 +20,7 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
-from headgate.dispatch.ports import QueueAdmin, QueueStore
+from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.status import Status
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
@@ -32,10 +32,6 @@ BULK = 5000
 BULK_CHARACTERS = 16_000_000
 """… and of context: databases refuse messages of a gigabyte."""
 LONGEST_PAGE = 1000
-
-
-class Store(QueueStore, QueueAdmin, Protocol):
-    """Both sides of a queue's store."""
 
 
 class ItemDetail(NamedTuple):
@@ -72,7 +68,7 @@ class DispatchQueue:
 
     def __init__(
         self,
-        store: Store,
+        store: QueueStore,
         *,
         largest_context: int = LARGEST_CONTEXT,
         batch: int = 1000,
@@ -330,7 +326,7 @@ def _readable(context: str | None) -> Any:
         return context
 
 
-__all__ = ["DispatchQueue", "ItemDetail", "Store", "checked_status", "enqueue_span"]
+__all__ = ["DispatchQueue", "ItemDetail", "checked_status", "enqueue_span"]
 
 
 def _portions(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:

@@ -57,7 +57,7 @@ NEVER = _Sweep(float("-inf"), 0.0, START)
 
 
 class SqlQueueStore:
-    """A `QueueStore` and `QueueAdmin` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
+    """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

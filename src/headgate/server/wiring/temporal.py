@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import DispatchObserver, Guard, Outcomes, WorkflowEngine
-from headgate.dispatch.queue import Store as QueueStore
+from headgate.dispatch.ports import DispatchObserver, Guard, Outcomes, QueueStore, WorkflowEngine
 from headgate.dispatch.registry import Domain
 from headgate.errors import ConfigurationError
 from headgate.server.settings import Settings
