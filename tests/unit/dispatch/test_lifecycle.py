@@ -26,7 +26,7 @@ async def queue() -> AsyncIterator[DispatchQueue]:
 @pytest.fixture
 async def slots() -> AsyncIterator[SlotScheduler]:
     async with SlotScheduler.open("memory://") as slots:
-        await slots.configure("default", WindowPolicy(2, "PT10S", max_delay="PT10S"))
+        await slots.configure("default", WindowPolicy(2, "PT10S", max_delay="PT20S"))
         yield slots
 
 
