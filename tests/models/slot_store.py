@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Config:
-    """One config's versions, counters and runs; also the `Ledger` over them."""
+    """One config's versions, counters and runs; also the `WindowReader` over them."""
 
     versions: list[PolicyVersion]
     counts: dict[int, WindowCount] = field(default_factory=dict)

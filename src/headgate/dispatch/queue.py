@@ -77,7 +77,7 @@ class DispatchQueue:
         self.store = store
         self._tracer = tracer
         self._largest_context = largest_context
-        self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, most=batch)
+        self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, max_batch=batch)
         self._known: set[str] = set()
 
     @classmethod

@@ -27,10 +27,10 @@ from headgate.sql.pipeline import (
     Raw,
     Rows,
     Statement,
-    awaited,
-    fly,
+    execute_pipeline,
     numbers,
     quoted,
+    run_async,
     texts,
 )
 
@@ -279,15 +279,15 @@ def _flown(connection: sa.Connection, statement: Statement, parameters: Sequence
         call = (statement, parameters)
         if not raw.autocommit:
             begun = raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
-            return (await fly(raw, [call] if begun else [(BEGIN, ()), call]))[-1]
+            return (await execute_pipeline(raw, [call] if begun else [(BEGIN, ()), call]))[-1]
         try:
-            return (await fly(raw, [(BEGIN, ()), (BY_KEY, ()), call, (COMMIT, ())]))[2]
+            return (await execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ()), call, (COMMIT, ())]))[2]
         except HeadgateError:
             if raw.pgconn.transaction_status == pq.TransactionStatus.INERROR:
-                await fly(raw, [(ROLLBACK, ())])
+                await execute_pipeline(raw, [(ROLLBACK, ())])
             raise
 
-    rows: Rows = awaited(connection, work)
+    rows: Rows = run_async(connection, work)
     return rows
 
 

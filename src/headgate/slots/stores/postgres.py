@@ -1,8 +1,8 @@
 """Booking on PostgreSQL in two flushes: one that locks and reads, one that writes and commits.
 
-The generic path in `slots.py` asks one thing at a time, and the config's lock is held over every round trip. Here the
-questions go out together (`flight.py`). What to ask is guessed from the policy of the last booking and
-the host's clock; a wrong guess costs another question (`SqlWindowReader`), never a wrong answer.
+The portable path in `sql.py` runs one statement at a time, and holds the config's lock over every round trip. Here the
+statements travel together (`headgate.sql.pipeline`). Which windows to read is guessed from the policy of the last
+booking and the host's clock; a wrong guess costs another statement (`SqlWindowReader`), never a wrong booking.
 """
 
 from __future__ import annotations
@@ -19,12 +19,24 @@ from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.stores.sql import lock_active
 from headgate.slots.stores.window_rows import SqlWindowReader, WindowQuery, window_queries
 from headgate.sql.instants import InstantText
-from headgate.sql.pipeline import BEGIN, BY_KEY, COMMIT, Raw, Rows, Statement, awaited, copy, fly, numbers, texts
+from headgate.sql.pipeline import (
+    BEGIN,
+    BY_KEY,
+    COMMIT,
+    Raw,
+    Rows,
+    Statement,
+    copy,
+    execute_pipeline,
+    numbers,
+    run_async,
+    texts,
+)
 
 COPY_FROM = 400
-"""Slots in one transaction from which COPY, which a flight can't carry, is worth its own round trip."""
+"""Slots in one transaction from which COPY, which a pipeline can't contain, is worth its own round trip."""
 
-# Asked before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
+# Read before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
 # by the key when it is inserted, and the whole transaction is tried again.
 EXISTING = Statement(
     "headgate_slot_existing",
@@ -43,40 +55,40 @@ LOCK = Statement(
     FROM (SELECT version FROM headgate_slot_config WHERE name = $1 FOR UPDATE) AS locked
     """,
 )
-# For each probe: its first window; the run that starts at or before the window after that; and the counters from where
+# For each query: its first window; the run that starts at or before the window after that; and the counters from where
 # that run lets go.
 WINDOWS = Statement(
     "headgate_slot_windows",
     """
-    SELECT probe.first, (extract(epoch FROM run.window_start) * 1000)::bigint,
+    SELECT query.first, (extract(epoch FROM run.window_start) * 1000)::bigint,
         (extract(epoch FROM run.resume_at) * 1000)::bigint,
         (extract(epoch FROM counted.window_start) * 1000)::bigint, counted.taken, counted.placed
-    FROM unnest($2::bigint[], $3::bigint[], $4::int[]) AS probe(first, next, rows)
+    FROM unnest($2::bigint[], $3::bigint[], $4::int[]) AS query(first, next, rows)
     LEFT JOIN LATERAL (
         SELECT window_start, resume_at FROM headgate_slot_run
-        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + probe.next * interval '1 ms'
+        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + query.next * interval '1 ms'
         ORDER BY window_start DESC LIMIT 1
     ) AS run ON true
     LEFT JOIN LATERAL (
         (SELECT window_start, taken, placed FROM headgate_slot_window
-        WHERE config_name = $1 AND window_start = 'epoch'::timestamptz + probe.first * interval '1 ms')
+        WHERE config_name = $1 AND window_start = 'epoch'::timestamptz + query.first * interval '1 ms')
         UNION ALL
         (SELECT window_start, taken, placed FROM headgate_slot_window
         WHERE config_name = $1
-            AND window_start >= greatest('epoch'::timestamptz + probe.next * interval '1 ms', run.resume_at)
-        ORDER BY window_start LIMIT probe.rows)
+            AND window_start >= greatest('epoch'::timestamptz + query.next * interval '1 ms', run.resume_at)
+        ORDER BY window_start LIMIT query.rows)
     ) AS counted ON true
     """,
 )
 RUNS_BEFORE = Statement(
     "headgate_slot_runs_before",
     """
-    SELECT asked.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
+    SELECT requested.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
         (extract(epoch FROM run.resume_at) * 1000)::bigint
-    FROM unnest($2::bigint[]) AS asked(at)
+    FROM unnest($2::bigint[]) AS requested(at)
     CROSS JOIN LATERAL (
         SELECT window_start, resume_at FROM headgate_slot_run
-        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + asked.at * interval '1 ms'
+        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + requested.at * interval '1 ms'
         ORDER BY window_start DESC LIMIT 1
     ) AS run
     """,
@@ -124,30 +136,30 @@ WRITE_RUNS = Statement(
 
 
 class PostgresWindowReader(SqlWindowReader):
-    """A `SqlWindowReader` that asks about many windows at once."""
+    """A `SqlWindowReader` that reads many windows at once."""
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
-        asked = (RUNS_BEFORE, (self._name, numbers(starts_ms)))
-        (rows,) = awaited(self._connection, lambda raw: fly(raw, [asked]))
+        call = (RUNS_BEFORE, (self._name, numbers(starts_ms)))
+        (rows,) = run_async(self._connection, lambda raw: execute_pipeline(raw, [call]))
         runs = {_whole(at): FullRun(_whole(start), _whole(resume)) for at, start, resume in rows}
         return [runs.get(start) for start in starts_ms]
 
 
 class WindowRows(NamedTuple):
-    """What the store said to a probe: the run at or before its next window, and counted windows in order."""
+    """The rows of one `WindowQuery`: the run at or before its next window, and counted windows in order."""
 
     run: FullRun | None
     counts: list[WindowCount]
 
 
 class BookingSnapshot(NamedTuple):
-    """What the first flush brought; `version` is None if there is no such config."""
+    """What the first flush read; `version` is None if there is no such config."""
 
     version: int | None
     now_ms: int
     existing: dict[str, AssignedSlot]
     rows_by_window: dict[int, WindowRows]
-    """By the probe's first window."""
+    """By the query's first window."""
 
 
 class Booker:
@@ -169,7 +181,7 @@ class Booker:
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
         queries = window_queries(guess.policy, requests, guessed_now) if guess else []
-        snapshot: BookingSnapshot = awaited(connection, lambda raw: _read(raw, name, requests, queries))
+        snapshot: BookingSnapshot = run_async(connection, lambda raw: _read(raw, name, requests, queries))
         if snapshot.version is None:
             return unbooked(name, requests, snapshot.existing)
         active = guess
@@ -182,15 +194,15 @@ class Booker:
         rows_by_window = snapshot.rows_by_window
         if guess is not active:
             queries = window_queries(policy, requests, snapshot.now_ms if now_ms is None else now_ms)
-            rows_by_window = awaited(connection, lambda raw: _look(raw, name, queries)) if queries else {}
+            rows_by_window = run_async(connection, lambda raw: _read_windows(raw, name, queries)) if queries else {}
         _learn(occupancy, queries, rows_by_window)
         at_ms = snapshot.now_ms if now_ms is None else now_ms
         packer = Packer(policy, occupancy, at_ms, uniform)
         bookings, fresh = book_all(active, packer, requests, snapshot.existing, owner)
         if fresh:
-            # Before the pipeline opens: joining runs may have to ask the database.
+            # Before the pipeline opens: joining runs may have to read from the database.
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
-            awaited(connection, lambda raw: _write(raw, active, fresh, counts, runs, at_ms))
+            run_async(connection, lambda raw: _write(raw, active, fresh, counts, runs, at_ms))
         return bookings
 
 
@@ -205,14 +217,14 @@ async def _read(
     ]
     if queries:
         calls.append(_windows_call(name, queries))
-    _, _, existing, locked, *windows = await fly(raw, calls)
+    _, _, existing, locked, *windows = await execute_pipeline(raw, calls)
     version, now_ms = map(_whole, locked[0]) if locked else (None, 0)
     slots_by_event = {slot.event_id: slot for slot in map(_assigned, existing)}
     return BookingSnapshot(version, now_ms, slots_by_event, _rows_by_window(windows[0]) if windows else {})
 
 
-async def _look(raw: Raw, name: str, queries: Sequence[WindowQuery]) -> dict[int, WindowRows]:
-    (rows,) = await fly(raw, [_windows_call(name, queries)])
+async def _read_windows(raw: Raw, name: str, queries: Sequence[WindowQuery]) -> dict[int, WindowRows]:
+    (rows,) = await execute_pipeline(raw, [_windows_call(name, queries)])
     return _rows_by_window(rows)
 
 
@@ -231,12 +243,12 @@ def _assigned(row: tuple[bytes | None, ...]) -> AssignedSlot:
     assert event_id is not None
     assert name is not None
     version, requested, window, scheduled = map(_whole, rest)
-    whose = None if owner is None else owner.decode()
-    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, True, whose)
+    owner_name = None if owner is None else owner.decode()
+    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, True, owner_name)
 
 
 def _rows_by_window(rows: Rows) -> dict[int, WindowRows]:
-    """Rows of `WINDOWS`, by probe."""
+    """Rows of `WINDOWS`, by query."""
     rows_by_window: dict[int, WindowRows] = {}
     for at, run_start, resume, *count in rows:
         first_ms = _whole(at)
@@ -250,7 +262,7 @@ def _rows_by_window(rows: Rows) -> dict[int, WindowRows]:
 
 
 def _learn(occupancy: Occupancy, queries: Sequence[WindowQuery], rows_by_window: dict[int, WindowRows]) -> None:
-    """Tells the occupancy what was read for each probe, and how far that knowledge reaches."""
+    """Hands the occupancy what each query read, and how far that reaches."""
     for first_ms, next_ms, rows in queries:
         run, counts = rows_by_window[first_ms]
         resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
@@ -289,7 +301,7 @@ async def _write(
     if runs.written:
         starts, resumes = zip(*runs.written, strict=True)
         calls.append((WRITE_RUNS, (name, numbers(starts), numbers(resumes))))
-    await fly(raw, [*calls, (COMMIT, ())])
+    await execute_pipeline(raw, [*calls, (COMMIT, ())])
 
 
 def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
