@@ -1,4 +1,4 @@
-"""`QueueMeter`: tells an observer how deep the queues are, now and then."""
+"""`QueueMeter`: reports the depth of the queues to an observer, periodically."""
 
 from __future__ import annotations
 

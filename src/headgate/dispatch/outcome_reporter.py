@@ -20,7 +20,7 @@ from headgate.errors import NotFound, StoreError
 CACHE_SECONDS = 1.0
 """How long settings are cached; shorter if their own interval is."""
 TRUSTED_SECONDS = 5.0
-"""How long the kill switch's last state counts while the store is unavailable. Outcomes could not be reported then
+"""How long the kill switch's last state counts while the store is unavailable. OutcomeSink could not be reported then
 either, so nothing is gained by beginning much more."""
 
 

@@ -247,10 +247,10 @@ class DispatchQueue:
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit."""
-        found = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
-        if found is None:
+        row = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
+        if row is None:
             raise NotFound("item", item_id)
-        item, context = found
+        item, context = row
         entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
         return ItemDetail(item, _readable(context), entries[::-1])
 

@@ -2,7 +2,7 @@
 
 Rows travel as arrays: the statement's text stays the same for any number of them, and the server prepares it once. Rows
 are locked in the order of their keys, so that two statements over the same items wait for each other instead of
-deadlocking. What a dispatcher does over and over travels as a flight, whose plan looks rows up by their keys: the
+deadlocking. What a dispatcher does over and over travels as a pipeline, whose plan looks rows up by their keys: the
 planner left alone would rather read and hash a queue of some ten thousand rows for every batch.
 """
 
