@@ -1,4 +1,4 @@
-"""Group commit: one transaction carries every caller who arrived while the last one was in flight.
+"""Batching (group commit): callers who arrive while a transaction is in flight share the next one.
 
 A lone caller pays no waiting: with nothing in flight its work starts at once. Under load the batches grow by
 themselves to whatever the store's latency allows, so throughput rises with the number of callers and the store sees
@@ -18,28 +18,28 @@ Outcome = TypeVar("Outcome")
 
 
 class Batcher(Generic[Work, Outcome]):
-    """Carries submitted work to `carry` in batches, one batch at a time, in order of arrival.
+    """Hands submitted work to `flush` in batches, one batch at a time, in order of arrival.
 
-    `carry` returns one outcome per piece of work, in order; an outcome that is an exception is raised to its own
-    caller. An exception from `carry` itself is raised to every caller of that batch and to nobody else.
+    `flush` returns one outcome per piece of work, in order; an outcome that is an exception is raised to its own
+    caller. An exception from `flush` itself is raised to every caller of that batch and to nobody else.
 
     A caller that is cancelled while waiting gives up its answer, not its work: the batch goes on.
     """
 
-    __slots__ = ("_busy", "_carry", "_closed", "_most", "_tasks", "_waiting")
+    __slots__ = ("_busy", "_closed", "_flush", "_max_batch", "_tasks", "_waiting")
 
     def __init__(
-        self, carry: Callable[[Sequence[Work]], Awaitable[Sequence[Outcome | BaseException]]], *, most: int = 1000
+        self, flush: Callable[[Sequence[Work]], Awaitable[Sequence[Outcome | BaseException]]], *, max_batch: int = 1000
     ) -> None:
-        self._carry = carry
-        self._most = most
+        self._flush = flush
+        self._max_batch = max_batch
         self._waiting: deque[tuple[Work, asyncio.Future[Outcome]]] = deque()
         self._busy = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, work: Work) -> Outcome:
-        """The outcome of `work`, after the batch that carried it is done."""
+        """The outcome of `work`, once its batch is flushed."""
         if self._closed:
             raise RuntimeError("closed: no further work is taken")
         loop = asyncio.get_running_loop()
@@ -68,9 +68,9 @@ class Batcher(Generic[Work, Outcome]):
     async def _drain(self) -> None:
         try:
             while self._waiting:
-                count = min(len(self._waiting), self._most)
+                count = min(len(self._waiting), self._max_batch)
                 batch = [self._waiting.popleft() for _ in range(count)]
-                await self._carry_batch(batch)
+                await self._flush_batch(batch)
         finally:
             self._busy = False
             for _, future in self._waiting:
@@ -78,9 +78,9 @@ class Batcher(Generic[Work, Outcome]):
                     future.cancel()
             self._waiting.clear()
 
-    async def _carry_batch(self, batch: list[tuple[Work, asyncio.Future[Outcome]]]) -> None:
+    async def _flush_batch(self, batch: list[tuple[Work, asyncio.Future[Outcome]]]) -> None:
         try:
-            outcomes = await self._carry([work for work, _ in batch])
+            outcomes = await self._flush([work for work, _ in batch])
         except asyncio.CancelledError:
             for _, future in batch:
                 future.cancel()

@@ -19,7 +19,7 @@ from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_success, unrunnable
 from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.queue import Store as QueueStore
+from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import Conflict

@@ -19,7 +19,7 @@ from headgate.slots.stores.postgres import COPY_FROM
 from headgate.slots.stores.sql import SqlSlotStore
 from headgate.slots.stores.tables import slot
 from headgate.sql.engine import Database
-from headgate.sql.pipeline import awaited, copy
+from headgate.sql.pipeline import copy, run_async
 
 T = datetime(2031, 3, 1, 16, tzinfo=UTC)
 CALLS = 150
@@ -138,7 +138,7 @@ async def test_a_copy_that_fails_leaves_no_broken_connection(
 
     def copied(connection: Connection, rows: str) -> None:
         connection.execute(sa.text("SELECT 1"))  # begins
-        awaited(connection, lambda raw: copy(raw, "COPY numbers FROM STDIN", rows))
+        run_async(connection, lambda raw: copy(raw, "COPY numbers FROM STDIN", rows))
 
     async def cut(_: object) -> None:
         is_locked.set()
@@ -148,7 +148,7 @@ async def test_a_copy_that_fails_leaves_no_broken_connection(
 
     def while_locked(connection: Connection) -> None:
         connection.execute(sa.text("LOCK numbers"))
-        awaited(connection, cut)
+        run_async(connection, cut)
 
     await database.write(lambda connection: connection.execute(sa.text("CREATE TABLE numbers (number int unique)")))
     try:
@@ -162,7 +162,7 @@ async def test_a_copy_that_fails_leaves_no_broken_connection(
         with pytest.raises(StoreError, match="invalid input syntax"):
             await database.write(copied, "".join(f"{number}\n" for number in range(100_000)) + "none\n")
         with pytest.raises(StoreError, match="does not exist"):
-            await database.write(lambda c: awaited(c, lambda raw: copy(raw, "COPY nothing FROM STDIN", "1\n")))
+            await database.write(lambda c: run_async(c, lambda raw: copy(raw, "COPY nothing FROM STDIN", "1\n")))
         await check_pool(database, caplog)
         await database.write(copied, "".join(f"{number}\n" for number in range(2, 100_000)))
     finally:

@@ -18,7 +18,7 @@ from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
-from headgate.dispatch.engines.temporal.claim_memo import KEY, Mark
+from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
 from headgate.dispatch.engines.temporal.client import connect
 from headgate.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
 from headgate.dispatch.engines.temporal.versioning import make_current_if_first, versioned
@@ -88,8 +88,8 @@ async def test_a_crew_that_is_stopped_lets_activities_in_flight_finish(temporal_
     running = asyncio.create_task(crew.run(stop))
     await store.enqueue([EnqueueRequest.of(work.item_type, "one", {})])
     (item,) = (await store.claim(work.item_type, 1, timedelta(0))).items
-    mark = Mark(item.claim, "plan")
-    await run_one(client, work, "one", memo={KEY: mark.to_json()})
+    memo = ClaimMemo(item.claim, "plan")
+    await run_one(client, work, "one", memo={KEY: memo.to_json()})
     await asyncio.wait_for(guard.asked.wait(), 20)
     stop.set()
     await asyncio.wait_for(running, 20)
@@ -187,7 +187,7 @@ async def known(client: Client, version: WorkerDeploymentVersion) -> bool:
     return any(each.deployment_version.build_id == version.build_id for each in summaries)
 
 
-@pytest.mark.parametrize("module", ["dispatcher", "items", "interceptor", "workers"])
+@pytest.mark.parametrize("module", ["dispatcher", "item_workflow", "interceptor", "workers"])
 def test_no_database_driver_is_loaded_into_workflows(module: str) -> None:
     """Peer bug 25: SQLAlchemy stays out of workflow modules."""
     code = f"import sys, headgate.dispatch.engines.temporal.{module}; sys.exit('sqlalchemy' in sys.modules)"

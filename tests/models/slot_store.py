@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Config:
-    """One config's versions, counters and runs; also the `Ledger` over them."""
+    """One config's versions, counters and runs; also the `WindowReader` over them."""
 
     versions: list[PolicyVersion]
     counts: dict[int, WindowCount] = field(default_factory=dict)
@@ -105,6 +105,10 @@ class MemorySlotStore:
             config.recount(counts)
         config.find_runs(now_ms)
         return version
+
+    async def active_version(self, name: str) -> int | None:
+        config = self._configs.get(name)
+        return None if config is None else config.active.version
 
     async def history(self, name: str) -> list[PolicyVersion]:
         config = self._configs.get(name)

@@ -1,6 +1,6 @@
-"""What dispatch did, for the log: a line a batch, and one for each item that needs somebody's eyes.
+"""What dispatch did, for the log: one line per batch, and one per item that needs attention.
 
-Why an item failed is not told here: the text is the business's own, and stands with the item (`headgate queue show`).
+Why an item failed is not logged: the text is the business's own, and stands with the item (`headgate queue show`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def log_recovery(item_type: str, items: int) -> None:
 
 
 def log_not_begun(item_type: str, item_id: str) -> None:
-    told = {"item_type": item_type, "item_id": item_id}
-    log.warning("%s %s was not begun: its claim was lost meanwhile", item_type, item_id, extra=told)
+    fields = {"item_type": item_type, "item_id": item_id}
+    log.warning("%s %s was not begun: its claim was lost meanwhile", item_type, item_id, extra=fields)
 
 
 def log_no_plan(item_type: str, plan: str) -> None:
@@ -40,8 +40,8 @@ def log_trouble(written: Iterable[Change]) -> None:
     """A line for each item that failed, and for each that is dead."""
     for change in written:
         item_type, item_id = change.claim.item_type, change.claim.item_id
-        told = {"item_type": item_type, "item_id": item_id}
+        fields = {"item_type": item_type, "item_id": item_id}
         if change.status is Status.DEAD_LETTER:
-            log.error("%s %s is a dead letter, retryCount=%d", item_type, item_id, change.retries, extra=told)
+            log.error("%s %s is a dead letter, retryCount=%d", item_type, item_id, change.retries, extra=fields)
         elif Status.FAILED in change.path:
-            log.warning("%s %s failed and is tried again: retry %d", item_type, item_id, change.retries, extra=told)
+            log.warning("%s %s failed and is tried again: retry %d", item_type, item_id, change.retries, extra=fields)

@@ -106,8 +106,8 @@ class Batch(NamedTuple):
     batch_id: str
     claimed_at: datetime
     items: list[ClaimedItem]
-    asked: float | None = None
-    """When this process asked for them, by `uptime`; set by the cycle."""
+    claim_requested_at: float | None = None
+    """When this process requested them, by `uptime`; set by the cycle."""
 
 
 class Action(StrEnum):
@@ -154,10 +154,10 @@ class Change(NamedTuple):
     @property
     def origins(self) -> tuple[Status, ...]:
         """The statuses the item may leave by this change; `Conflict` if the table knows no such step."""
-        found = origins(self.path)
+        allowed = origins(self.path)
         if self.seen is None:
-            return found
-        if self.seen not in found:
+            return allowed
+        if self.seen not in allowed:
             raise Conflict(f"an item that is {self.seen} can't become {self.path[0]}")
         return (self.seen,)
 

@@ -1,4 +1,4 @@
-"""`OutcomeReporter`: engines tell it how executions ended; many outcomes share one transaction."""
+"""`OutcomeReporter`: engines report to it how executions ended; many outcomes share one transaction."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from headgate.dispatch.status import Status
 from headgate.errors import NotFound, StoreError
 
-REMEMBERED_SECONDS = 1.0
-"""For how long settings are not asked for again; shorter if their own interval is."""
+CACHE_SECONDS = 1.0
+"""How long settings are cached; shorter if their own interval is."""
 TRUSTED_SECONDS = 5.0
-"""For how long the last word on the kill switch stands when the store can't be asked. An outcome could not be told
-then either, so that nothing is gained by beginning much more."""
+"""How long the kill switch's last state counts while the store is unavailable. OutcomeSink could not be reported then
+either, so nothing is gained by beginning much more."""
 
 
-class _Known(NamedTuple):
-    """Settings, as they were when they were asked for."""
+class _CachedConfig(NamedTuple):
+    """Settings, and when they were loaded."""
 
     config: DispatchConfig
-    asked: float
+    loaded_at: float
     fresh_until: float
 
 
 class OutcomeReporter:
-    """The `Outcomes` of a queue: one of them is shared by all engines of a process."""
+    """The `OutcomeSink` of a queue. All engines of a process share one."""
 
     def __init__(
         self,
         store: QueueStore,
         *,
         observer: DispatchObserver | None = None,
-        most: int = 1000,
+        max_batch: int = 1000,
         clock: Callable[[], float] = uptime,
     ) -> None:
         self._store = store
         self._observer = observer or NullObserver()
         self._clock = clock
-        self._gatherer: Batcher[Change, bool] = Batcher(self._carry, most=most)
-        self._known: dict[str, _Known] = {}
-        self._asking: dict[str, asyncio.Task[DispatchConfig]] = {}
+        self._batcher: Batcher[Change, bool] = Batcher(self._flush, max_batch=max_batch)
+        self._cached: dict[str, _CachedConfig] = {}
+        self._loading: dict[str, asyncio.Task[DispatchConfig]] = {}
         self._failing = 0
         self._none_failing = asyncio.Event()
 
     async def completed(self, claim: Claim) -> bool:
-        return await self._gatherer.submit(after_success(claim))
+        return await self._batcher.submit(after_success(claim))
 
     async def failed(self, claim: Claim, error: str) -> bool:
         self._failing += 1
         try:
-            return await self._gatherer.submit(after_failure(claim, await self.config(claim.item_type), error))
+            return await self._batcher.submit(after_failure(claim, await self.config(claim.item_type), error))
         finally:
             self._failing -= 1
             if not self._failing:
                 self._none_failing.set()
 
     async def released(self, claim: Claim, reason: str) -> bool:
-        return await self._gatherer.submit(released(claim, reason))
+        return await self._batcher.submit(released(claim, reason))
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         return await self._store.touch(claims)
@@ -74,44 +74,44 @@ class OutcomeReporter:
         try:
             return (await self.config(item_type)).enabled
         except StoreError:
-            known = self._known.get(item_type)
-            if known is None or self._clock() - known.asked >= TRUSTED_SECONDS:
+            cached = self._cached.get(item_type)
+            if cached is None or self._clock() - cached.loaded_at >= TRUSTED_SECONDS:
                 raise
-            return known.config.enabled
+            return cached.config.enabled
 
     async def config(self, item_type: str) -> DispatchConfig:
         """The item type's settings, at most half an interval or a second old."""
-        known = self._known.get(item_type)
-        if known is not None and self._clock() < known.fresh_until:
-            return known.config
-        # One asks for all: else every execution that waits for its turn would, all at once, each time the second is up.
-        asking = self._asking.get(item_type)
-        if asking is None:
-            asking = self._asking[item_type] = asyncio.create_task(self._asked(item_type))
-        return await asyncio.shield(asking)
+        cached = self._cached.get(item_type)
+        if cached is not None and self._clock() < cached.fresh_until:
+            return cached.config
+        # Coalesced: else every waiting execution would load them, all at once, each time they expire.
+        loading = self._loading.get(item_type)
+        if loading is None:
+            loading = self._loading[item_type] = asyncio.create_task(self._load(item_type))
+        return await asyncio.shield(loading)
 
-    async def _asked(self, item_type: str) -> DispatchConfig:
-        asked = self._clock()
+    async def _load(self, item_type: str) -> DispatchConfig:
+        loaded_at = self._clock()
         try:
             config = await self._store.config(item_type)
             if config is None:
                 raise NotFound("item type", item_type)
-            remembered = min(REMEMBERED_SECONDS, config.dispatch_interval_secs / 2)
-            self._known[item_type] = _Known(config, asked, asked + remembered)
+            lifetime = min(CACHE_SECONDS, config.dispatch_interval_secs / 2)
+            self._cached[item_type] = _CachedConfig(config, loaded_at, loaded_at + lifetime)
             return config
         finally:
-            del self._asking[item_type]
+            del self._loading[item_type]
 
     async def close(self) -> None:
-        """Returns when all outcomes told so far are committed."""
+        """Returns when all outcomes reported so far are committed."""
         while self._failing:
-            # It may still wait for the settings, and has told nobody yet.
+            # It may still wait for the settings, and is not submitted yet.
             self._none_failing.clear()
             await self._none_failing.wait()
-        await self._gatherer.close()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await self._batcher.close()
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
 
-    async def _carry(self, changes: Sequence[Change]) -> list[bool]:
+    async def _flush(self, changes: Sequence[Change]) -> list[bool]:
         done = await self._store.settle(changes)
         written = [change for change, ok in zip(changes, done, strict=True) if ok]
         for item_type, items in Counter(change.claim.item_type for change in written).items():

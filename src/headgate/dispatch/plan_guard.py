@@ -18,7 +18,7 @@ SLACK = 0.01
 
 
 @dataclass(slots=True)
-class _Begun:
+class _CallTimes:
     """When the last calls of one kind began, as many as may begin in one window."""
 
     instants_us: deque[int] = field(default_factory=lambda: deque(maxlen=1))
@@ -44,18 +44,18 @@ class PlanGuard:
         self._limiter = limiter
         self._clock = clock or SystemClock()
         self._pause = pause
-        self._begun: dict[tuple[str, str], _Begun] = {}
+        self._calls: dict[tuple[str, str], _CallTimes] = {}
 
     async def admit(self, plan: str, key: str) -> None:
-        begun = self._begun.get((plan, key))
-        if begun is None:
-            begun = self._begun[plan, key] = _Begun()
-        async with begun.turn:
+        calls = self._calls.get((plan, key))
+        if calls is None:
+            calls = self._calls[plan, key] = _CallTimes()
+        async with calls.turn:
             # Room here first: whoever waited here after the store had admitted it would begin late, and bunch.
-            while (early := self._early(begun, plan, key)) > 0:
+            while (early := self._early(calls, plan, key)) > 0:
                 await self._pause(early)
             await self._admitted(plan, key)
-            begun.instants_us.append(self._clock.monotonic_us())
+            calls.instants_us.append(self._clock.monotonic_us())
 
     async def _admitted(self, plan: str, key: str) -> None:
         while True:
@@ -64,17 +64,17 @@ class PlanGuard:
                 return
             await self._pause(max(decision.retry_after, SHORTEST_PAUSE))
 
-    def _early(self, begun: _Begun, plan: str, key: str) -> float:
+    def _early(self, calls: _CallTimes, plan: str, key: str) -> float:
         """Seconds until one more call may begin in this process."""
         try:
             spec = self._limiter.rule(plan, key).spec
         except NotFound:
-            return 0.0  # plans are loaded with the first call; one that is missing then is told of there
+            return 0.0  # plans are loaded with the first call; that call reports a missing one
         if not isinstance(spec, SlidingLog):
             return 0.0
-        if begun.instants_us.maxlen != spec.limit:
-            begun.instants_us = deque(begun.instants_us, spec.limit)
-        if len(begun.instants_us) < spec.limit:
+        if calls.instants_us.maxlen != spec.limit:
+            calls.instants_us = deque(calls.instants_us, spec.limit)
+        if len(calls.instants_us) < spec.limit:
             return 0.0
-        free_us = begun.instants_us[0] + spec.window_us * (1 + SLACK)
+        free_us = calls.instants_us[0] + spec.window_us * (1 + SLACK)
         return (free_us - self._clock.monotonic_us()) / 1_000_000

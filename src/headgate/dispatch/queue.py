@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
@@ -20,7 +20,7 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
-from headgate.dispatch.ports import QueueAdmin, QueueStore
+from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.status import Status
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
@@ -32,10 +32,6 @@ BULK = 5000
 BULK_CHARACTERS = 16_000_000
 """… and of context: databases refuse messages of a gigabyte."""
 LONGEST_PAGE = 1000
-
-
-class Store(QueueStore, QueueAdmin, Protocol):
-    """Both sides of a queue's store."""
 
 
 class ItemDetail(NamedTuple):
@@ -72,7 +68,7 @@ class DispatchQueue:
 
     def __init__(
         self,
-        store: Store,
+        store: QueueStore,
         *,
         largest_context: int = LARGEST_CONTEXT,
         batch: int = 1000,
@@ -81,7 +77,7 @@ class DispatchQueue:
         self.store = store
         self._tracer = tracer
         self._largest_context = largest_context
-        self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, most=batch)
+        self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, max_batch=batch)
         self._known: set[str] = set()
 
     @classmethod
@@ -251,10 +247,10 @@ class DispatchQueue:
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit."""
-        found = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
-        if found is None:
+        row = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
+        if row is None:
             raise NotFound("item", item_id)
-        item, context = found
+        item, context = row
         entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
         return ItemDetail(item, _readable(context), entries[::-1])
 
@@ -330,7 +326,7 @@ def _readable(context: str | None) -> Any:
         return context
 
 
-__all__ = ["DispatchQueue", "ItemDetail", "Store", "checked_status", "enqueue_span"]
+__all__ = ["DispatchQueue", "ItemDetail", "checked_status", "enqueue_span"]
 
 
 def _portions(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:

@@ -79,7 +79,7 @@ class SlotSettings(_Section):
     default_max_per_window: int = Field(100, ge=1)
     default_window: str = "PT4S"
     cache_ttl_seconds: float = Field(5.0, ge=0)
-    """How long a policy is remembered for showing; bookings always read it under its lock."""
+    """How long a policy is still shown while the database does not answer; bookings always read it under its lock."""
     batch: int = Field(1000, ge=1, le=100_000)
     """The most single calls that share a transaction."""
     bulk_batch: int = Field(10_000, ge=1, le=100_000)

@@ -1,4 +1,4 @@
-"""What the scheduler did, for the log and for traces. One line a transaction: single slots are lines at DEBUG."""
+"""What the scheduler did, for the log and for traces. One line per transaction; single slots are logged at DEBUG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("headgate.slots")
 
 
 def log_bookings(name: str, batch: Sequence[SlotRequest], bookings: Sequence[Booking]) -> None:
-    """What a transaction brought. Nothing is built that nobody wants to read."""
+    """Logs what a transaction booked; builds no line that would not be logged."""
     if SlotsExhausted in map(type, bookings):
         refused = [at for at, booking in enumerate(bookings) if isinstance(booking, SlotsExhausted)]
         first = batch[refused[0]].event_id
@@ -34,13 +34,13 @@ def log_bookings(name: str, batch: Sequence[SlotRequest], bookings: Sequence[Boo
     if len(new) > 1:
         log.info("Assigned %d slots of %s, the first for eventId=%s", len(new), name, new[0].event_id)
     for slot in slots if log.isEnabledFor(logging.DEBUG) or len(new) == 1 else ():
-        told = {"event_id": slot.event_id, "config": name}
+        fields = {"event_id": slot.event_id, "config": name}
         if slot.existing:
-            log.debug("Idempotent hit for eventId=%s", slot.event_id, extra=told)
+            log.debug("Idempotent hit for eventId=%s", slot.event_id, extra=fields)
         else:
             window = format_instant(from_ms(slot.window_start_ms))
             level = logging.INFO if len(new) == 1 else logging.DEBUG
-            log.log(level, "Assigned slot for eventId=%s in window=%s", slot.event_id, window, extra=told)
+            log.log(level, "Assigned slot for eventId=%s in window=%s", slot.event_id, window, extra=fields)
 
 
 def log_contention(name: str) -> None:
@@ -52,14 +52,14 @@ def log_cache_miss(name: str) -> None:
 
 
 def log_change(version: PolicyVersion, history: Sequence[PolicyVersion]) -> None:
-    """A policy became active; `history` tells what it replaced."""
-    before = next((each.policy.max_per_window for each in history if each.version < version.version), None)
-    told = {"config": version.name, "config_version": version.version}
+    """A policy became active; `history` holds what it replaced."""
+    before = next((earlier.policy.max_per_window for earlier in history if earlier.version < version.version), None)
+    fields = {"config": version.name, "config_version": version.version}
     now = version.policy.max_per_window
     if before is None:
-        log.info("Config created: %s maxPerWindow=%d", version.name, now, extra=told)
+        log.info("Config created: %s maxPerWindow=%d", version.name, now, extra=fields)
     else:
-        log.info("Config updated: %s maxPerWindow=%d->%d", version.name, before, now, extra=told)
+        log.info("Config updated: %s maxPerWindow=%d->%d", version.name, before, now, extra=fields)
 
 
 def trace_bookings(

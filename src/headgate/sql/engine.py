@@ -186,7 +186,7 @@ class Database:
                 return work(connection, *args, **kwargs)
             except StoreUnavailable:
                 if connection.invalidated:
-                    # A flight found it cut. SQLAlchemy would presume the rest of the pool dead; so must we.
+                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we.
                     self._cut_at = time.monotonic()
                 raise
 

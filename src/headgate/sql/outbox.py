@@ -36,7 +36,7 @@ class SqlOutbox:
     def __init__(self, database: Database, *, poll_seconds: float = POLL_SECONDS) -> None:
         self.database = database
         self._poll_seconds = poll_seconds
-        self._writer: Batcher[Record, None] = Batcher(self._carry, most=BATCH)
+        self._writer: Batcher[Record, None] = Batcher(self._flush, max_batch=BATCH)
 
     async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
         outcomes = await asyncio.gather(*(self._writer.submit(record) for record in records), return_exceptions=True)
@@ -56,7 +56,7 @@ class SqlOutbox:
     async def close(self) -> None:
         await self._writer.close()
 
-    async def _carry(self, records: Sequence[Record]) -> list[None]:
+    async def _flush(self, records: Sequence[Record]) -> list[None]:
         await self.database.write(append, records)
         return [None] * len(records)
 

@@ -1,8 +1,8 @@
 """Several PostgreSQL statements in one flush, for the few paths where round trips are the cost.
 
 psycopg's own pipeline mode talks to the socket after every statement, which on an event loop costs more than the
-statements do. A `Flight` hands all of them to libpq, flushes once, and wakes up when answers are there. Statements are
-prepared once a connection; parameters and answers travel as text, so callers write numbers and read numbers.
+statements do. `execute_pipeline` hands all of them to libpq, flushes once, and wakes up when results are there.
+Statements are prepared once per connection; parameters and results travel as text.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ BY_KEY = Statement(
 )
 
 
-def awaited(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
-    """Awaits psycopg work on a connection's own driver connection, from plain code inside `run_sync`.
+def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
+    """Awaits psycopg work on a connection's own driver connection, from synchronous code inside `greenlet_spawn`.
 
     A connection that the work had to close is not given back to the pool.
     """
@@ -62,11 +62,11 @@ def awaited(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> An
         raise
 
 
-async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+async def execute_pipeline(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
     """Runs the statements in order and returns each one's rows. The first that fails raises; the rest are not run.
 
-    Cancelled in mid-air, the server is told so, and the connection is closed: nobody could tell what it still has to
-    say.
+    If the caller is cancelled, the statement is cancelled at the server and the connection is closed: results that are
+    still on their way could not be told from those of later statements.
     """
     pgconn = raw.pgconn
     known = _prepared.setdefault(raw, set())
@@ -81,30 +81,30 @@ async def fly(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]])
                 statement.name.encode(), [None if text is None else text.encode() for text in parameters]
             )
         pgconn.pipeline_sync()
-        await _flushed(pgconn)
-        answers = await _landed(pgconn)
+        await _flush(pgconn)
+        results = await _results(pgconn)
         pgconn.exit_pipeline_mode()
     except psycopg.Error as broken:
-        raise await _cut(raw, broken) from broken
+        raise await _close_broken(raw, broken) from broken
     except BaseException:
-        await _hang_up(raw)
+        await _cancel_and_close(raw)
         raise
     # A statement stays prepared even if the transaction it came with fails.
-    known.update(statement.name for statement, answer in zip(fresh, answers, strict=False) if answer.status in _DONE)
-    for answer in answers:
-        if answer.status == pq.ExecStatus.FATAL_ERROR:
-            if idle and len(fresh) < len(calls) and answer.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
+    known.update(statement.name for statement, result in zip(fresh, results, strict=False) if result.status in _DONE)
+    for result in results:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            if idle and len(fresh) < len(calls) and result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
                 # psycopg says DEALLOCATE ALL after a rollback, and thereby forgets our statements too. This happens
                 # between transactions only, so nothing of this one has run yet; what it prepared is there.
                 known.intersection_update(statement.name for statement in fresh)
-                return await fly(raw, calls)
-            raise _error(answer)
-    return [_rows(answer) for answer in answers[len(fresh) :]]
+                return await execute_pipeline(raw, calls)
+            raise _error(result)
+    return [_rows(result) for result in results[len(fresh) :]]
 
 
 async def copy(raw: Raw, statement: str, rows: str) -> None:
-    """Runs `COPY … FROM STDIN`, which a flight can't carry, in the transaction there is; it begins none. Cancelled, it
-    does as a flight does.
+    """Runs `COPY … FROM STDIN`, which a pipeline can't contain, in the current transaction; it begins none. If the
+    caller is cancelled, it does as `execute_pipeline` does.
 
     Not by psycopg's own `copy`: it tries to end a cancelled one properly, and raises what comes of that instead.
     """
@@ -112,27 +112,27 @@ async def copy(raw: Raw, statement: str, rows: str) -> None:
     data = rows.encode()
     try:
         pgconn.send_query(statement.encode())
-        await _flushed(pgconn)
-        answer = await _answer(pgconn)
-        if answer is not None and answer.status == pq.ExecStatus.COPY_IN:
+        await _flush(pgconn)
+        result = await _next_result(pgconn)
+        if result is not None and result.status == pq.ExecStatus.COPY_IN:
             for start in range(0, len(data), COPY_PIECE):
                 if not pgconn.put_copy_data(data[start : start + COPY_PIECE]):
                     raise psycopg.OperationalError("no memory for what is to be copied")
-                await _flushed(pgconn)
+                await _flush(pgconn)
             pgconn.put_copy_end()
-            await _flushed(pgconn)
-            answer = await _answer(pgconn)
-        while answer is not None and await _answer(pgconn) is not None:
+            await _flush(pgconn)
+            result = await _next_result(pgconn)
+        while result is not None and await _next_result(pgconn) is not None:
             pass
-        if answer is None or pgconn.status == pq.ConnStatus.BAD:
-            raise psycopg.OperationalError("the server said less than it was asked")
+        if result is None or pgconn.status == pq.ConnStatus.BAD:
+            raise psycopg.OperationalError("the server sent fewer results than statements")
     except psycopg.Error as broken:
-        raise await _cut(raw, broken) from broken
+        raise await _close_broken(raw, broken) from broken
     except BaseException:
-        await _hang_up(raw)
+        await _cancel_and_close(raw)
         raise
-    if answer.status == pq.ExecStatus.FATAL_ERROR:
-        raise _error(answer)
+    if result.status == pq.ExecStatus.FATAL_ERROR:
+        raise _error(result)
 
 
 def numbers(values: Iterable[int]) -> str:
@@ -150,12 +150,12 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-async def _cut(raw: Raw, broken: psycopg.Error) -> StoreUnavailable:
+async def _close_broken(raw: Raw, broken: psycopg.Error) -> StoreUnavailable:
     await raw.close()
     return StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}")
 
 
-async def _hang_up(raw: Raw) -> None:
+async def _cancel_and_close(raw: Raw) -> None:
     # The server would go on with it, and wait for locks, long after the connection is closed.
     try:
         with contextlib.suppress(Exception):
@@ -164,37 +164,37 @@ async def _hang_up(raw: Raw) -> None:
         await raw.close()  # at once, also for somebody who was cancelled again meanwhile
 
 
-async def _flushed(pgconn: pq.abc.PGconn) -> None:
+async def _flush(pgconn: pq.abc.PGconn) -> None:
     while pgconn.flush():
-        # Read as well: a server that can't get rid of its answers stops taking questions.
-        await _wakeup(pgconn.socket, writing=True)
+        # Read as well: a server that can't get rid of its results reads no more statements.
+        await _socket_ready(pgconn.socket, writing=True)
         pgconn.consume_input()
 
 
-async def _landed(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
+async def _results(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
     """Every statement's result, in order; what follows the first error says only that it was not run."""
-    answers: list[pq.abc.PGresult] = []
+    results: list[pq.abc.PGresult] = []
     ended = False
     while True:
-        while pgconn.is_busy():  # as in `_answer`; a coroutine for each of many answers would cost more than they do
-            await _wakeup(pgconn.socket, writing=False)
+        while pgconn.is_busy():  # as `_next_result`, inlined: a coroutine per result costs more than the result
+            await _socket_ready(pgconn.socket, writing=False)
             pgconn.consume_input()
         result = pgconn.get_result()
         if result is None:
             if ended:
-                raise psycopg.OperationalError("the server said less than it was asked")
+                raise psycopg.OperationalError("the server sent fewer results than statements")
             ended = True  # the end of one statement's results
             continue
         if result.status == pq.ExecStatus.PIPELINE_SYNC:
-            return answers
-        answers.append(result)
+            return results
+        results.append(result)
         ended = False
 
 
-async def _answer(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
+async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
     """The next result; `None` at the end of a statement's."""
     while pgconn.is_busy():
-        await _wakeup(pgconn.socket, writing=False)
+        await _socket_ready(pgconn.socket, writing=False)
         pgconn.consume_input()
     return pgconn.get_result()
 
@@ -204,7 +204,7 @@ def _rows(result: pq.abc.PGresult) -> Rows:
     return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
 
 
-async def _wakeup(socket: int, *, writing: bool) -> None:
+async def _socket_ready(socket: int, *, writing: bool) -> None:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 

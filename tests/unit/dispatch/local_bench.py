@@ -118,7 +118,7 @@ class Bench:
         await self.store.configure(config)
         await self.store.enqueue([EnqueueRequest.of("WORK", item_id, {}) for item_id in item_ids])
         batch = await self.store.claim("WORK", len(item_ids), NO_DELAY)
-        requests = [StartRequest(item.claim, config, "{}", delay, asked=asked) for item in batch.items]
+        requests = [StartRequest(item.claim, config, "{}", delay, claim_requested_at=asked) for item in batch.items]
         assert {outcome.start for outcome in await self.engine.start(requests)} == {Start.STARTED}
         return [item.claim for item in batch.items]
 

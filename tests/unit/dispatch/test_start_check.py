@@ -46,11 +46,11 @@ async def test_a_dispatcher_that_slept_between_claim_and_start_runs_nothing_that
     await bench.store.enqueue([EnqueueRequest.of("WORK", "a", {})])
     cycle = DispatchCycle(bench.store, bench.engine)
     batch = await cycle.claim(config, 1)
-    assert batch.asked is not None
+    assert batch.claim_requested_at is not None
     (item,) = batch.items
     await bench.store.settle([released(item.claim, "recovered")])
     await bench.store.redirect("WORK", ["a"], Status.CANCELLED)
-    awake = batch._replace(asked=batch.asked - HOUR)
+    awake = batch._replace(claim_requested_at=batch.claim_requested_at - HOUR)
     await cycle.record(config, awake, await cycle.start(config, awake))
     await eventually(lambda: over(bench, item.claim))
     assert (await bench.status("a"), bench.began) == (Status.CANCELLED, [])

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.dialects import oracle
 
 from headgate.slots.model import WindowPolicy
-from headgate.slots.stores import statements
+from headgate.slots.stores import sql, window_rows
 from headgate.sql.schema import database_now
 
 
@@ -52,26 +52,26 @@ def recorder() -> Recorder:
 def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     """`FETCH FIRST` or ROWNUM with `FOR UPDATE` is ORA-02014."""
     connection: Any = recorder
-    statements.lock_active(connection, "c")
-    statements.find_all(connection, [f"e{n}" for n in range(2500)])
-    statements.booked(connection, 10, (5, "e"), 100)
-    statements.cancel(connection, "e")
-    statements.history(connection, "c")
-    statements.prune_slots(connection, 10, 100)
-    statements.SqlWindowReader(connection, "c").windows_from(0, 64)
-    statements.SqlWindowReader(connection, "c").run_before(0)
-    statements._recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
-    statements._rebuild_runs(connection, "c", WindowPolicy(1, "PT4S"), 0)
-    locking = [sql for sql in recorder.statements if "FOR UPDATE" in sql]
+    sql.lock_active(connection, "c")
+    sql._find_all(connection, [f"e{n}" for n in range(2500)])
+    sql._booked(connection, 10, (5, "e"), 100)
+    sql._cancel(connection, "e")
+    sql._history(connection, "c")
+    sql._prune_slots(connection, 10, 100)
+    window_rows.SqlWindowReader(connection, "c").windows_from(0, 64)
+    window_rows.SqlWindowReader(connection, "c").run_before(0)
+    window_rows.recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
+    window_rows.rebuild_runs(connection, "c", WindowPolicy(1, "PT4S"), 0)
+    locking = [text for text in recorder.statements if "FOR UPDATE" in text]
     assert locking
-    assert not any("FETCH FIRST" in sql or "ROWNUM" in sql for sql in locking)
-    assert not any("LIMIT" in sql for sql in recorder.statements)
+    assert not any("FETCH FIRST" in text or "ROWNUM" in text for text in locking)
+    assert not any("LIMIT" in text for text in recorder.statements)
 
 
 def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
-    statements.find_all(recorder, [f"e{n}" for n in range(2500)])  # type: ignore[arg-type]
+    sql._find_all(recorder, [f"e{n}" for n in range(2500)])  # type: ignore[arg-type]
     assert len(recorder.statements) == 3
-    assert all(sql.count(":event_id_1_") <= 900 for sql in recorder.statements)
+    assert all(text.count(":event_id_1_") <= 900 for text in recorder.statements)
 
 
 def test_the_clock_is_utc() -> None:

@@ -23,7 +23,7 @@ class DirectPath:
     def __init__(self, ledger: QuotaStore, log: MessageLog) -> None:
         self._ledger = ledger
         self._log = log
-        self._writer: Batcher[Attempt, Verdict] = Batcher(self._carry, most=BATCH)
+        self._writer: Batcher[Attempt, Verdict] = Batcher(self._carry, max_batch=BATCH)
 
     async def send(self, attempt: Attempt) -> Verdict:
         """Decided, and published if allowed. `NotFound` for an unknown user; `BrokerUnavailable` if the log did not

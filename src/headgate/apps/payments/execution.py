@@ -30,7 +30,7 @@ class PaymentSteps:
         self._downstream = downstream
         self._notifier = notifier
         self._reads: Batcher[str, PaymentRecord] = Batcher(self._find)
-        self._writes: Batcher[Step, bool] = Batcher(self._advance, most=200)
+        self._writes: Batcher[Step, bool] = Batcher(self._advance, max_batch=200)
 
     async def execute(self, item_id: str, context: Any) -> None:
         """All of phase B, for an engine that runs plain functions."""

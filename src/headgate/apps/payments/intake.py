@@ -103,7 +103,7 @@ class PaymentIntake:
         self._slot_config = slot_config
         self._release = release
         self._tracer = tracer
-        self._singles: Batcher[tuple[Payment, Origin | None], Accepted] = Batcher(self._submitted, most=batch)
+        self._singles: Batcher[tuple[Payment, Origin | None], Accepted] = Batcher(self._submitted, max_batch=batch)
 
     async def submit(self, payment: Payment) -> Accepted:
         """Accepts one payment, or raises why not. Concurrent callers share transactions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.dispatch.queue import Store as QueueStore
+from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.sql.databases import database
 

@@ -77,7 +77,7 @@ def change(
 
 
 def silent_claims(item_type: str, deadline: datetime, limit: int, dialect: str) -> sa.Select[Any]:
-    """Claims in flight without a sign of life since `deadline`, the longest silent first."""
+    """Claims in flight without a heartbeat since `deadline`, the longest silent first."""
     item_type_, seen_at = (only(IN_FLIGHT, name, dialect) for name in ("item_type", "seen_at"))
     return (
         sa.select(queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status)
@@ -160,9 +160,9 @@ _REDIRECT = (
 def redirect(
     connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status, now: datetime | None
 ) -> int:
-    found = _listed(connection, item_type, list(dict.fromkeys(item_ids)), to)
-    _write_redirected(connection, found, to, now or database_clock(connection))
-    return len(found)
+    items = _listed(connection, item_type, list(dict.fromkeys(item_ids)), to)
+    _write_redirects(connection, items, to, now or database_clock(connection))
+    return len(items)
 
 
 def redirect_dead(
@@ -176,9 +176,9 @@ def redirect_dead(
     locked = sa.select(queue).where(of_items(item_type, ids)).order_by(queue.c.item_id).with_for_update()
     rows = [item(row) for row in connection.execute(locked)]
     # Somebody else may have redirected some of them before they were locked.
-    found = [one for one in rows if one.status is Status.DEAD_LETTER]
-    _write_redirected(connection, found, to, now or database_clock(connection))
-    return len(found), ids[-1]
+    items = [one for one in rows if one.status is Status.DEAD_LETTER]
+    _write_redirects(connection, items, to, now or database_clock(connection))
+    return len(items), ids[-1]
 
 
 def _listed(connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status) -> list[Item]:
@@ -202,12 +202,12 @@ def _dead_letters(connection: sa.Connection, item_type: str, after: str) -> list
     return list(connection.execute(statement.order_by(item_id).limit(CHUNK)).scalars())
 
 
-def _write_redirected(connection: sa.Connection, found: Sequence[Item], to: Status, now: datetime) -> None:
-    if not found:
+def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Status, now: datetime) -> None:
+    if not items:
         return
     action = Action.REQUEUED if to is Status.READY else Action.DISCARDED
     updates = []
-    for before in found:
+    for before in items:
         columns = item_columns(redirected(before, to, now))
         updates.append(
             columns
@@ -215,15 +215,15 @@ def _write_redirected(connection: sa.Connection, found: Sequence[Item], to: Stat
         )
     connection.execute(_REDIRECT, updates)
     if to is Status.CANCELLED:
-        for some in chunks(found):
+        for some in chunks(items):
             connection.execute(
                 sa.delete(context).where(
-                    context.c.item_type == found[0].item_type, context.c.item_id.in_([one.item_id for one in some])
+                    context.c.item_type == items[0].item_type, context.c.item_id.in_([one.item_id for one in some])
                 )
             )
     write_audit(
         connection,
-        [entry(one.item_type, one.item_id, one.batch_id, action, one.status, to, one.last_error, now) for one in found],
+        [entry(one.item_type, one.item_id, one.batch_id, action, one.status, to, one.last_error, now) for one in items],
     )
 
 

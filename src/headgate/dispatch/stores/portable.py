@@ -60,12 +60,12 @@ def _existing(connection: sa.Connection, requests: Sequence[EnqueueRequest]) -> 
     by_type: dict[str, list[str]] = defaultdict(list)
     for request in requests:
         by_type[request.item_type].append(request.item_id)
-    found: set[Key] = set()
+    existing: set[Key] = set()
     for item_type, item_ids in by_type.items():
         for some in chunks(item_ids):
             rows = connection.execute(sa.select(queue.c.item_id).where(of_items(item_type, some)))
-            found.update((item_type, item_id) for item_id in rows.scalars())
-    return found
+            existing.update((item_type, item_id) for item_id in rows.scalars())
+    return existing
 
 
 def _new_row(request: EnqueueRequest, now: datetime) -> dict[str, Any]:
@@ -168,13 +168,13 @@ def claim(connection: sa.Connection, item_type: str, limit: int, look_ahead: tim
 
 
 def _contexts(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    contexts: dict[str, str] = {}
     for some in chunks(item_ids):
         statement = sa.select(context.c.item_id, context.c.context_json).where(
             context.c.item_type == item_type, context.c.item_id.in_(list(some))
         )
-        found.update({row.item_id: row.context_json for row in connection.execute(statement)})
-    return found
+        contexts.update({row.item_id: row.context_json for row in connection.execute(statement)})
+    return contexts
 
 
 _SETTLE = (
@@ -220,7 +220,7 @@ def settle(
         done.append(held)
         if row is None or not held:
             continue
-        del rows[key]  # told twice in one go, it counts once
+        del rows[key]  # reported twice in one batch, it counts once
         updates.append(_settled(change, row, moment))
         batch_id = change.batch_id or row.dispatch_batch_id
         entries.append(
@@ -300,10 +300,10 @@ def _locked(connection: sa.Connection, claims: Sequence[Claim]) -> dict[Key, Any
     by_type: dict[str, list[str]] = defaultdict(list)
     for claim in sorted(claims):
         by_type[claim.item_type].append(claim.item_id)
-    found: dict[Key, Any] = {}
+    rows_by_key: dict[Key, Any] = {}
     for item_type, item_ids in by_type.items():
         for some in chunks(item_ids):
             statement = sa.select(queue).where(of_items(item_type, some)).with_for_update()
             for row in connection.execute(statement):
-                found[item_type, row.item_id] = row
-    return found
+                rows_by_key[item_type, row.item_id] = row
+    return rows_by_key

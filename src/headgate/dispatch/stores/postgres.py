@@ -2,7 +2,7 @@
 
 Rows travel as arrays: the statement's text stays the same for any number of them, and the server prepares it once. Rows
 are locked in the order of their keys, so that two statements over the same items wait for each other instead of
-deadlocking. What a dispatcher does over and over travels as a flight, whose plan looks rows up by their keys: the
+deadlocking. What a dispatcher does over and over travels as a pipeline, whose plan looks rows up by their keys: the
 planner left alone would rather read and hash a queue of some ten thousand rows for every batch.
 """
 
@@ -27,10 +27,10 @@ from headgate.sql.pipeline import (
     Raw,
     Rows,
     Statement,
-    awaited,
-    fly,
+    execute_pipeline,
     numbers,
     quoted,
+    run_async,
     texts,
 )
 
@@ -279,15 +279,15 @@ def _flown(connection: sa.Connection, statement: Statement, parameters: Sequence
         call = (statement, parameters)
         if not raw.autocommit:
             begun = raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
-            return (await fly(raw, [call] if begun else [(BEGIN, ()), call]))[-1]
+            return (await execute_pipeline(raw, [call] if begun else [(BEGIN, ()), call]))[-1]
         try:
-            return (await fly(raw, [(BEGIN, ()), (BY_KEY, ()), call, (COMMIT, ())]))[2]
+            return (await execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ()), call, (COMMIT, ())]))[2]
         except HeadgateError:
             if raw.pgconn.transaction_status == pq.TransactionStatus.INERROR:
-                await fly(raw, [(ROLLBACK, ())])
+                await execute_pipeline(raw, [(ROLLBACK, ())])
             raise
 
-    rows: Rows = awaited(connection, work)
+    rows: Rows = run_async(connection, work)
     return rows
 
 

@@ -34,7 +34,7 @@ from headgate.sql.errors import translated
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MOST_TRIES = 3
+MAX_TRIES = 3
 SWEEP_SECONDS = 1.0
 """A claim begins at the first due item, not where the last one ended, at least this often, …"""
 SWEEP_PAUSE = 20
@@ -57,7 +57,7 @@ NEVER = _Sweep(float("-inf"), 0.0, START)
 
 
 class SqlQueueStore:
-    """A `QueueStore` and `QueueAdmin` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
+    """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -78,13 +78,13 @@ class SqlQueueStore:
         if not ordered:
             return []
         soon = datetime.now(UTC) + SOON
-        wanted = {one.item_type for one in ordered if one.execute_at is None or one.execute_at <= soon}
-        hints = self._hints.due(wanted) if within is None else sorted(wanted)
+        item_types = {one.item_type for one in ordered if one.execute_at is None or one.execute_at <= soon}
+        hints = self._hints.due(item_types) if within is None else sorted(item_types)
         new = await self._enqueue(ordered, within, now, hints)
         if within is None:
-            self._hints.ring(wanted)
+            self._hints.ring(item_types)
             if self._postgres:
-                self._hints.trail(wanted.difference(hints))
+                self._hints.trail(item_types.difference(hints))
         results = []
         for request in requests:
             key = request.item_type, request.item_id
@@ -97,13 +97,13 @@ class SqlQueueStore:
     ) -> set[tuple[str, str]]:
         if not self._postgres:
             if within is not None:
-                return await _joined(self._database.dialect, within, portable.enqueue, requests, now)
+                return await _run_within(self._database.dialect, within, portable.enqueue, requests, now)
             return await self._retried(portable.enqueue, requests, now)
         # Imported here, as below: the driver is an extra that SQLite's users do not have.
         from headgate.dispatch.stores import postgres
 
         if within is not None:
-            return await _joined(self._database.dialect, within, postgres.enqueue, requests, now, hints)
+            return await _run_within(self._database.dialect, within, postgres.enqueue, requests, now, hints)
         return await self._database.once(postgres.enqueue, requests, now, hints)
 
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
@@ -164,13 +164,13 @@ class SqlQueueStore:
 
     async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
         await self._retried(admin_queries.configure, config, now, replace)
-        await self._tell(config.item_type)
+        await self._notify(config.item_type)
 
     async def change(
         self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
     ) -> DispatchConfig | None:
         config = await self._database.write(admin_queries.change, item_type, changes, now)
-        await self._tell(item_type)
+        await self._notify(item_type)
         return config
 
     async def configs(self) -> list[DispatchConfig]:
@@ -198,7 +198,7 @@ class SqlQueueStore:
                 some, after = await self._database.write(admin_queries.redirect_dead, item_type, after, to, now)
                 count += some
         self._sweeps.pop(item_type, None)
-        await self._tell(item_type)
+        await self._notify(item_type)
         return count
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
@@ -221,20 +221,20 @@ class SqlQueueStore:
 
     async def _retried(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Tries again if another writer was first with the same key: then it is there to be found."""
-        for _ in range(MOST_TRIES - 1):
+        for _ in range(MAX_TRIES - 1):
             try:
                 return await self._database.write(work, *args, **kwargs)
             except Conflict:
                 continue
         return await self._database.write(work, *args, **kwargs)
 
-    async def _tell(self, item_type: str) -> None:
+    async def _notify(self, item_type: str) -> None:
         self._hints.ring([item_type])
         if self._postgres:
             await self._database.once(ring, item_type)
 
 
-async def _joined(
+async def _run_within(
     dialect: str, connection: Any, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
 ) -> R:
     """Runs `work` in the caller's transaction."""
@@ -247,6 +247,6 @@ async def _joined(
         raise InvalidInput("connection", f"leads to {connection.dialect.name}; the queue is in {dialect}")
     with translated():
         if is_async:
-            joined: R = await connection.run_sync(work, *args, **kwargs)
-            return joined
+            result: R = await connection.run_sync(work, *args, **kwargs)
+            return result
         return work(connection, *args, **kwargs)

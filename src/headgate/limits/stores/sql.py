@@ -64,7 +64,7 @@ class AsyncSqlLimitStore:
         if self._database.dialect not in ("sqlite", "postgresql"):
             raise ConfigurationError("store", f"limits can't be kept in {self._database.dialect}; use postgresql://")
         self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
-        self._batcher: Batcher[_Call, Any] = Batcher(self._flush, most=_BATCH)
+        self._batcher: Batcher[_Call, Any] = Batcher(self._flush, max_batch=_BATCH)
         self._migrated = False
         self._pruned_at = time.monotonic()
 

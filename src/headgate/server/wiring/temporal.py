@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.outcome_reporter import OutcomeReporter
-from headgate.dispatch.ports import DispatchObserver, Guard, Outcomes, WorkflowEngine
-from headgate.dispatch.queue import Store as QueueStore
+from headgate.dispatch.ports import DispatchObserver, Guard, OutcomeSink, QueueStore, WorkflowEngine
 from headgate.dispatch.registry import Domain
 from headgate.errors import ConfigurationError
 from headgate.server.settings import Settings
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
 
 
-async def temporal_engine(settings: Settings, outcomes: Outcomes | None = None) -> WorkflowEngine:
+async def temporal_engine(settings: Settings, outcomes: OutcomeSink | None = None) -> WorkflowEngine:
     """The engine on the settings' Temporal; it connects when first used."""
     address = temporal_address(settings)
     # Imported here, as below: the SDK is an extra.
@@ -70,7 +69,7 @@ async def temporal_worker_group(
         roles,
         dispatcher=DispatcherActivities(cycle.run, schedules, measure=measure),
         schedules=schedules,
-        outcomes=outcomes,
+        sink=outcomes,
         guard=guard,
         options=WorkerOptions(deployment=None if build is None else versioned(build), tracer=traced),
     )

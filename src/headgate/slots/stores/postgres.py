@@ -1,34 +1,42 @@
 """Booking on PostgreSQL in two flushes: one that locks and reads, one that writes and commits.
 
-The generic path in `slots.py` asks one thing at a time, and the config's lock is held over every round trip. Here the
-questions go out together (`flight.py`). What to ask is guessed from the policy of the last booking and
-the host's clock; a wrong guess costs another question (`SqlWindowReader`), never a wrong answer.
+The portable path in `sql.py` runs one statement at a time, and holds the config's lock over every round trip. Here the
+statements travel together (`headgate.sql.pipeline`). Which windows to read is guessed from the policy of the last
+booking and the host's clock; a wrong guess costs another statement (`SqlWindowReader`), never a wrong booking.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
-from headgate.slots.stores import statements
-from headgate.slots.stores.statements import SqlWindowReader
-from headgate.slots.windows import align, next_open
+from headgate.slots.stores.sql import lock_active
+from headgate.slots.stores.window_rows import SqlWindowReader, WindowQuery, window_queries
 from headgate.sql.instants import InstantText
-from headgate.sql.pipeline import BEGIN, BY_KEY, COMMIT, Raw, Rows, Statement, awaited, copy, fly, numbers, texts
+from headgate.sql.pipeline import (
+    BEGIN,
+    BY_KEY,
+    COMMIT,
+    Raw,
+    Rows,
+    Statement,
+    copy,
+    execute_pipeline,
+    numbers,
+    run_async,
+    texts,
+)
 
 COPY_FROM = 400
-"""Slots in one transaction from which COPY, which a flight can't carry, is worth its own round trip."""
-MOST_PROBES = 10_000
-"""First windows asked about in advance; a batch with more distinct ones asks for the rest as it comes to them."""
+"""Slots in one transaction from which COPY, which a pipeline can't contain, is worth its own round trip."""
 
-# Asked before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
+# Read before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
 # by the key when it is inserted, and the whole transaction is tried again.
 EXISTING = Statement(
     "headgate_slot_existing",
@@ -47,40 +55,40 @@ LOCK = Statement(
     FROM (SELECT version FROM headgate_slot_config WHERE name = $1 FOR UPDATE) AS locked
     """,
 )
-# For each probe: its first window; the run that starts at or before the window after that; and the counters from where
+# For each query: its first window; the run that starts at or before the window after that; and the counters from where
 # that run lets go.
 WINDOWS = Statement(
     "headgate_slot_windows",
     """
-    SELECT probe.first, (extract(epoch FROM run.window_start) * 1000)::bigint,
+    SELECT query.first, (extract(epoch FROM run.window_start) * 1000)::bigint,
         (extract(epoch FROM run.resume_at) * 1000)::bigint,
         (extract(epoch FROM counted.window_start) * 1000)::bigint, counted.taken, counted.placed
-    FROM unnest($2::bigint[], $3::bigint[], $4::int[]) AS probe(first, next, rows)
+    FROM unnest($2::bigint[], $3::bigint[], $4::int[]) AS query(first, next, rows)
     LEFT JOIN LATERAL (
         SELECT window_start, resume_at FROM headgate_slot_run
-        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + probe.next * interval '1 ms'
+        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + query.next * interval '1 ms'
         ORDER BY window_start DESC LIMIT 1
     ) AS run ON true
     LEFT JOIN LATERAL (
         (SELECT window_start, taken, placed FROM headgate_slot_window
-        WHERE config_name = $1 AND window_start = 'epoch'::timestamptz + probe.first * interval '1 ms')
+        WHERE config_name = $1 AND window_start = 'epoch'::timestamptz + query.first * interval '1 ms')
         UNION ALL
         (SELECT window_start, taken, placed FROM headgate_slot_window
         WHERE config_name = $1
-            AND window_start >= greatest('epoch'::timestamptz + probe.next * interval '1 ms', run.resume_at)
-        ORDER BY window_start LIMIT probe.rows)
+            AND window_start >= greatest('epoch'::timestamptz + query.next * interval '1 ms', run.resume_at)
+        ORDER BY window_start LIMIT query.rows)
     ) AS counted ON true
     """,
 )
 RUNS_BEFORE = Statement(
     "headgate_slot_runs_before",
     """
-    SELECT asked.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
+    SELECT requested.at, (extract(epoch FROM run.window_start) * 1000)::bigint,
         (extract(epoch FROM run.resume_at) * 1000)::bigint
-    FROM unnest($2::bigint[]) AS asked(at)
+    FROM unnest($2::bigint[]) AS requested(at)
     CROSS JOIN LATERAL (
         SELECT window_start, resume_at FROM headgate_slot_run
-        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + asked.at * interval '1 ms'
+        WHERE config_name = $1 AND window_start <= 'epoch'::timestamptz + requested.at * interval '1 ms'
         ORDER BY window_start DESC LIMIT 1
     ) AS run
     """,
@@ -127,39 +135,31 @@ WRITE_RUNS = Statement(
 )
 
 
-class PostgresLedger(SqlWindowReader):
-    """A `SqlWindowReader` that asks about many windows at once."""
+class PostgresWindowReader(SqlWindowReader):
+    """A `SqlWindowReader` that reads many windows at once."""
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
-        asked = (RUNS_BEFORE, (self._name, numbers(starts_ms)))
-        (rows,) = awaited(self._connection, lambda raw: fly(raw, [asked]))
+        call = (RUNS_BEFORE, (self._name, numbers(starts_ms)))
+        (rows,) = run_async(self._connection, lambda raw: execute_pipeline(raw, [call]))
         runs = {_whole(at): FullRun(_whole(start), _whole(resume)) for at, start, resume in rows}
         return [runs.get(start) for start in starts_ms]
 
 
-class Probe(NamedTuple):
-    """A window to ask about in advance, and how many windows from there on."""
-
-    first_ms: int
-    next_ms: int
-    rows: int
-
-
-class Found(NamedTuple):
-    """What the store said to a probe: the run at or before its next window, and counted windows in order."""
+class WindowRows(NamedTuple):
+    """The rows of one `WindowQuery`: the run at or before its next window, and counted windows in order."""
 
     run: FullRun | None
     counts: list[WindowCount]
 
 
-class Reading(NamedTuple):
-    """What the first flush brought; `version` is None if there is no such config."""
+class BookingSnapshot(NamedTuple):
+    """What the first flush read; `version` is None if there is no such config."""
 
     version: int | None
     now_ms: int
     existing: dict[str, AssignedSlot]
-    found: dict[int, Found]
-    """By the probe's first window."""
+    rows_by_window: dict[int, WindowRows]
+    """By the query's first window."""
 
 
 class Booker:
@@ -180,64 +180,56 @@ class Booker:
         """Books every request in this transaction and commits it."""
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
-        probes = _probes(guess.policy, requests, guessed_now) if guess else []
-        reading: Reading = awaited(connection, lambda raw: _read(raw, name, requests, probes))
-        if reading.version is None:
-            return unbooked(name, requests, reading.existing)
+        queries = window_queries(guess.policy, requests, guessed_now) if guess else []
+        snapshot: BookingSnapshot = run_async(connection, lambda raw: _read(raw, name, requests, queries))
+        if snapshot.version is None:
+            return unbooked(name, requests, snapshot.existing)
         active = guess
-        if active is None or active.version != reading.version:
-            active = statements.lock_active(connection, name)
+        if active is None or active.version != snapshot.version:
+            active = lock_active(connection, name)
             assert active is not None, "the config's row is locked, so it is there"
             self._policies[name] = active
         policy = active.policy
-        occupancy = Occupancy(policy, PostgresLedger(connection, name))
-        found = reading.found
+        occupancy = Occupancy(policy, PostgresWindowReader(connection, name))
+        rows_by_window = snapshot.rows_by_window
         if guess is not active:
-            probes = _probes(policy, requests, reading.now_ms if now_ms is None else now_ms)
-            found = awaited(connection, lambda raw: _look(raw, name, probes)) if probes else {}
-        _learn(occupancy, probes, found)
-        at_ms = reading.now_ms if now_ms is None else now_ms
+            queries = window_queries(policy, requests, snapshot.now_ms if now_ms is None else now_ms)
+            rows_by_window = run_async(connection, lambda raw: _read_windows(raw, name, queries)) if queries else {}
+        _learn(occupancy, queries, rows_by_window)
+        at_ms = snapshot.now_ms if now_ms is None else now_ms
         packer = Packer(policy, occupancy, at_ms, uniform)
-        bookings, fresh = book_all(active, packer, requests, reading.existing, owner)
+        bookings, fresh = book_all(active, packer, requests, snapshot.existing, owner)
         if fresh:
-            # Before the pipeline opens: joining runs may have to ask the database.
+            # Before the pipeline opens: joining runs may have to read from the database.
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
-            awaited(connection, lambda raw: _write(raw, active, fresh, counts, runs, at_ms))
+            run_async(connection, lambda raw: _write(raw, active, fresh, counts, runs, at_ms))
         return bookings
 
 
-def _probes(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms: int) -> list[Probe]:
-    """The first windows these requests will look at, and how many windows each may go through."""
-    size, calendar = policy.size_ms, policy.calendar
-    wanted = Counter(align(max(requested, now_ms), size) for _, requested in requests)
-    return [
-        Probe(first, next_open(calendar, size, first + size), count // policy.max_per_window + 2)
-        for first, count in sorted(wanted.items())[:MOST_PROBES]
-    ]
-
-
-async def _read(raw: Raw, name: str, requests: Sequence[SlotRequest], probes: list[Probe]) -> Reading:
+async def _read(
+    raw: Raw, name: str, requests: Sequence[SlotRequest], queries: Sequence[WindowQuery]
+) -> BookingSnapshot:
     calls: list[tuple[Statement, Sequence[str]]] = [
         (BEGIN, ()),
         (BY_KEY, ()),
         (EXISTING, (texts(event_id for event_id, _ in requests),)),
         (LOCK, (name,)),
     ]
-    if probes:
-        calls.append(_windows_call(name, probes))
-    _, _, existing, locked, *windows = await fly(raw, calls)
+    if queries:
+        calls.append(_windows_call(name, queries))
+    _, _, existing, locked, *windows = await execute_pipeline(raw, calls)
     version, now_ms = map(_whole, locked[0]) if locked else (None, 0)
     slots_by_event = {slot.event_id: slot for slot in map(_assigned, existing)}
-    return Reading(version, now_ms, slots_by_event, _found(windows[0]) if windows else {})
+    return BookingSnapshot(version, now_ms, slots_by_event, _rows_by_window(windows[0]) if windows else {})
 
 
-async def _look(raw: Raw, name: str, probes: list[Probe]) -> dict[int, Found]:
-    (rows,) = await fly(raw, [_windows_call(name, probes)])
-    return _found(rows)
+async def _read_windows(raw: Raw, name: str, queries: Sequence[WindowQuery]) -> dict[int, WindowRows]:
+    (rows,) = await execute_pipeline(raw, [_windows_call(name, queries)])
+    return _rows_by_window(rows)
 
 
-def _windows_call(name: str, probes: list[Probe]) -> tuple[Statement, Sequence[str]]:
-    firsts, nexts, rows = zip(*probes, strict=True)
+def _windows_call(name: str, queries: Sequence[WindowQuery]) -> tuple[Statement, Sequence[str]]:
+    firsts, nexts, rows = zip(*queries, strict=True)
     return WINDOWS, (name, numbers(firsts), numbers(nexts), numbers(rows))
 
 
@@ -251,26 +243,28 @@ def _assigned(row: tuple[bytes | None, ...]) -> AssignedSlot:
     assert event_id is not None
     assert name is not None
     version, requested, window, scheduled = map(_whole, rest)
-    whose = None if owner is None else owner.decode()
-    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, True, whose)
+    owner_name = None if owner is None else owner.decode()
+    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, True, owner_name)
 
 
-def _found(rows: Rows) -> dict[int, Found]:
-    """Rows of `WINDOWS`, by probe."""
-    found: dict[int, Found] = {}
+def _rows_by_window(rows: Rows) -> dict[int, WindowRows]:
+    """Rows of `WINDOWS`, by query."""
+    rows_by_window: dict[int, WindowRows] = {}
     for at, run_start, resume, *count in rows:
         first_ms = _whole(at)
-        if first_ms not in found:
-            found[first_ms] = Found(None if run_start is None else FullRun(_whole(run_start), _whole(resume)), [])
+        if first_ms not in rows_by_window:
+            rows_by_window[first_ms] = WindowRows(
+                None if run_start is None else FullRun(_whole(run_start), _whole(resume)), []
+            )
         if count[0] is not None:
-            found[first_ms].counts.append(WindowCount(*map(_whole, count)))
-    return found
+            rows_by_window[first_ms].counts.append(WindowCount(*map(_whole, count)))
+    return rows_by_window
 
 
-def _learn(occupancy: Occupancy, probes: list[Probe], found: dict[int, Found]) -> None:
-    """Tells the occupancy what was read for each probe, and how far that knowledge reaches."""
-    for first_ms, next_ms, rows in probes:
-        run, counts = found[first_ms]
+def _learn(occupancy: Occupancy, queries: Sequence[WindowQuery], rows_by_window: dict[int, WindowRows]) -> None:
+    """Hands the occupancy what each query read, and how far that reaches."""
+    for first_ms, next_ms, rows in queries:
+        run, counts = rows_by_window[first_ms]
         resume_ms = next_ms if run is None else max(next_ms, run.resume_ms)
         first = next((count for count in counts if count.start_ms == first_ms), None)
         occupancy.learn_window(first_ms, first)
@@ -307,7 +301,7 @@ async def _write(
     if runs.written:
         starts, resumes = zip(*runs.written, strict=True)
         calls.append((WRITE_RUNS, (name, numbers(starts), numbers(resumes))))
-    await fly(raw, [*calls, (COMMIT, ())])
+    await execute_pipeline(raw, [*calls, (COMMIT, ())])
 
 
 def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:

@@ -13,7 +13,7 @@ from headgate.apps.payments.stores.statements import ACCEPTED_DETAIL, to_minor
 from headgate.dispatch.stores import postgres
 from headgate.durations import to_ms
 from headgate.sql.instants import InstantText
-from headgate.sql.pipeline import Raw, awaited, copy
+from headgate.sql.pipeline import Raw, copy, run_async
 from headgate.sql.schema import now as database_clock
 
 SOON = timedelta(seconds=5)
@@ -37,7 +37,7 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
         await copy(raw, COPY_PAYMENTS, rows)
         await copy(raw, COPY_AUDIT, audit)
 
-    awaited(connection, copy_both)
+    run_async(connection, copy_both)
     soon = datetime.now(UTC) + SOON
     hints = [ITEM_TYPE] if any(new.scheduled_time <= soon for new in payments) else []
     postgres.enqueue(connection, [new.item for new in payments], None, hints)

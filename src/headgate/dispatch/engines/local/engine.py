@@ -1,7 +1,7 @@
 """The in-process engine: executions are asyncio tasks, and the queue is what makes them durable.
 
 A process that dies takes its executions along; their claims fall silent, stale recovery gives them back, and they run
-again. A process that lives shows it: claims of running executions are touched, so nobody else takes them.
+again. A live process sends heartbeats for the claims of its running executions, so nobody else takes them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headgate.clock import uptime
-from headgate.dispatch.engines.local.run import LONGEST_BEAT, Run, beat_of
-from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, Gate, StartRefused
+from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
+from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
 from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import (
     STARTED,
@@ -23,7 +23,7 @@ from headgate.dispatch.ports import (
     ExecutionState,
     Guard,
     NoGuard,
-    Outcomes,
+    OutcomeSink,
     Start,
     StartOutcome,
     StartRequest,
@@ -32,7 +32,7 @@ from headgate.dispatch.registry import Registry
 from headgate.errors import StoreError
 from headgate.tracing import Tracer
 
-Tell = Callable[[], Awaitable[bool]]
+Report = Callable[[], Awaitable[bool]]
 
 
 class LocalEngine:
@@ -44,7 +44,7 @@ class LocalEngine:
     def __init__(
         self,
         registry: Registry,
-        outcomes: Outcomes,
+        sink: OutcomeSink,
         *,
         guard: Guard | None = None,
         tracer: Tracer | None = None,
@@ -53,8 +53,8 @@ class LocalEngine:
         grace: float = 10.0,
     ) -> None:
         self._registry = registry
-        self._outcomes = outcomes
-        self._gate = Gate(outcomes, guard or NoGuard())
+        self._sink = sink
+        self._start_check = StartCheck(sink, guard or NoGuard())
         self._tracer = tracer
         self._concurrency = concurrency
         self._backlog = backlog
@@ -63,15 +63,15 @@ class LocalEngine:
         self._held: Counter[str] = Counter()
         self._lanes: dict[str, asyncio.Semaphore] = {}
         self._closing = False
-        self._heart: asyncio.Task[None] | None = None
-        self._span = LONGEST_BEAT
-        self._quicker = asyncio.Event()
+        self._heartbeats: asyncio.Task[None] | None = None
+        self._heartbeat_interval = LONGEST_HEARTBEAT
+        self._shorter_interval = asyncio.Event()
 
     # -- WorkflowEngine ------------------------------------------------------------------------------------------
 
     async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
-        if self._heart is None:
-            self._heart = asyncio.create_task(self._beat())
+        if self._heartbeats is None:
+            self._heartbeats = asyncio.create_task(self._send_heartbeats())
         return [self._start(request) for request in requests]
 
     def _start(self, request: StartRequest) -> StartOutcome:
@@ -80,7 +80,7 @@ class LocalEngine:
             return StartOutcome(Start.EXHAUSTED, "shutting down")
         if item_type not in self._registry:
             return StartOutcome(Start.FAILED, f"no {item_type!r} is registered in this process")
-        seen = uptime() if request.asked is None else request.asked
+        seen = uptime() if request.claim_requested_at is None else request.claim_requested_at
         run = Run(request.claim, request, self._registry[item_type].execute, seen)
         running = self._runs.get(request.execution_id)
         if running is not None:
@@ -92,13 +92,13 @@ class LocalEngine:
                 return StartOutcome(Start.ALREADY_STARTED)
             run.after = running.task
             if running.executed and running.task is not None:
-                # What it still has to tell is about a claim that is gone.
+                # What it still has to report is about a claim that is gone.
                 running.task.cancel()
         self._runs[request.execution_id] = run
         self._held[item_type] += 1
-        if beat_of(request) < self._span:
-            self._quicker.set()
-        run.task = asyncio.create_task(self._carry(run), name=request.execution_id)
+        if heartbeat_interval(request) < self._heartbeat_interval:
+            self._shorter_interval.set()
+        run.task = asyncio.create_task(self._run_to_end(run), name=request.execution_id)
         return STARTED
 
     async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
@@ -108,7 +108,7 @@ class LocalEngine:
         ]
 
     def room(self, item_type: str) -> int | None:
-        return 0 if self._closing else self._gate.room(item_type, max(0, self._backlog - self._held[item_type]))
+        return 0 if self._closing else self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
 
     async def close(self) -> None:
         """Gives back what has not begun, waits a while for what runs, then gives that back too."""
@@ -124,27 +124,27 @@ class LocalEngine:
                 task.cancel()
             if running:
                 await asyncio.wait(running, timeout=self._grace)
-        if self._heart is not None:
-            self._heart.cancel()
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._heart
+                await self._heartbeats
 
     # -- one execution -------------------------------------------------------------------------------------------
 
-    async def _carry(self, run: Run) -> None:
+    async def _run_to_end(self, run: Run) -> None:
         try:
-            tell = await self._execute(run)
+            report = await self._execute(run)
             run.begun = run.executed = True
-            if tell is not None:
-                await self._report(run, tell)
+            if report is not None:
+                await self._report_until_done(run, report)
         finally:
             if self._runs.get(run.request.execution_id) is run:
                 del self._runs[run.request.execution_id]
             self._held[run.claim.item_type] -= 1
 
-    async def _execute(self, run: Run) -> Tell | None:
-        """Runs the item at its time; the result says whom to tell, if anybody."""
-        outcomes, request, item_type = self._outcomes, run.request, run.claim.item_type
+    async def _execute(self, run: Run) -> Report | None:
+        """Runs the item at its time; returns the report to make, if any."""
+        sink, request, item_type = self._sink, run.request, run.claim.item_type
         try:
             if run.after is not None:
                 await asyncio.wait({run.after})
@@ -154,29 +154,29 @@ class LocalEngine:
             async with self._lane(item_type):
                 # Read before it is admitted: whoever is admitted must call at once.
                 context = json.loads(request.context_json)
-                await self._gate.passed(run)
+                await self._start_check.wait(run)
                 run.begun = True
-                await self._run(run, context)
-        except StartRefused as held:
-            reason = held.reason
-            return None if held.lost else lambda: outcomes.released(run.claim, reason)
+                await self._call(run, context)
+        except StartRefused as refusal:
+            reason = refusal.reason
+            return None if refusal.lost else lambda: sink.released(run.claim, reason)
         except asyncio.CancelledError as error:
             if run.task is not None and not run.task.cancelling():
                 # The work's own: something that it waited for was cancelled.
                 return self._failure(run, error)
             if run.lost or not self._closing:
                 raise
-            return lambda: outcomes.released(run.claim, "the engine was closed")
+            return lambda: sink.released(run.claim, "the engine was closed")
         except Exception as error:
             return self._failure(run, error)
         run.well = True
-        return lambda: outcomes.completed(run.claim)
+        return lambda: sink.completed(run.claim)
 
-    def _failure(self, run: Run, error: BaseException) -> Tell:
+    def _failure(self, run: Run, error: BaseException) -> Report:
         failure = f"{type(error).__name__}: {error}"
-        return lambda: self._outcomes.failed(run.claim, failure)
+        return lambda: self._sink.failed(run.claim, failure)
 
-    async def _run(self, run: Run, context: Any) -> None:
+    async def _call(self, run: Run, context: Any) -> None:
         item_type, item_id = run.claim.item_type, run.claim.item_id
         if self._tracer is None:
             await run.execute(item_id, context)
@@ -191,20 +191,20 @@ class LocalEngine:
             raise
         span.end({"headgate.outcome": "completed"})
 
-    async def _report(self, run: Run, tell: Tell) -> None:
-        """Tells the outcome until it is told: the effect has happened, and nothing but the report may show it."""
+    async def _report_until_done(self, run: Run, report: Report) -> None:
+        """Reports the outcome until that succeeds: the effect has happened, and only the report may show it."""
         pause = SHORTEST_PAUSE
         while True:
             claim = run.claim
             try:
-                await tell()
+                await report()
             except StoreError:
                 if self._closing:
                     return
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             else:
-                # A claim that took the run over while it was being told of counts instead.
+                # A claim that took the run over during the report counts instead.
                 if run.claim is claim:
                     return
 
@@ -214,30 +214,32 @@ class LocalEngine:
             lane = self._lanes[item_type] = asyncio.Semaphore(self._concurrency)
         return lane
 
-    # -- signs of life -------------------------------------------------------------------------------------------
+    # -- heartbeats ----------------------------------------------------------------------------------------------
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            self._span = min((beat_of(run.request) for run in self._runs.values()), default=LONGEST_BEAT)
+            self._heartbeat_interval = min(
+                (heartbeat_interval(run.request) for run in self._runs.values()), default=LONGEST_HEARTBEAT
+            )
             with contextlib.suppress(TimeoutError):
-                # Cut short by a run that needs a quicker beat than those so far.
-                await asyncio.wait_for(self._quicker.wait(), self._span)
-            self._quicker.clear()
-            # Half of it: else one that began just after a beat would stay silent for almost two.
-            long = [run for run in self._runs.values() if uptime() - run.seen >= self._span / 2]
-            if long:
+                # Cut short by a run that needs a shorter interval than those so far.
+                await asyncio.wait_for(self._shorter_interval.wait(), self._heartbeat_interval)
+            self._shorter_interval.clear()
+            # Half of it: else a run that began just after a heartbeat would stay silent for almost two intervals.
+            due = [run for run in self._runs.values() if uptime() - run.seen >= self._heartbeat_interval / 2]
+            if due:
                 with contextlib.suppress(StoreError):
-                    await self._touch(long)
+                    await self._touch(due)
 
     async def _touch(self, runs: Sequence[Run]) -> None:
         await asyncio.sleep(0)  # a task cancelled before its first step would not clear up
-        claims, asked = [run.claim for run in runs], uptime()
-        alive = await self._outcomes.alive(claims)
-        for run, claim, held in zip(runs, claims, alive, strict=True):
+        claims, sent_at = [run.claim for run in runs], uptime()
+        alive = await self._sink.alive(claims)
+        for run, claim, is_held in zip(runs, claims, alive, strict=True):
             if run.claim is not claim:
                 continue
-            if held:
-                run.seen = asked
+            if is_held:
+                run.seen = sent_at
             elif not run.executed and not run.lost and run.task is not None:
                 # Lost to another dispatcher, which runs it by now: stop, unless only the report is missing.
                 run.lost = True

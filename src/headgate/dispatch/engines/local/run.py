@@ -10,7 +10,7 @@ from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import StartRequest
 from headgate.dispatch.registry import Execute
 
-SHORTEST_BEAT, LONGEST_BEAT = 0.05, 15.0
+SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT = 0.05, 15.0
 
 
 @dataclass(slots=True, eq=False)
@@ -21,7 +21,7 @@ class Run:
     request: StartRequest
     execute: Execute
     seen: float
-    """The last sign of life of its claim, by `uptime`."""
+    """The last heartbeat of its claim, by `uptime`."""
     after: asyncio.Task[None] | None = None
     """A run of the same item that is over, but has not ended yet."""
     task: asyncio.Task[None] | None = None
@@ -31,7 +31,7 @@ class Run:
     well: bool = False
     """It was executed, and ended well."""
     lost: bool = False
-    """Its claim is somebody else's; it was told to stop."""
+    """Its claim is somebody else's; it was cancelled."""
 
     @property
     def over(self) -> bool:
@@ -40,10 +40,10 @@ class Run:
 
     @property
     def silent(self) -> bool:
-        """Its claim showed no sign of life for so long that somebody may soon take it for dead, or has."""
+        """Its claim had no heartbeat for so long that stale recovery may soon take it, or has."""
         return uptime() - self.seen >= self.request.config.stale_claim_threshold_mins * 30
 
 
-def beat_of(request: StartRequest) -> float:
-    """How often the run must show a sign of life."""
-    return min(max(request.config.stale_claim_threshold_mins * 15, SHORTEST_BEAT), LONGEST_BEAT)
+def heartbeat_interval(request: StartRequest) -> float:
+    """Seconds between two heartbeats of a run."""
+    return min(max(request.config.stale_claim_threshold_mins * 15, SHORTEST_HEARTBEAT), LONGEST_HEARTBEAT)

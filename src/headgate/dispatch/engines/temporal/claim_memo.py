@@ -1,4 +1,4 @@
-"""What an execution carries so that its end can be told: the claim it was started under, and its admission plan.
+"""What an execution carries so that its end can be reported: the claim it was started under, and its admission plan.
 
 It travels as the workflow's memo, which business code need not know, and which `describe` shows.
 """
@@ -14,14 +14,14 @@ from headgate.dispatch.ports import StartRequest
 KEY = "headgate"
 
 
-class Mark(NamedTuple):
-    """An execution's tie to the queue."""
+class ClaimMemo(NamedTuple):
+    """The claim an execution was started under, and its plan."""
 
     claim: Claim
     plan: str | None
 
     @classmethod
-    def of(cls, request: StartRequest) -> Mark:
+    def of(cls, request: StartRequest) -> ClaimMemo:
         return cls(request.claim, request.config.admission_plan)
 
     def to_json(self) -> dict[str, Any]:
@@ -29,8 +29,8 @@ class Mark(NamedTuple):
         return {"itemType": item_type, "itemId": item_id, "epoch": epoch, "retries": retries, "plan": self.plan}
 
     @classmethod
-    def from_json(cls, value: Any) -> Mark | None:
-        """None for anything that is not a mark: a workflow somebody else started."""
+    def from_json(cls, value: Any) -> ClaimMemo | None:
+        """None for anything that is not a memo: a workflow somebody else started."""
         if not isinstance(value, Mapping):
             return None
         try:
@@ -44,14 +44,14 @@ class Mark(NamedTuple):
 class Call(NamedTuple):
     """What an activity of the execution carries, as a header."""
 
-    mark: Mark
+    memo: ClaimMemo
     first: bool
     """Nothing else of this execution has happened: it may still be given back."""
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.mark.to_json(), "first": self.first}
+        return {**self.memo.to_json(), "first": self.first}
 
     @classmethod
     def from_json(cls, value: Any) -> Call | None:
-        mark = Mark.from_json(value)
-        return None if mark is None else cls(mark, value.get("first") is True)
+        memo = ClaimMemo.from_json(value)
+        return None if memo is None else cls(memo, value.get("first") is True)

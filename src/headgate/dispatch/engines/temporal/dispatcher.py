@@ -17,7 +17,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from headgate.dispatch.cycle import CycleReport
-from headgate.dispatch.engines.temporal.heartbeat import beat
+from headgate.dispatch.engines.temporal.heartbeat import send_heartbeats
 from headgate.dispatch.engines.temporal.schedule import DISPATCHER, DispatchSchedules, whole_seconds
 from headgate.errors import HeadgateError
 
@@ -88,14 +88,14 @@ class DispatcherActivities:
 
     @activity.defn(name=RUN_CYCLE)
     async def run_cycle(self, item_type: str) -> dict[str, Any]:
-        beating = asyncio.create_task(beat(LONGEST_SILENCE))
+        heartbeats = asyncio.create_task(send_heartbeats(LONGEST_SILENCE))
         try:
             report = await self._run_cycle(item_type)
             await self._measured_now_and_then(item_type)
         except HeadgateError as error:
             raise ApplicationError(str(error), type=type(error).__name__) from error
         finally:
-            beating.cancel()
+            heartbeats.cancel()
         return asdict(report)
 
     @activity.defn(name=RESCHEDULE)

@@ -1,7 +1,7 @@
 """`TemporalEngine`: an execution is a workflow with the deterministic id `exec-{itemType}-{itemId}`.
 
 Temporal makes a second start of a running or completed workflow impossible, for as long as it keeps the first (its
-retention); the queue's database is the ledger beyond that. No execution timeout is ever set, because it would run
+retention); beyond that, the queue's database knows it. No execution timeout is ever set, because it would run
 during the start delay; a run timeout counts from its end.
 """
 
@@ -23,18 +23,18 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from headgate.dispatch.engines.temporal.claim_memo import KEY, Mark
+from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
 from headgate.dispatch.engines.temporal.failures import is_no_workflow, reason, refusal
 from headgate.dispatch.engines.temporal.trace_interceptor import MEMO as TRACE
 from headgate.dispatch.model import Claim
-from headgate.dispatch.ports import STARTED, Execution, ExecutionState, Outcomes, Start, StartOutcome, StartRequest
+from headgate.dispatch.ports import STARTED, Execution, ExecutionState, OutcomeSink, Start, StartOutcome, StartRequest
 from headgate.errors import StoreError
 
 RPC_TIMEOUT = timedelta(seconds=10)
-PATIENCE = 15.0
+START_TIMEOUT = 15.0
 """Seconds until a claim is given back whose start nobody answered. A client's first call also connects, and to a server
 that accepts connections and says nothing the SDK tries that for a minute and a half, whatever the call's timeout."""
-UNANSWERED = f"nobody answered within {PATIENCE:g} s"
+UNANSWERED = f"nobody answered within {START_TIMEOUT:g} s"
 CLOSING_SECONDS = 2.0
 """A failed execution reports before it closes; a retry that comes in between waits this long for it."""
 CLOSING_PAUSE = 0.05
@@ -45,19 +45,19 @@ NOT_BEGUN = 2
 class TemporalEngine:
     """A `WorkflowEngine` on Temporal. Give it a client of `connect_for_dispatch`.
 
-    With `outcomes` it completes an item at once that turns out, when it is started again, to have ended well.
+    With `sink` it completes an item at once that turns out, when it is started again, to have ended well.
     """
 
     def __init__(
         self,
         client: Client,
-        outcomes: Outcomes | None = None,
+        sink: OutcomeSink | None = None,
         *,
         concurrency: int = 64,
         run_timeout: timedelta | None = None,
     ) -> None:
         self._client = client
-        self._outcomes = outcomes
+        self._sink = sink
         self._calls = asyncio.Semaphore(concurrency)
         self._run_timeout = run_timeout
 
@@ -83,7 +83,7 @@ class TemporalEngine:
             if batch.refusal is not None:
                 return batch.refusal
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(START_TIMEOUT):
                     outcome = await self._start_or_find(request)
             except TimeoutError:
                 outcome = StartOutcome(Start.EXHAUSTED, UNANSWERED)
@@ -101,16 +101,16 @@ class TemporalEngine:
             try:
                 await self._start_workflow(request)
             except WorkflowAlreadyStartedError:
-                found = await self._found(request.claim, last_look=loop.time() >= deadline)
-                if found is not None:
-                    return found
+                outcome = await self._existing_outcome(request.claim, last_look=loop.time() >= deadline)
+                if outcome is not None:
+                    return outcome
                 await asyncio.sleep(CLOSING_PAUSE)
             else:
                 return STARTED
 
     async def _start_workflow(self, request: StartRequest) -> None:
         config = request.config
-        memo: dict[str, Any] = {KEY: Mark.of(request).to_json()}
+        memo: dict[str, Any] = {KEY: ClaimMemo.of(request).to_json()}
         if request.traceparent is not None:
             memo[TRACE] = request.traceparent
         await self._client.start_workflow(
@@ -126,38 +126,38 @@ class TemporalEngine:
             rpc_timeout=RPC_TIMEOUT,
         )
 
-    async def _found(self, claim: Claim, *, last_look: bool) -> StartOutcome | None:
+    async def _existing_outcome(self, claim: Claim, *, last_look: bool) -> StartOutcome | None:
         """What to make of an execution that exists already; None if a start may be tried again."""
         try:
-            found = await self._client.get_workflow_handle(claim.execution_id).describe(rpc_timeout=RPC_TIMEOUT)
+            description = await self._client.get_workflow_handle(claim.execution_id).describe(rpc_timeout=RPC_TIMEOUT)
         except RPCError:
             return StartOutcome(Start.ALREADY_STARTED)
-        if found.status is WorkflowExecutionStatus.COMPLETED:
-            await self._tell_completed(claim)
+        if description.status is WorkflowExecutionStatus.COMPLETED:
+            await self._report_completed(claim)
             return StartOutcome(Start.ALREADY_STARTED, "it had ended well")
-        if found.status is not WorkflowExecutionStatus.RUNNING:
+        if description.status is not WorkflowExecutionStatus.RUNNING:
             return StartOutcome(Start.FAILED, f"{claim.execution_id} keeps failing at once") if last_look else None
-        epoch = await _epoch(found)
+        epoch = await _epoch(description)
         if epoch >= claim.epoch or not epoch:
             return StartOutcome(Start.ALREADY_STARTED)
-        if found.history_length <= NOT_BEGUN:
+        if description.history_length <= NOT_BEGUN:
             # Its claim is lost, so it may not begin any more; nothing of it has happened.
-            await self._end(found)
+            await self._end(description)
             return None
         return StartOutcome(Start.ALREADY_STARTED, "under an older claim") if last_look else None
 
-    async def _end(self, found: WorkflowExecutionDescription) -> None:
-        handle = self._client.get_workflow_handle(found.id, run_id=found.run_id)
+    async def _end(self, description: WorkflowExecutionDescription) -> None:
+        handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
         try:
             await handle.terminate("its claim is lost: it is started under a newer one", rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
             if not is_no_workflow(error):
                 raise
 
-    async def _tell_completed(self, claim: Claim) -> None:
-        if self._outcomes is not None:
+    async def _report_completed(self, claim: Claim) -> None:
+        if self._sink is not None:
             try:
-                await self._outcomes.completed(claim)
+                await self._sink.completed(claim)
             except StoreError:
                 return  # the reconciler will find it
 
@@ -167,9 +167,9 @@ class TemporalEngine:
         handle = self._client.get_workflow_handle(claim.execution_id)
         async with self._calls:
             try:
-                async with asyncio.timeout(PATIENCE):
-                    found = await handle.describe(rpc_timeout=RPC_TIMEOUT)
-                    return await self._state(found, claim)
+                async with asyncio.timeout(START_TIMEOUT):
+                    description = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+                    return await self._state(description, claim)
             except RPCError as error:
                 if is_no_workflow(error):
                     return ExecutionState(Execution.NOT_FOUND)
@@ -179,28 +179,28 @@ class TemporalEngine:
             except Exception as error:
                 return ExecutionState(Execution.UNKNOWN, reason(error))
 
-    async def _state(self, found: WorkflowExecutionDescription, claim: Claim) -> ExecutionState:
-        if found.status is WorkflowExecutionStatus.RUNNING:
+    async def _state(self, description: WorkflowExecutionDescription, claim: Claim) -> ExecutionState:
+        if description.status is WorkflowExecutionStatus.RUNNING:
             return ExecutionState(Execution.RUNNING)
-        if found.status is WorkflowExecutionStatus.COMPLETED:
+        if description.status is WorkflowExecutionStatus.COMPLETED:
             return ExecutionState(Execution.COMPLETED)
-        if await _epoch(found) < claim.epoch:
+        if await _epoch(description) < claim.epoch:
             # That failure was an earlier attempt's, and is counted; under this claim nothing was started.
             return ExecutionState(Execution.NOT_FOUND)
-        handle = self._client.get_workflow_handle(found.id, run_id=found.run_id)
+        handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
         return ExecutionState(Execution.FAILED, await _failure(handle))
 
 
 class _Batch:
-    """What the starts of one batch tell each other."""
+    """What the starts of one batch share."""
 
     refusal: StartOutcome | None = None
 
 
-async def _epoch(found: WorkflowExecutionDescription) -> int:
+async def _epoch(description: WorkflowExecutionDescription) -> int:
     """The epoch it was started under; 0 if it was not started by a dispatcher."""
-    mark = Mark.from_json(await found.memo_value(KEY, None))
-    return mark.claim.epoch if mark is not None else 0
+    memo = ClaimMemo.from_json(await description.memo_value(KEY, None))
+    return memo.claim.epoch if memo is not None else 0
 
 
 async def _failure(handle: WorkflowHandle[object, object]) -> str:

@@ -53,7 +53,7 @@ def is_no_connection(error: Exception) -> bool:
 
 
 def _carries(error: RPCError, detail: ResourceExhaustedFailure | NamespaceNotFoundFailure) -> bool:
-    return any(each.Is(detail.DESCRIPTOR) for each in error.grpc_status.details)
+    return any(packed.Is(detail.DESCRIPTOR) for packed in error.grpc_status.details)
 
 
 def reason(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Signs of life of an activity."""
+"""Heartbeats of an activity."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import timedelta
 from temporalio import activity
 
 
-async def beat(timeout: timedelta) -> None:
-    """Shows that the current activity lives, several times per `timeout`, until it is cancelled."""
+async def send_heartbeats(timeout: timedelta) -> None:
+    """Sends heartbeats of the current activity, three per `timeout`, until it is cancelled."""
     while True:
         activity.heartbeat()
         await asyncio.sleep(timeout.total_seconds() / 3)

@@ -11,8 +11,8 @@ from temporalio import activity, workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
-from headgate.dispatch.engines.temporal.claim_memo import KEY, Mark
-from headgate.dispatch.engines.temporal.heartbeat import beat
+from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
+from headgate.dispatch.engines.temporal.heartbeat import send_heartbeats
 from headgate.dispatch.registry import Registry
 
 EXECUTE = "headgate.execute"
@@ -29,14 +29,14 @@ class ItemWorkflow:
 
     @workflow.run
     async def run(self, args: Sequence[RawValue]) -> None:
-        mark = Mark.from_json(workflow.memo_value(KEY, None))
-        if mark is None:
+        memo = ClaimMemo.from_json(workflow.memo_value(KEY, None))
+        if memo is None:
             raise ApplicationError("it was not started by a dispatcher", non_retryable=True)
         converter = workflow.payload_converter()
         item_id, context_json = (converter.from_payload(arg.payload, str) for arg in args)
         await workflow.execute_activity(
             EXECUTE,
-            args=[mark.claim.item_type, item_id, context_json],
+            args=[memo.claim.item_type, item_id, context_json],
             start_to_close_timeout=LONGEST_EXECUTION,
             heartbeat_timeout=LONGEST_SILENCE,
             retry_policy=RETRY,
@@ -51,7 +51,7 @@ class ItemActivities:
 
     @activity.defn(name=EXECUTE)
     async def execute(self, item_type: str, item_id: str, context_json: str) -> None:
-        beating = asyncio.create_task(beat(LONGEST_SILENCE))
+        heartbeats = asyncio.create_task(send_heartbeats(LONGEST_SILENCE))
         try:
             await self._registry[item_type].execute(item_id, json.loads(context_json))
         except asyncio.CancelledError:
@@ -59,4 +59,4 @@ class ItemActivities:
         except Exception as error:
             raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
         finally:
-            beating.cancel()
+            heartbeats.cancel()

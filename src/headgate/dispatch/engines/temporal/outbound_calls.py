@@ -1,6 +1,6 @@
 """What an execution sets in motion, seen from its workflow.
 
-Each activity carries the execution's mark, so that its worker knows what to ask for. One that the guard did not admit
+Each activity carries the execution's memo, so that its worker knows what to ask for. One that the guard did not admit
 in time is scheduled again, as often as it takes: waiting uses up none of the attempts the business granted it.
 """
 
@@ -24,20 +24,20 @@ from temporalio.worker import (
 )
 
 from headgate.dispatch.engines.temporal.activity_guard import NOT_ADMITTED, SWITCHED_OFF
-from headgate.dispatch.engines.temporal.claim_memo import KEY, Call, Mark
+from headgate.dispatch.engines.temporal.claim_memo import KEY, Call, ClaimMemo
 from headgate.dispatch.engines.temporal.outcome_activities import OWN
 
 Start = TypeVar("Start", StartActivityInput, StartLocalActivityInput)
 
 
-class Calls(WorkflowOutboundInterceptor):
+class OutboundCalls(WorkflowOutboundInterceptor):
     """`given_back` turns True if the kill switch met the execution's very first call: then nothing of it has happened,
     and it never hears of that call's end."""
 
     def __init__(self, next: WorkflowOutboundInterceptor) -> None:
         super().__init__(next)
         self.given_back = False
-        self._begun = 0
+        self._started = 0
         """How many things it has set in motion."""
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
@@ -49,33 +49,33 @@ class Calls(WorkflowOutboundInterceptor):
         return self._call(input, super().start_local_activity)
 
     async def start_child_workflow(self, input: StartChildWorkflowInput) -> workflow.ChildWorkflowHandle[Any, Any]:
-        self._begun += 1
+        self._started += 1
         return await super().start_child_workflow(input)
 
     async def start_nexus_operation(
         self, input: StartNexusOperationInput[Any, Any]
     ) -> workflow.NexusOperationHandle[Any]:
-        self._begun += 1
+        self._started += 1
         return await super().start_nexus_operation(input)
 
     async def signal_child_workflow(self, input: SignalChildWorkflowInput) -> None:
-        self._begun += 1
+        self._started += 1
         await super().signal_child_workflow(input)
 
     async def signal_external_workflow(self, input: SignalExternalWorkflowInput) -> None:
-        self._begun += 1
+        self._started += 1
         await super().signal_external_workflow(input)
 
     def _call(
         self, input: Start, start: Callable[[Start], workflow.ActivityHandle[Any]]
     ) -> workflow.ActivityHandle[Any]:
-        mark = carried_mark()
-        if mark is None:
+        memo = current_memo()
+        if memo is None:
             return start(input)
-        self._begun += 1
-        first = self._begun == 1 and workflow.info().continued_run_id is None
-        handle = start(_marked(input, Call(mark, first)))
-        task = asyncio.create_task(self._until_admitted(handle, _marked(input, Call(mark, False)), start))
+        self._started += 1
+        first = self._started == 1 and workflow.info().continued_run_id is None
+        handle = start(_with_memo(input, Call(memo, first)))
+        task = asyncio.create_task(self._until_admitted(handle, _with_memo(input, Call(memo, False)), start))
         # Cancelled before its first step, the task would leave the activity running.
         task.add_done_callback(lambda ended: handle.cancel() if ended.cancelled() and not handle.done() else None)
         return cast("workflow.ActivityHandle[Any]", task)
@@ -93,19 +93,19 @@ class Calls(WorkflowOutboundInterceptor):
                 refusal = _refusal(error)
                 if refusal is None or _is_cancelled():
                     raise
-            if refusal.type == SWITCHED_OFF and self._begun == 1:
+            if refusal.type == SWITCHED_OFF and self._started == 1:
                 self.given_back = True
                 await asyncio.get_running_loop().create_future()
-            again = _less(again, refusal.details[0])
+            again = _with_fewer_attempts(again, refusal.details[0])
             handle = start(again)
 
 
-def carried_mark() -> Mark | None:
+def current_memo() -> ClaimMemo | None:
     """What the current workflow carries; None if no dispatcher started it."""
-    return Mark.from_json(workflow.memo_value(KEY, None))
+    return ClaimMemo.from_json(workflow.memo_value(KEY, None))
 
 
-def _marked(input: Start, call: Call) -> Start:
+def _with_memo(input: Start, call: Call) -> Start:
     payload = workflow.payload_converter().to_payload(call.to_json())
     return replace(input, headers={**input.headers, KEY: payload})
 
@@ -123,7 +123,7 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _less(input: Start, attempts: int) -> Start:
+def _with_fewer_attempts(input: Start, attempts: int) -> Start:
     """Without the attempts that were made."""
     policy = input.retry_policy
     if policy is None or not policy.maximum_attempts or not attempts:

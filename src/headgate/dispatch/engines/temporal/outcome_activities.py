@@ -12,9 +12,9 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from headgate.batching import Batcher
-from headgate.dispatch.engines.temporal.claim_memo import Mark
+from headgate.dispatch.engines.temporal.claim_memo import ClaimMemo
 from headgate.dispatch.model import Claim
-from headgate.dispatch.ports import Outcomes
+from headgate.dispatch.ports import OutcomeSink
 from headgate.errors import StoreError
 
 MAY_BEGIN = "headgate.may_begin"
@@ -33,49 +33,49 @@ RETRY_IN_WORKER = timedelta(seconds=5)
 class OutcomeActivities:
     """Each is idempotent: the claim's epoch and the item's status let an outcome count once."""
 
-    def __init__(self, outcomes: Outcomes) -> None:
-        self._outcomes = outcomes
-        self._signs: Batcher[Claim, bool] = Batcher(self._alive)
+    def __init__(self, sink: OutcomeSink) -> None:
+        self._sink = sink
+        self._heartbeats: Batcher[Claim, bool] = Batcher(self._alive)
 
     @property
     def all(self) -> list[Callable[..., Any]]:
         return [self.may_begin, self.report, self.release]
 
     @activity.defn(name=MAY_BEGIN)
-    async def may_begin(self, mark: dict[str, Any]) -> bool:
+    async def may_begin(self, memo: dict[str, Any]) -> bool:
         """Whether this execution may begin: not if the kill switch is off, and then its item has been given back; nor
         if its claim is lost, because its item is another's by now, or nobody's."""
-        claim = _mark(mark).claim
+        claim = _claim_memo(memo).claim
         with _retried_if_the_store_failed():
-            if await self._outcomes.enabled(claim.item_type):
-                return await self._signs.submit(claim)
-            await self._outcomes.released(claim, OFF)
+            if await self._sink.enabled(claim.item_type):
+                return await self._heartbeats.submit(claim)
+            await self._sink.released(claim, OFF)
             return False
 
     @activity.defn(name=REPORT)
-    async def report(self, mark: dict[str, Any], failure: str | None) -> bool:
-        """Tells the queue how the execution ended; False if its claim was lost meanwhile."""
-        claim = _mark(mark).claim
+    async def report(self, memo: dict[str, Any], failure: str | None) -> bool:
+        """Reports to the queue how the execution ended; False if its claim was lost meanwhile."""
+        claim = _claim_memo(memo).claim
         with _retried_if_the_store_failed():
             if failure is None:
-                return await self._outcomes.completed(claim)
-            return await self._outcomes.failed(claim, failure)
+                return await self._sink.completed(claim)
+            return await self._sink.failed(claim, failure)
 
     @activity.defn(name=RELEASE)
-    async def release(self, mark: dict[str, Any]) -> bool:
+    async def release(self, memo: dict[str, Any]) -> bool:
         """Gives the item of an execution back that came as far as its first call; False if its claim was lost."""
         with _retried_if_the_store_failed():
-            return await self._outcomes.released(_mark(mark).claim, OFF)
+            return await self._sink.released(_claim_memo(memo).claim, OFF)
 
     async def _alive(self, claims: Sequence[Claim]) -> list[bool]:
         once = list(dict.fromkeys(claims))
-        alive = dict(zip(once, await self._outcomes.alive(once), strict=True))
+        alive = dict(zip(once, await self._sink.alive(once), strict=True))
         return [alive[claim] for claim in claims]
 
 
 @contextmanager
 def _retried_if_the_store_failed() -> Iterator[None]:
-    """Telling again helps against a store's trouble, and against nothing else; the reconciler finds the rest."""
+    """A retry helps against a failing store, and against nothing else; the reconciler finds the rest."""
     try:
         yield
     except Exception as error:
@@ -83,8 +83,8 @@ def _retried_if_the_store_failed() -> Iterator[None]:
         raise ApplicationError(str(error), type=type(error).__name__, non_retryable=final) from error
 
 
-def _mark(value: dict[str, Any]) -> Mark:
-    mark = Mark.from_json(value)
-    if mark is None:
-        raise ApplicationError(f"not a mark: {value!r}", non_retryable=True)
-    return mark
+def _claim_memo(value: dict[str, Any]) -> ClaimMemo:
+    memo = ClaimMemo.from_json(value)
+    if memo is None:
+        raise ApplicationError(f"not a memo: {value!r}", non_retryable=True)
+    return memo

@@ -44,25 +44,26 @@ class DispatchSchedules:
     async def keep(self, item_type: str, interval: float) -> None:
         """Creates the item type's Schedule, or gives it this interval; one an operator paused stays paused."""
         seconds = whole_seconds(interval)
-        wanted = self._schedule(item_type, seconds)
+        target = self._schedule(item_type, seconds)
         try:
-            await self._client.create_schedule(schedule_id(item_type), wanted, trigger_immediately=True)
+            await self._client.create_schedule(schedule_id(item_type), target, trigger_immediately=True)
         except ScheduleAlreadyRunningError:
             await self._client.get_schedule_handle(schedule_id(item_type)).update(
-                lambda found: self._update(found, item_type, seconds)
+                lambda current: self._update(current, item_type, seconds)
             )
 
-    def _update(self, found: ScheduleUpdateInput, item_type: str, seconds: int) -> ScheduleUpdate | None:
-        schedule = found.description.schedule
-        wanted = self._schedule(item_type, seconds, schedule.state)
+    def _update(self, current: ScheduleUpdateInput, item_type: str, seconds: int) -> ScheduleUpdate | None:
+        schedule = current.description.schedule
+        target = self._schedule(item_type, seconds, schedule.state)
         same = (
-            [each.every for each in schedule.spec.intervals] == [each.every for each in wanted.spec.intervals]
-            and schedule.policy == wanted.policy
+            [interval.every for interval in schedule.spec.intervals]
+            == [interval.every for interval in target.spec.intervals]
+            and schedule.policy == target.policy
             and isinstance(schedule.action, ScheduleActionStartWorkflow)
             and schedule.action.task_queue == self.task_queue
         )
         # Written only if it differs: processes that start together would otherwise void each other's updates.
-        return None if same else ScheduleUpdate(wanted)
+        return None if same else ScheduleUpdate(target)
 
     def _schedule(self, item_type: str, seconds: int, state: ScheduleState | None = None) -> Schedule:
         return Schedule(

@@ -21,7 +21,7 @@ from headgate.errors import NotFound, StoreUnavailable
 
 
 class TemporalInfo(NamedTuple):
-    """Its version, and how many workers poll each of the task queues asked about."""
+    """Its version, and how many workers poll each of the given task queues."""
 
     version: str
     pollers: dict[str, int]
@@ -29,19 +29,19 @@ class TemporalInfo(NamedTuple):
 
 async def temporal_info(client: Client, task_queues: Collection[str], *, timeout: float) -> TemporalInfo:
     """Asks the server; `NotFound` if it lacks the client's namespace, `StoreUnavailable` if it does not answer."""
-    each = timedelta(seconds=timeout)
+    deadline = timedelta(seconds=timeout)
     service, namespace = client.workflow_service, client.namespace
     with _translated(namespace):
-        system = await service.get_system_info(GetSystemInfoRequest(), timeout=each)
-        await service.describe_namespace(DescribeNamespaceRequest(namespace=namespace), timeout=each)
+        system = await service.get_system_info(GetSystemInfoRequest(), timeout=deadline)
+        await service.describe_namespace(DescribeNamespaceRequest(namespace=namespace), timeout=deadline)
         pollers = {}
         for name in task_queues:
-            asked = DescribeTaskQueueRequest(
+            query = DescribeTaskQueueRequest(
                 namespace=namespace,
                 task_queue=TaskQueue(name=name),
                 task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
             )
-            pollers[name] = len((await service.describe_task_queue(asked, timeout=each)).pollers)
+            pollers[name] = len((await service.describe_task_queue(query, timeout=deadline)).pollers)
     return TemporalInfo(system.server_version, pollers)
 
 

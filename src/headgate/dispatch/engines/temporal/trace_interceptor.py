@@ -2,9 +2,9 @@
 
 A workflow that is part of a trace carries its traceparent as a memo; one without it is not traced, as the dispatcher
 itself. Workflow code may be replayed, on another worker too, so nothing is recorded while it runs: its span has an id
-that every worker derives alike from the run, activities are told that, and whoever sees the run end records the span,
-from its true beginning to its end. (`temporalio.contrib.opentelemetry` records spans of no length instead, traces every
-cycle of the dispatcher, and copies the messages of exceptions, which may tell names and accounts.)
+that every worker derives alike from the run, activities get it as their parent, and whoever sees the run end records
+the span, from its true beginning to its end. (`temporalio.contrib.opentelemetry` records spans of no length instead,
+traces every cycle of the dispatcher, and copies the messages of exceptions, which may tell names and accounts.)
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class _TracedWorkflow(WorkflowInboundInterceptor):
 
 
 def _parent() -> str | None:
-    told = workflow.memo_value(MEMO, None)
-    return accepted(told) if isinstance(told, str) else None
+    traceparent = workflow.memo_value(MEMO, None)
+    return accepted(traceparent) if isinstance(traceparent, str) else None
 
 
 def _own(parent: str) -> str:
@@ -126,8 +126,8 @@ class _TracedActivities(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         if HEADER not in input.headers:
             return await super().execute_activity(input)
-        told = PayloadConverter.default.from_payload(input.headers[HEADER])
-        parent = accepted(told) if isinstance(told, str) else None
+        traceparent = PayloadConverter.default.from_payload(input.headers[HEADER])
+        parent = accepted(traceparent) if isinstance(traceparent, str) else None
         if parent is None:
             return await super().execute_activity(input)
         info = activity.info()

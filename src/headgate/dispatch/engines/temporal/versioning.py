@@ -39,8 +39,8 @@ async def make_current_if_first(client: Client, version: WorkerDeploymentVersion
     deadline = loop.time() + REGISTRATION_SECONDS
     while True:
         try:
-            found = await _described(client, version)
-            current = found.worker_deployment_info.routing_config.current_deployment_version
+            deployment = await _described(client, version)
+            current = deployment.worker_deployment_info.routing_config.current_deployment_version
             if current.build_id:
                 return current.build_id == version.build_id
             await client.workflow_service.set_worker_deployment_current_version(
@@ -48,7 +48,7 @@ async def make_current_if_first(client: Client, version: WorkerDeploymentVersion
                     namespace=client.namespace,
                     deployment_name=version.deployment_name,
                     build_id=version.build_id,
-                    conflict_token=found.conflict_token,
+                    conflict_token=deployment.conflict_token,
                     identity=client.identity,
                 )
             )

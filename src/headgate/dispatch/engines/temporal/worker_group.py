@@ -15,7 +15,7 @@ from headgate.dispatch.engines.temporal.dispatcher import DispatcherActivities
 from headgate.dispatch.engines.temporal.schedule import DispatchSchedules
 from headgate.dispatch.engines.temporal.versioning import make_current_if_first
 from headgate.dispatch.engines.temporal.workers import WorkerOptions, dispatch_worker, exec_worker, init_worker
-from headgate.dispatch.ports import Guard, Outcomes
+from headgate.dispatch.ports import Guard, OutcomeSink
 from headgate.dispatch.registry import Domain
 from headgate.errors import StoreUnavailable
 
@@ -49,12 +49,12 @@ class TemporalWorkerGroup:
         *,
         dispatcher: DispatcherActivities,
         schedules: DispatchSchedules,
-        outcomes: Outcomes,
+        sink: OutcomeSink,
         guard: Guard | None = None,
         options: WorkerOptions | None = None,
     ) -> TemporalWorkerGroup:
-        """The crew for some `ROLES`: one dispatch worker, one init worker and one exec worker per task queue. The
-        domains' configs are those in force."""
+        """The worker group for some `ROLES`: one dispatch worker, one init worker and one exec worker per task queue.
+        The domains' configs are those in force."""
         options = options or WorkerOptions()
         workers: list[Worker] = []
         intervals: dict[str, float] = {}
@@ -67,7 +67,7 @@ class TemporalWorkerGroup:
                 workers.append(init_worker(client, queue, list(members), options=options))
         if "exec" in roles:
             for queue, members in groupby(sorted(domains, key=_exec_queue), _exec_queue):
-                workers.append(exec_worker(client, queue, list(members), outcomes, guard=guard, options=options))
+                workers.append(exec_worker(client, queue, list(members), sink, guard=guard, options=options))
         version = options.deployment.version if options.deployment is not None else None
         return cls(client, workers, schedules=schedules, intervals=intervals, version=version)
 

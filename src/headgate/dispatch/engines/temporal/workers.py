@@ -20,7 +20,7 @@ from headgate.dispatch.engines.temporal.item_workflow import ItemActivities, Ite
 from headgate.dispatch.engines.temporal.outcome_activities import OutcomeActivities
 from headgate.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
 from headgate.dispatch.engines.temporal.trace_interceptor import TraceInterceptor
-from headgate.dispatch.ports import Guard, Outcomes
+from headgate.dispatch.ports import Guard, OutcomeSink
 from headgate.dispatch.registry import Domain, Registry
 from headgate.errors import ConfigurationError
 from headgate.tracing import Tracer
@@ -69,25 +69,25 @@ def exec_worker(
     client: Client,
     task_queue: str,
     domains: Sequence[Domain],
-    outcomes: Outcomes,
+    sink: OutcomeSink,
     *,
     guard: Guard | None = None,
     concurrency: Concurrency = EXEC,
     options: WorkerOptions | None = None,
 ) -> Worker:
     """Runs the executions of some domains, holds them to their plans and reports how they end."""
-    activities = [each for domain in domains for each in domain.activities]
+    activities = [function for domain in domains for function in domain.activities]
     items = ItemActivities(Registry(*domains))
     own = [domain for domain in domains if domain.workflow is not None]
     guarded = {domain.item_type: _guarded(domain) for domain in own if domain.guarded is not None}
     return _worker(
         client,
         task_queue,
-        [*_once([domain.workflow for domain in own]), ItemWorkflow],
-        [*_once(activities), items.execute, *OutcomeActivities(outcomes).all],
+        [*_unique([domain.workflow for domain in own]), ItemWorkflow],
+        [*_unique(activities), items.execute, *OutcomeActivities(sink).all],
         concurrency,
         options,
-        [DispatchInterceptor(guard, guarded, outcomes)],
+        [DispatchInterceptor(guard, guarded, sink)],
     )
 
 
@@ -100,14 +100,14 @@ def init_worker(
     options: WorkerOptions | None = None,
 ) -> Worker:
     """Runs what prepares items and enqueues them."""
-    workflows = [each for domain in domains for each in domain.init_workflows]
-    activities = [each for domain in domains for each in domain.init_activities]
-    return _worker(client, task_queue, _once(workflows), _once(activities), concurrency, options)
+    workflows = [workflow for domain in domains for workflow in domain.init_workflows]
+    activities = [function for domain in domains for function in domain.init_activities]
+    return _worker(client, task_queue, _unique(workflows), _unique(activities), concurrency, options)
 
 
 def _guarded(domain: Domain) -> frozenset[str]:
     """The names of the domain's guarded activities; a name it does not have would leave the downstream unguarded."""
-    names = {activity._Definition.must_from_callable(each).name for each in domain.activities}
+    names = {activity._Definition.must_from_callable(function).name for function in domain.activities}
     unknown = sorted(set(domain.guarded or ()) - names)
     if unknown:
         raise ConfigurationError("guarded", f"{unknown[0]!r} is no activity of {domain.item_type}")
@@ -124,7 +124,7 @@ def _worker(
     interceptors: Sequence[Interceptor] = (),
 ) -> Worker:
     options = options or WorkerOptions()
-    blocking = any(not inspect.iscoroutinefunction(each) for each in activities)
+    blocking = any(not inspect.iscoroutinefunction(function) for function in activities)
     return Worker(
         client,
         task_queue=task_queue,
@@ -144,5 +144,5 @@ def _worker(
     )
 
 
-def _once(things: Sequence[Any]) -> list[Any]:
+def _unique(things: Sequence[Any]) -> list[Any]:
     return list(dict.fromkeys(things))

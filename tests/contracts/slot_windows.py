@@ -17,16 +17,16 @@ async def windows_and_runs(store: SlotStore, name: str) -> tuple[PolicyVersion, 
         version: PolicyVersion, occupancy: Occupancy, _now: int
     ) -> tuple[PolicyVersion, list[WindowCount], list[FullRun]]:
         runs: list[FullRun] = []
-        run = occupancy.ledger.run_before(LATEST_MS - 1)
+        run = occupancy.reader.run_before(LATEST_MS - 1)
         while run is not None:
             runs.insert(0, run)
-            run = occupancy.ledger.run_before(run.start_ms - 1)
-        return version, occupancy.ledger.windows_from(0, 1_000_000), runs
+            run = occupancy.reader.run_before(run.start_ms - 1)
+        return version, occupancy.reader.windows_from(0, 1_000_000), runs
 
     return await store.survey(name, look)
 
 
-async def check_ledger(store: SlotStore, name: str, now_ms: int) -> dict[int, int]:
+async def check_windows(store: SlotStore, name: str, now_ms: int) -> dict[int, int]:
     """The counters say what the slots say, and the runs say what the counters say; returns slots by window."""
     active, windows, runs = await windows_and_runs(store, name)
     size = active.policy.size_ms

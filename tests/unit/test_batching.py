@@ -10,7 +10,7 @@ import pytest
 from headgate.batching import Batcher
 
 
-class Carrier:
+class RecordingFlush:
     """Carries each batch only when the test opens the gate."""
 
     def __init__(self) -> None:
@@ -29,24 +29,24 @@ async def turns(count: int = 5) -> None:
 
 
 async def test_callers_who_arrive_in_flight_ride_in_the_next_batch() -> None:
-    carrier = Carrier()
-    gatherer: Batcher[int, int] = Batcher(carrier)
-    first = asyncio.create_task(gatherer.submit(1))
+    flush = RecordingFlush()
+    batcher: Batcher[int, int] = Batcher(flush)
+    first = asyncio.create_task(batcher.submit(1))
     await turns()
-    rest = [asyncio.create_task(gatherer.submit(n)) for n in (2, 3, 4)]
+    rest = [asyncio.create_task(batcher.submit(n)) for n in (2, 3, 4)]
     await turns()
-    assert carrier.batches == [[1]]
-    carrier.gate.release()
-    carrier.gate.release()
+    assert flush.batches == [[1]]
+    flush.gate.release()
+    flush.gate.release()
     assert await asyncio.gather(first, *rest) == [10, 20, 30, 40]
-    assert carrier.batches == [[1], [2, 3, 4]]
+    assert flush.batches == [[1], [2, 3, 4]]
 
 
 async def test_a_bad_piece_fails_its_own_caller_only() -> None:
-    carrier = Carrier()
-    gatherer: Batcher[int, int] = Batcher(carrier)
-    tasks = [asyncio.create_task(gatherer.submit(n)) for n in (1, -2, 3)]
-    carrier.gate.release()
+    flush = RecordingFlush()
+    batcher: Batcher[int, int] = Batcher(flush)
+    tasks = [asyncio.create_task(batcher.submit(n)) for n in (1, -2, 3)]
+    flush.gate.release()
     good, bad, also_good = await asyncio.gather(*tasks, return_exceptions=True)
     assert (good, also_good) == (10, 30)
     assert isinstance(bad, ValueError)
@@ -55,48 +55,48 @@ async def test_a_bad_piece_fails_its_own_caller_only() -> None:
 async def test_a_failed_batch_fails_its_callers_and_the_next_batch_goes_on() -> None:
     failures = iter([OSError("down")])
 
-    async def carry(batch: Sequence[int]) -> list[int]:
+    async def flush(batch: Sequence[int]) -> list[int]:
         if error := next(failures, None):
             raise error
         return list(batch)
 
-    gatherer: Batcher[int, int] = Batcher(carry)
+    batcher: Batcher[int, int] = Batcher(flush)
     with pytest.raises(OSError, match="down"):
-        await gatherer.submit(1)
-    assert await gatherer.submit(2) == 2
+        await batcher.submit(1)
+    assert await batcher.submit(2) == 2
 
 
 async def test_a_cancelled_caller_does_not_take_the_batch_down() -> None:
-    carrier = Carrier()
-    gatherer: Batcher[int, int] = Batcher(carrier)
-    leaver, stayer = (asyncio.create_task(gatherer.submit(n)) for n in (1, 2))
+    flush = RecordingFlush()
+    batcher: Batcher[int, int] = Batcher(flush)
+    leaver, stayer = (asyncio.create_task(batcher.submit(n)) for n in (1, 2))
     await turns()
     leaver.cancel()
-    carrier.gate.release()
+    flush.gate.release()
     assert await stayer == 20
-    assert carrier.batches == [[1, 2]]
+    assert flush.batches == [[1, 2]]
 
 
 async def test_close_waits_for_accepted_work_and_takes_no_more() -> None:
-    carrier = Carrier()
-    gatherer: Batcher[int, int] = Batcher(carrier)
-    task = asyncio.create_task(gatherer.submit(1))
+    flush = RecordingFlush()
+    batcher: Batcher[int, int] = Batcher(flush)
+    task = asyncio.create_task(batcher.submit(1))
     await turns()
-    closing = asyncio.create_task(gatherer.close())
+    closing = asyncio.create_task(batcher.close())
     await turns()
     assert not closing.done()
-    carrier.gate.release()
+    flush.gate.release()
     await closing
     assert await task == 10
     with pytest.raises(RuntimeError, match="closed"):
-        await gatherer.submit(2)
+        await batcher.submit(2)
 
 
 async def test_batches_stay_below_the_most() -> None:
-    carrier = Carrier()
-    gatherer: Batcher[int, int] = Batcher(carrier, most=2)
-    tasks = [asyncio.create_task(gatherer.submit(n)) for n in range(5)]
+    flush = RecordingFlush()
+    batcher: Batcher[int, int] = Batcher(flush, max_batch=2)
+    tasks = [asyncio.create_task(batcher.submit(n)) for n in range(5)]
     for _ in range(3):
-        carrier.gate.release()
+        flush.gate.release()
     await asyncio.gather(*tasks)
-    assert carrier.batches == [[0, 1], [2, 3], [4]]
+    assert flush.batches == [[0, 1], [2, 3], [4]]
