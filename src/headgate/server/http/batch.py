@@ -13,8 +13,8 @@ from headgate.errors import InvalidInput, NotFound
 from headgate.server.http import problem, schemas
 from headgate.server.http.body import STREAMED, media_type, only, parsed_object, read, required
 from headgate.server.http.problem import documented, invalid
-from headgate.server.http.raw_routes import add_direct, send_json
-from headgate.server.http.services import Services, services
+from headgate.server.http.raw_routes import add_raw_route, send_json
+from headgate.server.http.services import Services, services_of
 from headgate.server.http.slots import slot_members
 from headgate.server.http.stream import book_stream
 from headgate.server.wire import slot_json
@@ -27,7 +27,7 @@ NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequ
 
 def install(app: FastAPI) -> None:
     """Adds the route of this module."""
-    add_direct(
+    add_raw_route(
         app,
         "/api/v1/slots/batch",
         book,
@@ -51,28 +51,30 @@ async def book(scope: Scope, receive: Receive, send: Send) -> None:
     the query names the config of the lines that name none, and of an object that names none.
     """
     kind = media_type(scope)
-    told = services(scope)
-    config_name = checked_name(QueryParams(scope["query_string"]).get("configName", told.settings.slots.default_config))
+    services = services_of(scope)
+    config_name = checked_name(
+        QueryParams(scope["query_string"]).get("configName", services.settings.slots.default_config)
+    )
     if kind in STREAMED[:3]:
         # Looked up before the first byte is sent: an unknown config can still be a 404 of the whole stream.
-        await told.slots.policy(config_name)
-        await book_stream(told.slots, config_name, receive, send, told.settings.slots.bulk_batch)
+        await services.slots.policy(config_name)
+        await book_stream(services.slots, config_name, receive, send, services.settings.slots.bulk_batch)
     elif kind == b"application/json":
-        await _book_object(told, config_name, receive, send)
+        await _book_object(services, config_name, receive, send)
     else:
         raise problem.unsupported("application/json or application/x-ndjson")
 
 
-async def _book_object(told: Services, default: str, receive: Receive, send: Send) -> None:
+async def _book_object(services: Services, default: str, receive: Receive, send: Send) -> None:
     value = parsed_object(await read(receive))
     only(value, ("configName", "events"))
-    name, events, most = value.get("configName"), required(value, "events"), told.settings.http.max_batch
+    name, events, max_batch = value.get("configName"), required(value, "events"), services.settings.http.max_batch
     if name is not None and (not isinstance(name, str) or not name):
         raise invalid("configName", "must be a text of 1 to 128 characters")
-    if not isinstance(events, list) or len(events) > most:
-        raise invalid("events", f"must be a list of at most {most} events; stream more as application/x-ndjson")
+    if not isinstance(events, list) or len(events) > max_batch:
+        raise invalid("events", f"must be a list of at most {max_batch} events; stream more as application/x-ndjson")
     requests = [_request(event, f"events[{index}]") for index, event in enumerate(events)]
-    bookings = await told.slots.book(requests, name or default)
+    bookings = await services.slots.book(requests, name or default)
     if bookings and all(isinstance(booking, NotFound) for booking in bookings):
         raise NotFound("config", name or default)
     results = [outcome(request.event_id, booking) for request, booking in zip(requests, bookings, strict=True)]

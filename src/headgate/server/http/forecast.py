@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from headgate.server.field_names import typed_as
 from headgate.server.http import schemas
 from headgate.server.http.problem import documented, invalid
-from headgate.server.http.services import services
+from headgate.server.http.services import services_of
 from headgate.server.wire import forecast_json
 from headgate.slots.forecast import MOST_EVENTS
 from headgate.slots.model import MOST_PER_WINDOW
@@ -49,14 +49,14 @@ LIMIT: dict[str, Any] = {
 )
 async def show(request: Request) -> Response:
     """When that many events would land, how full the next windows are, and when all have run."""
-    told, asked = services(request), request.query_params
-    name = asked.get("configName", told.settings.slots.default_config)
-    events, limit = whole_number(asked.get("events", "1"), "events"), asked.get("maxPerWindow")
+    services, query = services_of(request), request.query_params
+    name = query.get("configName", services.settings.slots.default_config)
+    events, limit = whole_number(query.get("events", "1"), "events"), query.get("maxPerWindow")
     with typed_as(max_per_window="maxPerWindow"):
-        forecast = await told.slots.forecast(
+        forecast = await services.slots.forecast(
             name,
             events,
-            asked.get("at"),
+            query.get("at"),
             max_per_window=None if limit is None else whole_number(limit, "maxPerWindow"),
         )
     return Response(orjson.dumps(forecast_json(forecast)), media_type="application/json")

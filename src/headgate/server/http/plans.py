@@ -13,7 +13,7 @@ from headgate.server.http import schemas
 from headgate.server.http.body import read_object
 from headgate.server.http.limits import PLAN_NAME
 from headgate.server.http.problem import documented, encoded, invalid
-from headgate.server.http.services import services
+from headgate.server.http.services import services_of
 from headgate.server.wire import plan_json
 
 router = APIRouter(prefix="/admin/plans", tags=["plans"])
@@ -84,7 +84,7 @@ class PlansShown(BaseModel):
 @router.get("", summary="Show all plans", response_model=PlansShown)
 async def show_all(request: Request) -> Response:
     """Every plan, sorted by name."""
-    plans = await services(request).admission.plans.all()
+    plans = await services_of(request).admission.plans.all()
     return _json({"plans": [plan_json(plans[name]) for name in sorted(plans)]})
 
 
@@ -97,7 +97,7 @@ async def show_all(request: Request) -> Response:
 )
 async def show(request: Request) -> Response:
     """The plan of this name."""
-    return _json(plan_json(await services(request).admission.plans.find(request.path_params["name"])))
+    return _json(plan_json(await services_of(request).admission.plans.find(request.path_params["name"])))
 
 
 @router.put(
@@ -115,7 +115,7 @@ async def put(request: Request) -> Response:
     if document.pop("name", name) != name:
         raise invalid("name", f"is not {name!r}, as the path has it; leave it out")
     plan = plan_from(name, document)
-    await services(request).admission.plans.put(plan)
+    await services_of(request).admission.plans.put(plan)
     return _json(plan_json(plan))
 
 
@@ -128,7 +128,7 @@ async def put(request: Request) -> Response:
 )
 async def delete(request: Request) -> Response:
     """Deletes the plan and shows what it was. Calls that name it get 404 from now on."""
-    return _json(plan_json(await services(request).admission.plans.delete(request.path_params["name"])))
+    return _json(plan_json(await services_of(request).admission.plans.delete(request.path_params["name"])))
 
 
 def _json(value: Any) -> Response:

@@ -12,8 +12,8 @@ from headgate.server.http import schemas
 from headgate.server.http.body import read_object
 from headgate.server.http.logs import about
 from headgate.server.http.problem import documented, invalid
-from headgate.server.http.raw_routes import add_direct, send_json
-from headgate.server.http.services import services
+from headgate.server.http.raw_routes import add_raw_route, send_json
+from headgate.server.http.services import services_of
 from headgate.server.wire import slot_json
 
 MEMBERS = ("eventId", "configName", "requestedTime")
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/api/v1", tags=["slots"])
 
 def install(app: FastAPI) -> None:
     """Adds the routes of this module."""
-    add_direct(
+    add_raw_route(
         app,
         "/api/v1/slots",
         assign,
@@ -43,10 +43,10 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
     Idempotent: the same `eventId` always gets the slot it already has, whatever else the request says. 503 if nothing
     is free before the config's horizon.
     """
-    told = services(scope)
+    services = services_of(scope)
     event_id, config_name, requested = slot_members(await read_object(scope, receive))
     about(scope, event_id=event_id)
-    slot = await told.slots.assign(event_id, config_name or told.settings.slots.default_config, requested)
+    slot = await services.slots.assign(event_id, config_name or services.settings.slots.default_config, requested)
     await send_json(send, orjson.dumps(slot_json(slot)))
 
 
@@ -59,7 +59,7 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
 )
 async def show(request: Request) -> Response:
     """The event's slot."""
-    slot = await services(request).slots.find(request.path_params["eventId"])
+    slot = await services_of(request).slots.find(request.path_params["eventId"])
     return Response(orjson.dumps(slot_json(slot)), media_type="application/json")
 
 
@@ -75,12 +75,12 @@ async def cancel(request: Request) -> Response:
 
     409 if the slot belongs to an application, such as `payments`: it is cancelled there, with what it carries.
     """
-    slot = await services(request).slots.cancel(request.path_params["eventId"])
+    slot = await services_of(request).slots.cancel(request.path_params["eventId"])
     return Response(orjson.dumps(slot_json(slot)), media_type="application/json")
 
 
 def slot_members(value: dict[str, Any], prefix: str = "") -> tuple[str, str | None, str]:
-    """Event id, config name and wanted time of a request, of the right types and with nothing beside them."""
+    """Event id, config name and requested time of a request, of the right types and with nothing beside them."""
     event_id, requested, config_name = value.get("eventId"), value.get("requestedTime"), value.get("configName")
     if not isinstance(event_id, str):
         raise invalid(f"{prefix}eventId", "must be a string" if event_id is not None else "is required")

@@ -168,13 +168,13 @@ async def _split(receive: Receive) -> AsyncIterator[bytes | None]:
         yield rest
 
 
-async def _arrived(lines: asyncio.Queue[Line | None], most: int) -> list[Line]:
+async def _arrived(lines: asyncio.Queue[Line | None], max_batch: int) -> list[Line]:
     """The lines that are there, at least one unless the stream is over."""
     arrived: list[Line] = []
     line = await lines.get()
     while line is not None:
         arrived.append(line)
-        if len(arrived) >= most or lines.empty():
+        if len(arrived) >= max_batch or lines.empty():
             return arrived
         line = lines.get_nowait()
     if arrived:
@@ -209,7 +209,7 @@ def _too_many_bad_lines() -> Problem:
 async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking | Problem]:
     """What came of each line, by its number."""
     outcomes: dict[int, Booking | Problem] = {}
-    wanted: dict[tuple[int, str], dict[int, SlotRequest]] = {}
+    rounds: dict[tuple[int, str], dict[int, SlotRequest]] = {}
     last: dict[str, tuple[int, str]] = {}
     for line in lines:
         if isinstance(line.request, Problem):
@@ -220,8 +220,8 @@ async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking 
         event_id, name = line.request.event_id, line.config_name
         turn, before = last.get(event_id, (0, name))
         last[event_id] = turn + (before != name), name
-        wanted.setdefault(last[event_id], {})[line.number] = line.request
-    for (_, name), requests in sorted(wanted.items(), key=lambda group: group[0][0]):
+        rounds.setdefault(last[event_id], {})[line.number] = line.request
+    for (_, name), requests in sorted(rounds.items(), key=lambda group: group[0][0]):
         try:
             bookings = await slots.book(list(requests.values()), name)
         except HeadgateError as error:
