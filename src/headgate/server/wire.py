@@ -1,30 +1,14 @@
-"""Slots, configs, forecasts, decisions and plans as JSON has them: the same on HTTP and on the command line."""
+"""Configs, forecasts, decisions and plans as JSON has them: the same on HTTP and on the command line."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from headgate.durations import format_instant, from_ms
+from headgate.durations import format_instant
 from headgate.limits.model import Decision, Plan
 from headgate.limits.plan_documents import document_of
-from headgate.slots import AssignedSlot, Forecast, PolicyVersion
+from headgate.slots import Forecast, PolicyVersion
 from headgate.slots.forecast import WindowFill
-
-
-def slot_json(slot: AssignedSlot) -> dict[str, Any]:
-    """A slot as JSON has it."""
-    shown = {
-        "eventId": slot.event_id,
-        "scheduledTime": format_instant(from_ms(slot.scheduled_ms)),
-        "delayMs": slot.scheduled_ms - slot.requested_ms,
-        "windowStart": format_instant(from_ms(slot.window_start_ms)),
-        "configName": slot.config_name,
-        "configVersion": slot.config_version,
-        "existing": slot.existing,
-    }
-    if slot.owner is not None:
-        shown["owner"] = slot.owner
-    return shown
 
 
 def config_json(version: PolicyVersion, *, active: bool) -> dict[str, Any]:

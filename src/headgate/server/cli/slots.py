@@ -19,7 +19,7 @@ from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, run
 from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
-from headgate.server.wire import slot_json
+from headgate.server.shapes.slots import FailedLine, Slot
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import AssignedSlot
 
@@ -138,22 +138,22 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _show(slot: AssignedSlot, as_json: bool) -> None:
-    shown = slot_json(slot)
+    shape = Slot.of(slot)
     if as_json:
-        print_json(shown)
+        print_json(shape.to_json())
     else:
-        had = "\texisting" if slot.existing else ""
-        print_line(f"{shown['eventId']}\t{shown['scheduledTime']}\t+{shown['delayMs']} ms{had}")
+        had = "\texisting" if shape.existing else ""
+        print_line(f"{shape.event_id}\t{shape.scheduled_time}\t+{shape.delay_ms} ms{had}")
 
 
 def _show_refused(event: Event, error: HeadgateError, as_json: bool) -> None:
     """An event without a slot: on standard output for machines, who read what came of each event there."""
-    shown = {"eventId": event.request.event_id, "line": event.line, "error": str(error)}
+    shape = FailedLine(event_id=event.request.event_id, line=event.line, error=str(error))
     earliest = ""
     if isinstance(error, SlotsExhausted):
-        shown["earliest"] = None if error.earliest is None else format_instant(error.earliest)
-        earliest = f"; the earliest free time is {shown['earliest']}" if error.earliest else ""
+        shape.earliest = None if error.earliest is None else format_instant(error.earliest)
+        earliest = f"; the earliest free time is {shape.earliest}" if error.earliest else ""
     if as_json:
-        print_json(shown)
+        print_json(shape.to_json())
     else:
         print_status(f"line {event.line}: {event.request.event_id}: {error}{earliest}")

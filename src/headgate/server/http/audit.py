@@ -8,9 +8,9 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from headgate.durations import format_instant
-from headgate.server.http import schemas
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 
 MAX_ENTRIES = 1000
 
@@ -23,7 +23,7 @@ ENTRIES: dict[str, Any] = {
         "required": ["id", "at", "caller", "method", "path", "requestId", "status", "detail"],
         "properties": {
             "id": {"type": "integer"},
-            "at": schemas.INSTANT,
+            "at": members.INSTANT,
             "caller": {
                 "type": "string",
                 "description": "A token's name, `anyone` where none is asked for, or `cli:` and who ran a command.",

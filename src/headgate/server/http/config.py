@@ -13,6 +13,7 @@ from headgate.server.http import schemas
 from headgate.server.http.body import only, read_object, required
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 from headgate.server.wire import config_json
 
 MEMBERS = ("configName", "maxPerWindow", "windowSize", "windowSizeSecs", "spread", "calendar", "maxDelay")
@@ -55,7 +56,7 @@ CALENDAR: dict[str, Any] = {
                 "type": "object",
                 "required": ["from", "to"],
                 "additionalProperties": False,
-                "properties": {"from": schemas.INSTANT, "to": schemas.INSTANT},
+                "properties": {"from": members.INSTANT, "to": members.INSTANT},
             },
         },
     },
@@ -69,16 +70,16 @@ CONFIG_REQUEST: dict[str, Any] = {
     "not": {"required": ["windowSize", "windowSizeSecs"]},
     "additionalProperties": False,
     "properties": {
-        "configName": schemas.CONFIG_NAME | {"description": "The config to create or change.", "example": "payments"},
+        "configName": members.CONFIG_NAME | {"description": "The config to create or change.", "example": "payments"},
         "maxPerWindow": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
-        "windowSize": schemas.DURATION,
+        "windowSize": members.DURATION,
         "windowSizeSecs": {"type": "number", "minimum": 0.01, "maximum": 366 * 86_400, "multipleOf": 0.001},
         "spread": {"type": ["string", "null"], "enum": ["jitter", "even", None]},
         "calendar": CALENDAR,
-        "maxDelay": schemas.DURATION | {"type": ["string", "null"]},
+        "maxDelay": members.DURATION | {"type": ["string", "null"]},
     },
 }
-NAME = schemas.query("name", schemas.CONFIG_NAME | {"description": "Left out, the service's default config."})
+NAME = schemas.query("name", members.CONFIG_NAME | {"description": "Left out, the service's default config."})
 
 
 @router.get(

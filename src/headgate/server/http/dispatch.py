@@ -17,6 +17,7 @@ from headgate.server.http import schemas
 from headgate.server.http.body import only, read_object
 from headgate.server.http.problem import Problem, documented, encoded, invalid
 from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 
 Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
@@ -31,15 +32,15 @@ ITEM_TYPE: dict[str, Any] = {
     "required": True,
     "schema": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$", "example": "PAYMENT"},
 }
-ITEM_ID: dict[str, Any] = {"name": "itemId", "in": "path", "required": True, "schema": schemas.EVENT_ID}
+ITEM_ID: dict[str, Any] = {"name": "itemId", "in": "path", "required": True, "schema": members.EVENT_ID}
 STATUS = schemas.query("status", {"type": "string", "enum": list(Status), "description": "Left out, all."})
 LIMIT = schemas.query("limit", {"type": "integer", "minimum": 1, "maximum": LONGEST_PAGE, "default": DEFAULT_PAGE})
-AFTER = schemas.query("after", schemas.EVENT_ID | {"description": "The last id of the page before."})
+AFTER = schemas.query("after", members.EVENT_ID | {"description": "The last id of the page before."})
 BEFORE = schemas.query(
     "before",
     {"type": "integer", "minimum": 1, "maximum": 2**63 - 1, "description": "The last auditId of the page before."},
 )
-OF_ITEM = schemas.query("itemId", schemas.EVENT_ID | {"description": "Left out, all items."})
+OF_ITEM = schemas.query("itemId", members.EVENT_ID | {"description": "Left out, all items."})
 
 _MINUTES = {"type": "number", "minimum": 0, "maximum": 10_080}
 _NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$"}
@@ -70,7 +71,7 @@ CHOICE: dict[str, Any] = {
     "description": "Which items: by their ids, all or none; or all dead letters.",
     "oneOf": [{"required": ["ids"]}, {"required": ["status"]}],
     "properties": {
-        "ids": {"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": schemas.EVENT_ID},
+        "ids": {"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": members.EVENT_ID},
         "status": {"enum": ["DEAD_LETTER"]},
     },
 }

@@ -11,6 +11,7 @@ from headgate.server.field_names import typed_as
 from headgate.server.http import schemas
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 from headgate.server.wire import forecast_json
 from headgate.slots.forecast import MOST_EVENTS
 from headgate.slots.model import MOST_PER_WINDOW
@@ -40,10 +41,10 @@ LIMIT: dict[str, Any] = {
     responses=documented(400, 404),
     openapi_extra={
         "parameters": [
-            schemas.query("configName", schemas.CONFIG_NAME),
+            schemas.query("configName", members.CONFIG_NAME),
             schemas.query("events", EVENTS),
             schemas.query("maxPerWindow", LIMIT),
-            schemas.query("at", schemas.INSTANT | {"description": "The time they want; left out, now."}),
+            schemas.query("at", members.INSTANT | {"description": "The time they want; left out, now."}),
         ]
     },
 )

@@ -19,11 +19,12 @@ from headgate.server.http.body import only, read_object, required
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import add_raw_route
 from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 from headgate.server.wire import decision_json
 from headgate.server.wiring.limits import Limits
 
 MAX_PLANS = 64
-PLAN_NAME: dict[str, Any] = schemas.CONFIG_NAME | {"description": "A plan's name.", "example": "gold"}
+PLAN_NAME: dict[str, Any] = members.CONFIG_NAME | {"description": "A plan's name.", "example": "gold"}
 _KEY = {
     "type": "string",
     "minLength": 1,

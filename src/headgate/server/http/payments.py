@@ -26,6 +26,7 @@ from headgate.server.http.logs import about
 from headgate.server.http.problem import Problem, documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, send_json
 from headgate.server.http.services import Services, services_of
+from headgate.server.shapes import members
 
 FORMATS = {
     b"text/csv": FeedFormat.CSV,
@@ -37,7 +38,7 @@ IN_MEMORY = 1024 * 1024
 """Rejections kept in memory before they go to disk."""
 PIECE = 64 * 1024
 
-PAYMENT_ID = schemas.EVENT_ID | {
+PAYMENT_ID = members.EVENT_ID | {
     "maxLength": LONGEST_ID,
     "description": "Your name for the payment: the same id with the same content is the same payment.",
 }
@@ -66,8 +67,8 @@ PAYMENT_REQUEST: dict[str, Any] = {
         "currency": {"type": "string", "enum": sorted(MINOR_UNITS), "example": "EUR"},
         "payer": PARTY,
         "payee": PARTY,
-        "executeAt": schemas.INSTANT,
-        "configName": schemas.CONFIG_NAME | {"type": ["string", "null"]},
+        "executeAt": members.INSTANT,
+        "configName": members.CONFIG_NAME | {"type": ["string", "null"]},
     },
 }
 FEED = {"type": "string", "description": "One PaymentRequest a line."}
@@ -157,7 +158,7 @@ def install(app: FastAPI) -> None:
                 "required": True,
                 "content": {"text/csv": {"schema": CSV_FEED}, "application/x-ndjson": {"schema": FEED}},
             },
-            "parameters": [schemas.query("configName", schemas.CONFIG_NAME)],
+            "parameters": [schemas.query("configName", members.CONFIG_NAME)],
         },
     )
     app.include_router(router)

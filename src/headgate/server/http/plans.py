@@ -14,6 +14,7 @@ from headgate.server.http.body import read_object
 from headgate.server.http.limits import PLAN_NAME
 from headgate.server.http.problem import documented, encoded, invalid
 from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 from headgate.server.wire import plan_json
 
 router = APIRouter(prefix="/admin/plans", tags=["plans"])
@@ -23,7 +24,7 @@ _RATE = {
     "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^[1-9][0-9]*/[1-9][0-9]*$"}],
 }
 _BUCKET = {"capacity": {"type": "integer", "minimum": 1, "maximum": MOST}, "perSecond": _RATE}
-_WINDOW = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "window": schemas.DURATION}
+_WINDOW = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "window": members.DURATION}
 _OPTIONS: dict[str, Any] = {
     "name": PLAN_NAME | {"description": "If given, the same as in the path."},
     "onError": {"type": ["string", "null"], "enum": ["open", "closed", "fallback", None]},

@@ -29,6 +29,7 @@ from headgate.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from headgate.server.shapes.shape import InvalidMember
 
 MEDIA_TYPE = "application/problem+json"
 INVALID = "Missing/Invalid Arguments"
@@ -118,6 +119,8 @@ def unexpected() -> Problem:
 def of(error: HeadgateError) -> Problem:
     """The problem that reports `error` to a caller."""
     match error:
+        case InvalidMember(field=field, problem=problem):
+            return invalid(field, problem)
         case InvalidInput(field=field, problem=problem):
             return invalid(wire_name(field), problem)
         case NotFound(kind=kind):
