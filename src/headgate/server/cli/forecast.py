@@ -14,7 +14,7 @@ from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
-from headgate.server.wire import forecast_json
+from headgate.server.shapes.forecast import ForecastShown
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import Forecast
 
@@ -43,7 +43,7 @@ def forecast(config: str | None, events: int, at: str | None, plot: Path | None,
     with typed_as(config_name="--config", events="--events", at="--at"), read_only_settings() as settings:
         forecast = run(work(settings))
     if as_json:
-        print_json(forecast_json(forecast))
+        print_json(ForecastShown.of(forecast).to_json())
     else:
         _show(forecast)
     if plot is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from headgate.server.field_names import typed_as
@@ -12,7 +11,7 @@ from headgate.server.http import schemas
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.services import services_of
 from headgate.server.shapes import members
-from headgate.server.wire import forecast_json
+from headgate.server.shapes.forecast import ForecastShown
 from headgate.slots.forecast import MOST_EVENTS
 from headgate.slots.model import MOST_PER_WINDOW
 
@@ -37,7 +36,7 @@ LIMIT: dict[str, Any] = {
 @router.get(
     "/forecast",
     summary="Forecast a backlog",
-    response_model=schemas.ForecastShown,
+    response_model=ForecastShown,
     responses=documented(400, 404),
     openapi_extra={
         "parameters": [
@@ -60,7 +59,7 @@ async def show(request: Request) -> Response:
             query.get("at"),
             max_per_window=None if limit is None else whole_number(limit, "maxPerWindow"),
         )
-    return Response(orjson.dumps(forecast_json(forecast)), media_type="application/json")
+    return Response(ForecastShown.of(forecast).dump_json(), media_type="application/json")
 
 
 def whole_number(text: str, field: str) -> int:

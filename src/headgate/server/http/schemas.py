@@ -1,4 +1,4 @@
-"""The JSON of forecasts, configs, health and queues, as OpenAPI documents it."""
+"""The JSON of configs, health and queues, as OpenAPI documents it."""
 
 from __future__ import annotations
 
@@ -23,41 +23,6 @@ def query(name: str, schema: dict[str, Any], *, required: bool = False) -> dict[
 
 class _Shown(BaseModel):
     model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
-
-
-class Window(_Shown):
-    """One window of a forecast."""
-
-    start: str
-    taken: int
-    added: int
-    limit: int
-
-
-class Peak(_Shown):
-    """The most events in any sliding span, by spread."""
-
-    spread: str
-    per_second: int
-    per_100_ms: int
-
-
-class ForecastShown(_Shown):
-    """When a backlog would run, without booking it."""
-
-    config_name: str
-    config_version: int
-    events: int
-    requested_time: str
-    first_window: str | None
-    last_window: str | None
-    drained_by: str | None
-    placed: int
-    refused: int
-    window_count: int
-    windows: list[Window]
-    next_windows: list[Window]
-    peaks: list[Peak]
 
 
 class Config(_Shown):
