@@ -85,9 +85,9 @@ def test_operating_a_real_queue_is_recorded_with_its_ids(url: str) -> None:
         "queue discard INVOICE dead-1 dead-2": "discarded 2 items",
         "queue resume INVOICE": "INVOICE is enabled",
     }
-    for words, told in done.items():
+    for words, output in done.items():
         ended = CliRunner().invoke(app, words.split())
-        assert (ended.exit_code, ended.output.strip()) == (0, told), words
+        assert (ended.exit_code, ended.output.strip()) == (0, output), words
     assert [(entry.path, entry.status, entry.caller) for entry in entries(url)] == [(each, 200, ME) for each in done]
 
 

@@ -119,8 +119,8 @@ def test_the_page_holds_no_code_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_every_file_names_only_files_that_are_there(name: str) -> None:
-    for wanted in re.findall(r"""["']/console/([\w.-]+)["']""", source(name)):
-        assert wanted in FILES or wanted == "session", wanted
+    for file in re.findall(r"""["']/console/([\w.-]+)["']""", source(name)):
+        assert file in FILES or file == "session", file
     assert not re.search(r"""["'(]\s*(https?:)?//(?!www\.w3\.org/2000/svg)""", source(name)), "something from elsewhere"
 
 

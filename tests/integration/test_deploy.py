@@ -81,9 +81,9 @@ def expressions() -> list[str]:
 
 
 def test_alerts_and_panels_ask_for_metrics_that_exist() -> None:
-    wanted = set().union(*map(named, expressions()))
-    assert len(wanted) > 15
-    assert wanted - exported() == set()
+    metrics = set().union(*map(named, expressions()))
+    assert len(metrics) > 15
+    assert metrics - exported() == set()
 
 
 def test_every_alert_has_a_test_and_a_runbook_entry() -> None:

@@ -121,8 +121,8 @@ async def test_nobody_comes_in_when_the_last_token_is_revoked(settings: Settings
     secret = await made(local, "ops", "admin")
     for each in (local, everywhere):
         async with open_access_store(each) as store:
-            gate = open_authenticator(each, store)
-            assert await gate.caller(secret) is not None
+            authenticator = open_authenticator(each, store)
+            assert await authenticator.caller(secret) is not None
     async with client(create_app(everywhere)) as http:
         async with open_access_store(local) as store:
             await store.revoke("ops")

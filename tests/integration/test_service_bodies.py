@@ -94,8 +94,8 @@ async def test_a_batch_is_bounded_in_events(app: FastAPI) -> None:
 
 async def test_a_number_without_a_fraction_is_whole_however_it_is_written(app: FastAPI) -> None:
     async with client(app) as http:
-        wanted = {"configName": "whole", "maxPerWindow": 5.0, "windowSizeSecs": 4.0}
-        made = await http.post("/admin/rate-limit/config", json=wanted)
+        config = {"configName": "whole", "maxPerWindow": 5.0, "windowSizeSecs": 4.0}
+        made = await http.post("/admin/rate-limit/config", json=config)
         assert (made.status_code, made.json()["maxPerWindow"]) == (200, 5)
         override = {"vip": {"capacity": 7.0, "perSecond": 1}}
         plan = {"algorithm": "token_bucket", "capacity": 5.0, "perSecond": 1, "overrides": override}

@@ -1,4 +1,4 @@
-"""Errors in the words of whoever made them: JSON members on HTTP, options on the command line."""
+"""Errors that name the field as the user typed it: a JSON member on HTTP, an option on the command line."""
 
 from __future__ import annotations
 

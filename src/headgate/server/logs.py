@@ -2,7 +2,7 @@
 
 A line says which request it belongs to (`request_id`), which trace (`trace_id`, if there is one), and which event or
 item it is about. No value can begin a line of its own or give orders to a terminal, whatever it holds, and what
-libraries say is told without the secrets of the settings.
+libraries log is written without the secrets of the settings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from headgate.extras import require
-from headgate.server.settings import Settings, told_unknown
+from headgate.server.settings import Settings, unknown_variable_warnings
 from headgate.tracing import Tracer
 
 REQUEST_ID: ContextVar[str] = ContextVar("headgate_request_id", default="")
@@ -29,7 +29,7 @@ _CONTROLS = {
 }
 """What JSON allows as it is, and some readers take for the end of a line, or for an order."""
 _CALLED = re.compile(r"(with url: )\S+")
-"""How an HTTP client tells which path of a collector it called."""
+"""How an HTTP client's error message shows the path it called."""
 
 
 def configure_traced(settings: Settings, opened: Callable[[], Tracer | None]) -> None:
@@ -40,15 +40,15 @@ def configure_traced(settings: Settings, opened: Callable[[], Tracer | None]) ->
         configure(settings, tracer)
 
 
-def tell_unknown_variables() -> None:
-    """Warns of variables that look like settings and are none."""
-    for line in told_unknown():
+def warn_unknown_variables() -> None:
+    """Logs a warning per variable that looks like a setting and is none."""
+    for line in unknown_variable_warnings():
         logging.getLogger("headgate").warning(line)
 
 
 def configure(settings: Settings, tracer: Tracer | None = None) -> None:
-    """Sends headgate's and every library's log lines to standard error in the wanted form."""
-    # Libraries are heard when something is wrong only: httpx2 tells every URL it calls, and a provider's is a secret.
+    """Sends headgate's and every library's log lines to standard error in the configured format."""
+    # Libraries log warnings and errors only: httpx2 logs every URL it calls, and a provider's is a secret.
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     logging.getLogger("headgate").setLevel(level)
     others = max(level, logging.WARNING)

@@ -48,7 +48,7 @@ class _Section(BaseModel):
 
 
 def _checked_url(value: str) -> str:
-    """What is wrong is told without the URL itself, which may be a secret."""
+    """The error message leaves the URL out: it may be a secret."""
     try:
         parts = urlsplit(value)
         host = parts.hostname
@@ -193,7 +193,7 @@ class SmsSettings(_Section):
     """Dead letters go to the topic of this name and `-dlt`."""
     events_topic: str = Field("notification-events", pattern=r"^[A-Za-z0-9._-]{1,120}$")
     kafka_delivery_seconds: float = Field(3.0, ge=0.1, le=20)
-    """How long Kafka may take to acknowledge a message before the caller is told it is down."""
+    """How long Kafka may take to acknowledge a message before the caller gets 503."""
     redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
     """How long Redis may take before the SQL path decides."""
     attempts: int = Field(5, ge=1, le=100)
@@ -362,7 +362,7 @@ def _private_parts(url: str) -> set[str]:
 
 
 def _collector_secrets() -> set[str]:
-    """What the OTEL_EXPORTER_OTLP_… variables tell that nobody else may know: headers, and all of the endpoint but
+    """The secrets in the OTEL_EXPORTER_OTLP_… variables: headers, and all of the endpoint but
     where it is."""
     found: set[str] = set()
     for kind in ("", "TRACES_"):
@@ -373,9 +373,9 @@ def _collector_secrets() -> set[str]:
         headers = os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}HEADERS", "")
         for header in headers.split(","):
             name, there, value = header.partition("=")
-            # Without its "=" it is no header, and the library tells so, with all of it.
-            told = value if there else name
-            found |= {told, *unquote(told).split()[-1:]}
+            # Without its "=" it is no header, and the library logs all of it.
+            secret = value if there else name
+            found |= {secret, *unquote(secret).split()[-1:]}
     return {form for each in found for form in (each.strip(), unquote(each.strip())) if len(form) >= SHORTEST_SECRET}
 
 
@@ -388,8 +388,8 @@ def unknown_variables() -> list[str]:
     )
 
 
-def told_unknown() -> list[str]:
-    """A line about each of the unknown variables, with what was likely meant."""
+def unknown_variable_warnings() -> list[str]:
+    """One warning per unknown variable, with the name that was likely meant."""
     return [f"{name} is not a setting headgate knows{meant_instead(name)}" for name in unknown_variables()]
 
 
@@ -428,16 +428,16 @@ def _sections() -> dict[str, type[_Section]]:
 
 def _environment_values() -> dict[str, Any]:
     """What the environment says, as the settings file would. Names count in any case; empty is unset."""
-    told = {name.lower(): value for name, value in os.environ.items() if value}
+    variables = {name.lower(): value for name, value in os.environ.items() if value}
     found: dict[str, Any] = {}
     sections = _sections()
     for name in Settings.model_fields:
         variable = _variable(name).lower()
-        if variable in told:
-            found[name] = _object(name, told[variable]) if name in sections else told[variable]
+        if variable in variables:
+            found[name] = _object(name, variables[variable]) if name in sections else variables[variable]
         if name in sections:
             start = f"{variable}_"
-            inner = {key.removeprefix(start): value for key, value in told.items() if key.startswith(start)}
+            inner = {key.removeprefix(start): value for key, value in variables.items() if key.startswith(start)}
             found = _joined(found, {name: inner} if inner else {})
     return found
 

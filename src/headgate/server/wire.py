@@ -1,30 +1,13 @@
-"""Slots, configs, forecasts, decisions and plans as JSON has them: the same on HTTP and on the command line."""
+"""Configs, decisions and plans as JSON has them: the same on HTTP and on the command line."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from headgate.durations import format_instant, from_ms
+from headgate.durations import format_instant
 from headgate.limits.model import Decision, Plan
 from headgate.limits.plan_documents import document_of
-from headgate.slots import AssignedSlot, Forecast, PolicyVersion
-from headgate.slots.forecast import WindowFill
-
-
-def slot_json(slot: AssignedSlot) -> dict[str, Any]:
-    """A slot as JSON has it."""
-    shown = {
-        "eventId": slot.event_id,
-        "scheduledTime": format_instant(from_ms(slot.scheduled_ms)),
-        "delayMs": slot.scheduled_ms - slot.requested_ms,
-        "windowStart": format_instant(from_ms(slot.window_start_ms)),
-        "configName": slot.config_name,
-        "configVersion": slot.config_version,
-        "existing": slot.existing,
-    }
-    if slot.owner is not None:
-        shown["owner"] = slot.owner
-    return shown
+from headgate.slots import PolicyVersion
 
 
 def config_json(version: PolicyVersion, *, active: bool) -> dict[str, Any]:
@@ -36,33 +19,6 @@ def config_json(version: PolicyVersion, *, active: bool) -> dict[str, Any]:
         **version.policy.to_json(),
         "createdAt": format_instant(version.created_at),
     }
-
-
-def forecast_json(forecast: Forecast) -> dict[str, Any]:
-    """A forecast as JSON has it."""
-    first, last, drained = forecast.first_window, forecast.last_window, forecast.drained_by
-    return {
-        "configName": forecast.config_name,
-        "configVersion": forecast.config_version,
-        "events": forecast.events,
-        "requestedTime": format_instant(forecast.requested_time),
-        "firstWindow": None if first is None else format_instant(first),
-        "lastWindow": None if last is None else format_instant(last),
-        "drainedBy": None if drained is None else format_instant(drained),
-        "placed": forecast.placed,
-        "refused": forecast.refused,
-        "windowCount": forecast.window_count,
-        "windows": [_fill_json(fill) for fill in forecast.windows],
-        "nextWindows": [_fill_json(fill) for fill in forecast.next_windows],
-        "peaks": [
-            {"spread": peaks.spread.value, "perSecond": peaks.per_second, "per100Ms": peaks.per_100_ms}
-            for peaks in forecast.peaks
-        ],
-    }
-
-
-def _fill_json(fill: WindowFill) -> dict[str, Any]:
-    return {"start": format_instant(fill.start), "taken": fill.taken, "added": fill.added, "limit": fill.limit}
 
 
 def decision_json(decision: Decision) -> dict[str, Any]:

@@ -34,16 +34,16 @@ async def run_temporal_workers(
     stop: asyncio.Event | None = None,
 ) -> None:
     """Runs the workers for some of the roles `dispatch`, `init` and `exec` until `stop` is set or, if none is given,
-    the process is told to end (SIGTERM, SIGINT); then takes no more work and lets what is in flight finish."""
+    the process gets SIGTERM or SIGINT; then takes no more work and lets what is in flight finish."""
     store = await queue_store(embedded_url(settings), pool_size=settings.database_pool_size)
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:
             await queue.define(domain.config)
         opening = temporal_worker_group(settings, registry, store, roles, guard=guard, observer=observer)
-        crew = await _unless_stopped(stop, opening)
-        if crew is not None:
-            log.info("working on %s", ", ".join(crew.task_queues))
-            await crew.run(stop)
+        group = await _unless_stopped(stop, opening)
+        if group is not None:
+            log.info("working on %s", ", ".join(group.task_queues))
+            await group.run(stop)
 
 
 def end_process(status: int = 0) -> NoReturn:
@@ -77,10 +77,10 @@ async def _until(stop: asyncio.Event | None) -> AsyncIterator[asyncio.Event]:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
-    for each in signals:
-        loop.add_signal_handler(each, stop.set)
+    for signum in signals:
+        loop.add_signal_handler(signum, stop.set)
     try:
         yield stop
     finally:
-        for each in signals:
-            loop.remove_signal_handler(each)
+        for signum in signals:
+            loop.remove_signal_handler(signum)

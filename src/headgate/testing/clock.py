@@ -1,4 +1,4 @@
-"""A clock that moves only when told."""
+"""A clock that moves only when the test moves it."""
 
 from __future__ import annotations
 

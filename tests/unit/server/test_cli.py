@@ -30,7 +30,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "told"),
+    ("arguments", "status", "message"),
     [
         (["slots", "assign", "--event", "x", "--at", "2027-01-01"], 2, "--at"),
         (["slots", "assign", "--at", AT], 2, "--event"),
@@ -53,18 +53,18 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     ],
 )
 def test_a_mistake_is_one_line_on_standard_error(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, told: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (status, "")
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (
             ConfigurationError("headgate serve needs", "pip install 'headgate[server]'"),
@@ -77,7 +77,7 @@ def test_a_mistake_is_one_line_on_standard_error(
     ],
 )
 def test_a_missing_extra_is_one_line_and_status_2(
-    error: Exception, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    error: Exception, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise error
@@ -86,7 +86,7 @@ def test_a_missing_extra_is_one_line_and_status_2(
     with pytest.raises(SystemExit) as ended:
         main(["serve"])
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"{told}\n"
+    assert capsys.readouterr().err == f"{message}\n"
 
 
 def test_no_arguments_is_a_question_for_help(capsys: pytest.CaptureFixture[str]) -> None:

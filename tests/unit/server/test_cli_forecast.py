@@ -48,15 +48,17 @@ def test_a_picture_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert "<svg" in Path("out.svg").read_text()
 
 
-@pytest.mark.parametrize(("name", "told"), [("out.txt", "--plot: out.txt can't be written"), ("no/out.png", "--plot")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("out.txt", "--plot: out.txt can't be written"), ("no/out.png", "--plot")]
+)
 def test_a_picture_that_cannot_be_written_is_a_usage_error(
-    name: str, told: str, capsys: pytest.CaptureFixture[str]
+    name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
     with pytest.raises(SystemExit) as ended:
         main(["forecast", "--plot", name])
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_without_matplotlib_the_extra_is_named(

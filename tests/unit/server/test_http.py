@@ -138,8 +138,8 @@ async def test_a_message_is_named_in_the_line_of_its_request() -> None:
             sent = await client.post("/api/send", json={"userId": 7, "message": "hello"})
             assert (await client.post("/api/send", json={"userId": 7, "message": "hello"})).status_code == 429
             await client.post("/api/send", json={"userId": "x" * 1000, "message": "hello"})
-    told = [(line.get("user_id"), line.get("message_id")) for line in logged if line["event"] == "request"]
-    assert told == [(7, None), (7, sent.json()["messageId"]), (7, None), (None, None)]
+    ids = [(line.get("user_id"), line.get("message_id")) for line in logged if line["event"] == "request"]
+    assert ids == [(7, None), (7, sent.json()["messageId"]), (7, None), (None, None)]
 
 
 async def test_a_listener_on_the_world_without_tokens_does_not_start() -> None:
@@ -259,8 +259,8 @@ async def test_the_first_line_of_an_event_gets_the_slot_whatever_configs_the_oth
         for name in ("a", "b"):
             config = {"configName": name, "maxPerWindow": 10, "windowSize": "PT4S"}
             assert (await client.post("/admin/rate-limit/config", json=config)).status_code == 200
-        asked = [("e1", "a"), ("e2", "b"), ("e2", "a"), ("e2", "b"), ("e1", "b"), ("e3", "nowhere"), ("e3", "b")]
-        lines = [SLOT | {"eventId": event_id, "configName": name} for event_id, name in asked]
+        requests = [("e1", "a"), ("e2", "b"), ("e2", "a"), ("e2", "b"), ("e1", "b"), ("e3", "nowhere"), ("e3", "b")]
+        lines = [SLOT | {"eventId": event_id, "configName": name} for event_id, name in requests]
         answer = await client.post(
             "/api/v1/slots/batch",
             content=b"\n".join(map(orjson.dumps, lines)),

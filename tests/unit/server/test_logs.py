@@ -89,8 +89,8 @@ def test_a_line_says_what_it_belongs_to(log_format: str, monkeypatch: pytest.Mon
         logs.REQUEST_ID.reset(token)
     first, second = out.getvalue().splitlines()
     if log_format == "json":
-        told = json.loads(first)
-        assert (told["request_id"], told["trace_id"], told["item_id"]) == ("call-1", "4b" * 16, "pay-1")
+        entry = json.loads(first)
+        assert (entry["request_id"], entry["trace_id"], entry["item_id"]) == ("call-1", "4b" * 16, "pay-1")
         assert json.loads(second)["request_id"] == "its own"
     else:
         assert first.endswith(f" warning told request_id=call-1 trace_id={'4b' * 16} item_id=pay-1")

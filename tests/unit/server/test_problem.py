@@ -23,9 +23,9 @@ from headgate.server.http import problem
     ],
 )
 def test_every_error_has_its_status(error: errors.HeadgateError, status: int, title: str) -> None:
-    told = problem.of(error)
-    assert (told.status, told.body["status"], told.body["title"]) == (status, status, title)
-    assert told.response().media_type == "application/problem+json"
+    answer = problem.of(error)
+    assert (answer.status, answer.body["status"], answer.body["title"]) == (status, status, title)
+    assert answer.response().media_type == "application/problem+json"
 
 
 @pytest.mark.parametrize("error", [errors.StoreUnavailable("db at 10.0.0.1"), errors.StoreError("db at 10.0.0.1")])
@@ -50,9 +50,9 @@ def test_a_field_is_named_as_it_stands_on_the_wire(field: str, name: str) -> Non
 
 def test_exhaustion_says_when_to_come_back() -> None:
     earliest = datetime.now(UTC) + timedelta(hours=1)
-    told = problem.of(errors.SlotsExhausted("default", earliest))
-    assert told.body["earliest"].startswith(f"{earliest:%Y-%m-%dT%H:%M}")
-    assert 3590 <= int(told.headers["Retry-After"]) <= 3600
+    answer = problem.of(errors.SlotsExhausted("default", earliest))
+    assert answer.body["earliest"].startswith(f"{earliest:%Y-%m-%dT%H:%M}")
+    assert 3590 <= int(answer.headers["Retry-After"]) <= 3600
 
 
 def test_a_lone_surrogate_does_not_break_the_answer() -> None:

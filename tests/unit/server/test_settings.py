@@ -6,7 +6,14 @@ import pytest
 
 from headgate.errors import ConfigurationError
 from headgate.redis.url import RedisUrl
-from headgate.server.settings import PaymentSettings, Settings, is_loopback, masked, told_unknown, unknown_variables
+from headgate.server.settings import (
+    PaymentSettings,
+    Settings,
+    is_loopback,
+    masked,
+    unknown_variable_warnings,
+    unknown_variables,
+)
 from headgate.sql.engine import Database
 
 
@@ -185,7 +192,7 @@ def test_a_misspelt_variable_is_told_with_the_nearest_right_one(
     monkeypatch: pytest.MonkeyPatch, typed: str, meant: str
 ) -> None:
     monkeypatch.setenv(typed, "s3cret")
-    assert told_unknown() == [f"{typed} is not a setting headgate knows; did you mean {meant}?"]
+    assert unknown_variable_warnings() == [f"{typed} is not a setting headgate knows; did you mean {meant}?"]
 
 
 def test_a_misspelt_variable_of_a_section_is_refused_with_the_nearest_right_one(
@@ -242,8 +249,8 @@ def test_what_others_write_is_redacted() -> None:
         api_token="t0ken-word",
         sms={"webhook_url": "https://us3r-word:pw-word@sms/hook?sig=s1g-word&v=1"},
     )
-    told = "p@ss-word p%40ss-word k3y-word r3dis-word t0ken-word us3r-word pw-word s1g-word v=1 me db"
-    assert settings.redacted(told) == " ".join(["***"] * 8) + " v=1 me db"
+    text = "p@ss-word p%40ss-word k3y-word r3dis-word t0ken-word us3r-word pw-word s1g-word v=1 me db"
+    assert settings.redacted(text) == " ".join(["***"] * 8) + " v=1 me db"
     for secret in ("p%40ss-word", "t0ken-word", "r3dis-word", "s1g-word"):
         assert secret not in repr(settings)
 
@@ -318,7 +325,7 @@ def test_what_the_collector_is_told_is_secret(kind: str, monkeypatch: pytest.Mon
     monkeypatch.setenv(
         f"OTEL_EXPORTER_OTLP_{kind}HEADERS", "x-key=S3cret4,authorization=Bearer%20S3cret5,Bearer S3cret6"
     )
-    told = "http://u:S3cret1@h:4318/S3cret2/v1/traces?k=S3cret3 S3cret4 Bearer S3cret5 'Bearer S3cret6' S3cret6"
-    shown = Settings.load().redacted(told)
+    text = "http://u:S3cret1@h:4318/S3cret2/v1/traces?k=S3cret3 S3cret4 Bearer S3cret5 'Bearer S3cret6' S3cret6"
+    shown = Settings.load().redacted(text)
     assert "S3cret" not in shown
     assert "/v1/traces" in shown

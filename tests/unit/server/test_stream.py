@@ -42,24 +42,24 @@ async def answers(body: bytes) -> list[dict[str, Any]]:
 
 
 async def test_a_stream_of_junk_ends_after_a_stated_number_of_lines() -> None:
-    told = await answers(b"x\n" * 100_000)
-    assert len(told) == MAX_BAD_LINES + 1
-    assert {each["error"]["field"] for each in told[:-1]} == {"line"}
-    assert told[-1]["line"] == MAX_BAD_LINES + 1
-    assert told[-1]["error"]["type"].endswith("too-many-bad-lines")
-    assert f"{MAX_BAD_LINES} before it" in told[-1]["error"]["detail"]
+    lines = await answers(b"x\n" * 100_000)
+    assert len(lines) == MAX_BAD_LINES + 1
+    assert {each["error"]["field"] for each in lines[:-1]} == {"line"}
+    assert lines[-1]["line"] == MAX_BAD_LINES + 1
+    assert lines[-1]["error"]["type"].endswith("too-many-bad-lines")
+    assert f"{MAX_BAD_LINES} before it" in lines[-1]["error"]["detail"]
 
 
 async def test_good_lines_up_to_there_are_booked_and_exactly_so_many_bad_ones_are_no_reason_to_stop() -> None:
     mixed = b"".join(b"x\n" + GOOD % number + b"\n" for number in range(MAX_BAD_LINES))
-    told = await answers(mixed + GOOD % 77_777)
-    assert [each["eventId"] for each in told if "error" not in each] == [
+    lines = await answers(mixed + GOOD % 77_777)
+    assert [each["eventId"] for each in lines if "error" not in each] == [
         *(f"e-{number}" for number in range(MAX_BAD_LINES)),
         "e-77777",
     ]
-    told = await answers(mixed + b"x\n" + GOOD % 77_777)
-    assert [each.get("line") for each in told[-2:]] == [None, 2 * MAX_BAD_LINES + 1]
-    assert len(told) == 2 * MAX_BAD_LINES + 1
+    lines = await answers(mixed + b"x\n" + GOOD % 77_777)
+    assert [each.get("line") for each in lines[-2:]] == [None, 2 * MAX_BAD_LINES + 1]
+    assert len(lines) == 2 * MAX_BAD_LINES + 1
 
 
 @pytest.mark.parametrize("body", [b"x\n" * 100_000, b"\n" * 100_000, b"\n".join(GOOD % n for n in range(5_000))])

@@ -1,1 +1,1 @@
-"""Who may call, and what they changed: tokens, scopes, the audit of administration."""
+"""Authentication and authorization: tokens, scopes, sessions, the audit of administration."""

@@ -1,4 +1,4 @@
-"""`Gate`: who is calling? Remembers the tokens for a few seconds, so that asking costs a digest and no round trip."""
+"""`Authenticator`: which token does a secret belong to? Tokens are cached: a call costs a digest and no round trip."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ from headgate.server.access.model import (
 )
 from headgate.server.access.ports import TokenStore
 
-REMEMBERED_US = 5_000_000
+TOKEN_CACHE_US = 5_000_000
 """A token revoked elsewhere is refused here after this long at the latest."""
-ASK_AGAIN_US = 250_000
-"""A secret nobody knows may belong to a token made a moment ago: the store is asked again, this often at most."""
+REREAD_US = 250_000
+"""How old the cache may be for an unknown secret, which may belong to a token that was created a moment ago."""
 
 _log = logging.getLogger(__name__)
 
 
-class Gate:
-    """Tells callers by their secrets.
+class Authenticator:
+    """Maps secrets to callers.
 
-    Open to anyone if only this machine can reach it (`local`) and there never was a token. One that was closed stays
-    closed: who revokes the last token wants fewer callers, not all of them.
+    Open to anyone if only this machine can reach it (`local`) and there never was a token. Once it asked for tokens it
+    always does: somebody who revokes the last token wants fewer callers, not all of them.
+
+        authenticator = Authenticator(store)
+        caller = await authenticator.caller(secret)  # None: 401
     """
 
     def __init__(
@@ -49,25 +52,29 @@ class Gate:
         self._keyring = Keyring(self._fixed)
         self._closed = not local or self._keyring.had_any
         self._read_us: int | None = None
-        self._reading = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def caller(self, secret: str) -> Caller | None:
-        """Who presents this secret; None if it is nobody's."""
+        """The caller with this secret; None if no valid token has it.
+
+        Raises:
+            StoreError: the store failed, and no tokens were ever read.
+        """
         keyring = await self.keyring()
         if self.is_open:
             return ANYONE
-        return keyring.caller(secret) or (await self.keyring(ASK_AGAIN_US)).caller(secret)
+        return keyring.caller(secret) or (await self.keyring(REREAD_US)).caller(secret)
 
     @property
     def is_open(self) -> bool:
-        """Whether anyone may call, by the tokens as they were read last."""
+        """Whether anyone may call, by the cached tokens."""
         return not self._closed
 
-    async def keyring(self, remembered_us: int = REMEMBERED_US) -> Keyring:
-        """The tokens that are good now, at most so old. If their store is away, the last known ones."""
-        if self._store is not None and self._is_older(remembered_us):
-            async with self._reading:
-                if self._is_older(remembered_us):
+    async def keyring(self, max_age_us: int = TOKEN_CACHE_US) -> Keyring:
+        """The valid tokens, read `max_age_us` ago at most. If their store is away, the last known ones."""
+        if self._store is not None and self._is_older(max_age_us):
+            async with self._lock:
+                if self._is_older(max_age_us):
                     await self._read(self._store)
         return self._keyring
 
@@ -80,12 +87,17 @@ class Gate:
             self._closed = self._closed or self._keyring.had_any
         except StoreError:
             if self._read_us is None:
-                raise  # never seen: letting anyone in would be a guess
+                raise  # no tokens were ever read: letting anyone in would be a guess
             _log.warning("tokens can't be read; the last known ones stay good")
         self._read_us = self._clock.monotonic_us()
 
 
 async def create_token(store: TokenStore, name: str, scopes: Iterable[str]) -> tuple[str, Token]:
-    """A new token and its secret, which is shown this once and kept nowhere."""
+    """Creates a token; returns its secret, which is stored nowhere, and the token.
+
+    Raises:
+        InvalidInput: the name or a scope is wrong.
+        Conflict: the name was used before.
+    """
     secret = new_secret()
     return secret, await store.add(Token(checked_token_name(name), checked_scopes(scopes), digest(secret)))

@@ -35,7 +35,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A named token as it is kept: its digest, never its secret."""
+    """A named token as it is stored: with the digest of its secret."""
 
     name: str
     scopes: frozenset[Scope]
@@ -45,7 +45,7 @@ class Token:
 
 
 class Caller(NamedTuple):
-    """Who a request comes from."""
+    """The token a request was made with, by name, and its scopes."""
 
     name: str
     scopes: frozenset[Scope]
@@ -55,11 +55,11 @@ class Caller(NamedTuple):
 
 
 ANYONE = Caller("anyone", frozenset(Scope))
-"""Everybody, where no token is asked for."""
+"""The caller of every request, where no token is required."""
 
 
 class Keyring:
-    """The tokens that are good now."""
+    """The valid tokens."""
 
     def __init__(self, tokens: Iterable[Token]) -> None:
         known = list(tokens)
@@ -71,18 +71,18 @@ class Keyring:
         return bool(self._tokens)
 
     def caller(self, secret: str) -> Caller | None:
-        """Whose secret this is."""
+        """The caller with this secret."""
         token = self.token(secret)
         return None if token is None else Caller(token.name, token.scopes)
 
     def token(self, secret: str) -> Token | None:
-        """The token of this secret. Every one is compared, whatever the others said, so that time tells nothing."""
+        """The token with this secret. All tokens are compared, in constant time: the duration reveals nothing."""
         presented = digest(secret)
-        found: Token | None = None
+        match: Token | None = None
         for token in self._tokens:
             if hmac.compare_digest(presented, token.digest):
-                found = token
-        return found
+                match = token
+        return match
 
     def named(self, name: str) -> Token | None:
         """The token of this name."""
@@ -90,7 +90,7 @@ class Keyring:
 
 
 def needed_scope(method: str, path: str) -> Scope | None:
-    """What a request needs; None if anybody may make it."""
+    """The scope a request needs; None if it needs no token."""
     if path.startswith("/admin"):
         return Scope.ADMIN
     if not path.startswith("/api"):
@@ -106,12 +106,16 @@ def new_secret() -> str:
 
 
 def digest(secret: str) -> str:
-    """The form a secret is kept in."""
+    """The form a secret is stored in."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def checked_token_name(name: str) -> str:
-    """A token's name: it stands in audit rows and logs, so it is short and plain."""
+    """The token's name, which stands in audit rows and logs: short and plain.
+
+    Raises:
+        InvalidInput: the name is too long, has other characters, or is reserved.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
         raise InvalidInput("name", "must be 1 to 64 letters, digits, dots, dashes or underscores")
     if name.lower() == ANYONE.name or name.lower().startswith(RESERVED_PREFIX):
@@ -123,11 +127,15 @@ def checked_token_name(name: str) -> str:
 
 
 def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
-    """The scopes of these names; at least one."""
+    """The scopes of these names; at least one.
+
+    Raises:
+        InvalidInput: a name is unknown, or there is none.
+    """
     try:
-        found = frozenset(Scope(scope.lower()) for scope in scopes)
+        names = frozenset(Scope(scope.lower()) for scope in scopes)
     except ValueError as error:
         raise InvalidInput("scope", f"{error}; known are {', '.join(Scope)}") from None
-    if not found:
+    if not names:
         raise InvalidInput("scope", f"is required; known are {', '.join(Scope)}")
-    return found
+    return names

@@ -1,4 +1,4 @@
-"""What access needs from the outside: where tokens and the audit are kept."""
+"""The stores that access needs: of tokens, of sessions, of the audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headgate.server.access.model import Token
 
 
 class AuditEntry(NamedTuple):
-    """One change an administrator asked for. `status` is None while it is under way, or if its process died."""
+    """One change that was requested. `status` is None while it is under way, or if its process died."""
 
     at: datetime
     caller: str
@@ -18,18 +18,18 @@ class AuditEntry(NamedTuple):
     request_id: str
     status: int | None
     detail: str | None = None
-    """What exactly was asked for: the beginning of the request's body. None while it is under way."""
+    """The beginning of the request's body. None while it is under way."""
 
 
 class TokenStore(Protocol):
-    """Keeps tokens by name."""
+    """Stores tokens by name."""
 
     async def add(self, token: Token) -> Token:
         """Keeps a new token; `Conflict` if the name was ever used."""
         ...
 
     async def revoke(self, name: str) -> Token:
-        """Makes a token worthless from now on; `NotFound` if there is none of that name that is good."""
+        """Revokes a token; `NotFound` if no valid token has that name."""
         ...
 
     async def tokens(self) -> list[Token]:
@@ -38,7 +38,7 @@ class TokenStore(Protocol):
 
 
 class Session(NamedTuple):
-    """A login as it is kept: the digest of its secret, and the seal that ties it to its token."""
+    """A session as it is stored: the digest of its secret, and the seal that ties it to its token."""
 
     digest: str
     token_name: str
@@ -47,7 +47,7 @@ class Session(NamedTuple):
 
 
 class SessionStore(Protocol):
-    """Keeps who is logged in. Time is the store's own clock."""
+    """Stores the sessions of the console. Time is the store's own clock."""
 
     async def open(self, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:
         """Keeps a new session, and forgets those whose time is over."""
@@ -63,14 +63,14 @@ class SessionStore(Protocol):
 
 
 class AdminAudit(Protocol):
-    """Keeps who changed what. Written before the change is made: one that can't be recorded is not made."""
+    """Records changes. The entry is written before the change is made: one that can't be recorded is not made."""
 
     async def begin(self, caller: str, method: str, path: str, request_id: str) -> int:
-        """Records that a change is asked for; returns the entry's number."""
+        """Records that a change was requested; returns the entry's number."""
         ...
 
     async def end(self, number: int, status: int, detail: str | None = None) -> None:
-        """Records what came of it, and what exactly was asked for."""
+        """Records the status of the answer, and the beginning of the request's body."""
         ...
 
     async def recent(self, limit: int, before: int | None = None) -> list[tuple[int, AuditEntry]]:

@@ -1,6 +1,6 @@
 """Sessions: a token is shown once, at login; from then on a random secret stands for it, until one of the two ends.
 
-The store keeps a digest of that secret, and a seal made of the secret and the token. Whoever reads the store can
+The store keeps a digest of that secret, and a seal made of the secret and the token. A reader of the store can
 neither take a session over nor learn anything about a token.
 """
 
@@ -12,7 +12,7 @@ import secrets
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from headgate.server.access.authenticator import Gate
+from headgate.server.access.authenticator import Authenticator
 from headgate.server.access.model import ANYONE, Caller, Token, digest
 from headgate.server.access.ports import SessionStore
 
@@ -22,25 +22,25 @@ class Login(NamedTuple):
 
     caller: Caller
     expires_at: datetime | None
-    """None where no token is asked for."""
+    """None where no token is required."""
     secret: str = ""
-    """What stands for the token from now on; told once, when the session opens."""
+    """The session's secret; returned once, when the session opens."""
 
 
 class Sessions:
-    """Opens, recognises and closes sessions. They hold no state: any process may be asked about any session."""
+    """Opens, finds and closes sessions. All state is in the store: any process knows every session."""
 
-    def __init__(self, store: SessionStore, gate: Gate, lifetime: timedelta) -> None:
+    def __init__(self, store: SessionStore, authenticator: Authenticator, lifetime: timedelta) -> None:
         self._store = store
-        self._gate = gate
+        self._authenticator = authenticator
         self._lifetime = lifetime
 
     async def open(self, token_secret: str) -> Login | None:
-        """A session for whoever presents this secret; None if it is nobody's."""
-        caller = await self._gate.caller(token_secret)
+        """Opens a session for the token with this secret; None if no valid token has it."""
+        caller = await self._authenticator.caller(token_secret)
         if caller is ANYONE:
             return Login(caller, None)
-        token = (await self._gate.keyring()).token(token_secret)
+        token = (await self._authenticator.keyring()).token(token_secret)
         if caller is None or token is None:
             return None
         secret = secrets.token_urlsafe(32)
@@ -48,12 +48,12 @@ class Sessions:
         return Login(caller, session.expires_at, secret)
 
     async def find(self, secret: str) -> Login | None:
-        """Who is logged in with this secret; None if nobody is.
+        """The login with this session's secret; None if there is none.
 
         Tokens are read anew each time: the session of a revoked one ends with its next request, not seconds later.
         """
-        keyring = await self._gate.keyring(remembered_us=0)
-        if self._gate.is_open:
+        keyring = await self._authenticator.keyring(max_age_us=0)
+        if self._authenticator.is_open:
             return Login(ANYONE, None)
         session = await self._store.find(digest(secret)) if secret else None
         token = keyring.named(session.token_name) if session is not None else None

@@ -20,8 +20,8 @@ def app() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command line: exit status 0, 1 if it failed, 2 if it was asked for wrongly; errors in one line."""
-    # A command keeps no log, and OpenTelemetry tells headers it can't read; what does keep one hears it all the same.
+    """Runs the command line: exit status 0, 1 if it failed, 2 if the arguments are wrong; errors in one line."""
+    # A command has no log, and OpenTelemetry logs headers it can't read. Handlers of `serve` and `worker` still get it.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     try:
         sys.exit(app.main(arguments, prog_name="headgate", standalone_mode=False) or 0)
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
-        # Whoever read our output has seen enough (`| head`). Python would complain again when it flushes at exit.
+        # The reader of our output closed it (`| head`). Python would complain again when it flushes at exit.
         sys.stderr.close()
         sys.exit(1)
 

@@ -19,7 +19,7 @@ HEAD = 64 * 1024
 
 
 @dataclass(slots=True)
-class Standing:
+class FeedPosition:
     """How far a feed is, and what came of it so far."""
 
     head: str
@@ -41,25 +41,25 @@ class Checkpoint:
         self.path = feed.with_name(f"{feed.name}.checkpoint")
         self.rejected_path = rejected or feed.with_name(f"{feed.name}.rejected.jsonl")
         self._rejected: IO[bytes] | None = None
-        self.standing = Standing(_digest(feed))
+        self.position = FeedPosition(_digest(feed))
 
     def resume(self) -> bool:
         """Takes up where an interrupted submission left off; False if there is nothing to take up."""
         try:
-            told = Standing(**json.loads(self.path.read_text("utf-8")))
+            saved = FeedPosition(**json.loads(self.path.read_text("utf-8")))
             size = self._feed.stat().st_size
         except (OSError, ValueError, TypeError):
             return False
-        if told.head != self.standing.head or told.bytes > size:
+        if saved.head != self.position.head or saved.bytes > size:
             return False
-        if told.rejected_bytes and not self.rejected_path.is_file():
+        if saved.rejected_bytes and not self.rejected_path.is_file():
             return False
-        self.standing = told
+        self.position = saved
         return True
 
     def add(self, progress: Progress) -> None:
         """Notes a chunk that is done: first its refusals, then how far the feed is."""
-        now = self.standing
+        now = self.position
         if progress.rejected:
             self._write(progress.rejected)
         now.lines, now.bytes = progress.lines, progress.bytes
@@ -72,14 +72,14 @@ class Checkpoint:
         if self._rejected is not None:
             self._rejected.flush()
         fresh = self.path.with_name(f"{self.path.name}.new")
-        fresh.write_text(json.dumps(asdict(self.standing)), "utf-8")
+        fresh.write_text(json.dumps(asdict(self.position)), "utf-8")
         fresh.replace(self.path)
 
     def finish(self) -> None:
         """The feed is through: only the refusals stay, if there are any."""
         self.close()
         self.path.unlink(missing_ok=True)
-        if not self.standing.rejected:
+        if not self.position.rejected:
             self.rejected_path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -89,15 +89,15 @@ class Checkpoint:
 
     def _write(self, rejected: Iterable[Rejected]) -> None:
         if self._rejected is None:
-            fresh = self.standing.rejected_bytes == 0
+            fresh = self.position.rejected_bytes == 0
             self._rejected = self.rejected_path.open("wb" if fresh else "r+b")
-            self._rejected.truncate(self.standing.rejected_bytes)
-            self._rejected.seek(self.standing.rejected_bytes)
+            self._rejected.truncate(self.position.rejected_bytes)
+            self._rejected.seek(self.position.rejected_bytes)
         for each in rejected:
-            told = {"line": each.line, "paymentId": each.payment_id, "reason": each.reason}
-            raw = json.dumps({name: value for name, value in told.items() if value is not None}).encode() + b"\n"
+            entry = {"line": each.line, "paymentId": each.payment_id, "reason": each.reason}
+            raw = json.dumps({name: value for name, value in entry.items() if value is not None}).encode() + b"\n"
             self._rejected.write(raw)
-            self.standing.rejected_bytes += len(raw)
+            self.position.rejected_bytes += len(raw)
 
 
 def _digest(feed: Path) -> str:

@@ -6,7 +6,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from headgate.server.cli.parameters import Argument, Command
-from headgate.server.cli.terminal import say
+from headgate.server.cli.terminal import print_line
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -25,4 +25,4 @@ def completion(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click completes all of SHELLS"
     # `main` runs the command line under this name, so click listens to this variable.
-    say(kind(context.find_root().command, {}, "headgate", "_HEADGATE_COMPLETE").source())
+    print_line(kind(context.find_root().command, {}, "headgate", "_HEADGATE_COMPLETE").source())

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from headgate.errors import ConfigurationError
+from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.reading import reading
-from headgate.server.cli.recorded import recorded
-from headgate.server.cli.terminal import run, say, say_json, say_table
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_table, run
 from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
 from headgate.server.wire import config_json
@@ -46,7 +46,7 @@ def get(name: str | None, as_json: bool) -> None:
         async with open_slots(settings) as slots:
             return await slots.policy(name or settings.slots.default_config)
 
-    with typed_as(**NAMES), reading() as settings:
+    with typed_as(**NAMES), read_only_settings() as settings:
         version = run(work(settings))
     _show(version, as_json)
 
@@ -71,7 +71,7 @@ def set_(
     """Create a config, or change it: what is not given stays as it is."""
 
     async def work(settings: Settings) -> PolicyVersion:
-        async with recorded(settings, "config set", name), open_slots(settings) as slots:
+        async with audit_change(settings, "config set", name), open_slots(settings) as slots:
             given = {
                 "max_per_window": max_per_window,
                 "window": window,
@@ -97,14 +97,14 @@ def history(name: str | None, as_json: bool) -> None:
         async with open_slots(settings) as slots:
             return await slots.history(name or settings.slots.default_config)
 
-    with typed_as(**NAMES), reading() as settings:
+    with typed_as(**NAMES), read_only_settings() as settings:
         versions = run(work(settings))
     shown = [config_json(version, active=version is versions[0]) for version in versions]
     if as_json:
-        say_json(shown)
+        print_json(shown)
     else:
         columns = ["version", "createdAt", "maxPerWindow", "windowSize", "spread", "maxDelay", "calendar"]
-        say_table(columns, [[_text(each[column]) for column in columns] for each in shown])
+        print_table(columns, [[_text(each[column]) for column in columns] for each in shown])
 
 
 def _calendar(given: str | None) -> dict[str, Any] | str | None:
@@ -124,10 +124,10 @@ def _calendar(given: str | None) -> dict[str, Any] | str | None:
 def _show(version: PolicyVersion, as_json: bool) -> None:
     shown = config_json(version, active=True)
     if as_json:
-        say_json(shown)
+        print_json(shown)
     else:
         for member, value in shown.items():
-            say(f"{member}: {_text(value)}")
+            print_line(f"{member}: {_text(value)}")
 
 
 def _text(value: object) -> str:

@@ -8,11 +8,11 @@ from typing import IO, Any, NamedTuple
 
 from headgate.errors import InvalidInput
 from headgate.server.field_names import typed_as
+from headgate.server.shapes import slots as shapes
 from headgate.slots import SlotRequest, SlotScheduler
 from headgate.slots.model import checked_name
 from headgate.slots.packing import Booking
 
-MEMBERS = ("eventId", "requestedTime", "configName")
 LONGEST_LINE = 64 * 1024
 
 
@@ -81,15 +81,12 @@ class EventFile:
             raise InvalidInput("line", "is not valid JSON") from None
         if not isinstance(value, dict):
             raise InvalidInput("line", 'must be an object such as {"eventId": "pay-1", "requestedTime": "…"}')
-        for member in value:
-            if member not in MEMBERS:
-                raise InvalidInput(member, f"is unknown; known are {', '.join(MEMBERS)}")
-        requested, config_name = value.get("requestedTime", self._at), value.get("configName")
-        if requested is None:
+        if value.setdefault("requestedTime", self._at) is None:
             raise InvalidInput("requestedTime", "is required, or --at for all lines without one")
+        line = shapes.SlotRequest.parse(value)
         with typed_as(event_id="eventId", requested_time="requestedTime", config_name="configName"):
-            config_name = self._config_name if config_name is None else checked_name(config_name)
-            return Event(self.lines, config_name, SlotRequest.of(value.get("eventId", ""), requested))
+            config_name = self._config_name if line.config_name is None else checked_name(line.config_name)
+            return Event(self.lines, config_name, SlotRequest.of(line.event_id, line.requested_time))
 
 
 async def book(slots: SlotScheduler, events: list[Event]) -> list[Booking]:

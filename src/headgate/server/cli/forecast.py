@@ -10,11 +10,11 @@ from headgate.durations import format_instant
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.parameters import Command, as_json
-from headgate.server.cli.reading import reading
-from headgate.server.cli.terminal import remark, run, say, say_json, say_table
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
-from headgate.server.wire import forecast_json
+from headgate.server.shapes.forecast import ForecastShown
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import Forecast
 
@@ -40,41 +40,47 @@ def forecast(config: str | None, events: int, at: str | None, plot: Path | None,
         async with open_slots(settings) as slots:
             return await slots.forecast(config or settings.slots.default_config, events, at)
 
-    with typed_as(config_name="--config", events="--events", at="--at"), reading() as settings:
-        told = run(work(settings))
+    with typed_as(config_name="--config", events="--events", at="--at"), read_only_settings() as settings:
+        forecast = run(work(settings))
     if as_json:
-        say_json(forecast_json(told))
+        print_json(ForecastShown.of(forecast).to_json())
     else:
-        _show(told)
+        _show(forecast)
     if plot is not None:
-        _draw(told, plot)
+        _draw(forecast, plot)
 
 
-def _show(told: Forecast) -> None:
-    if told.drained_by is None or told.first_window is None:
-        say(f"nothing is free for {told.config_name} before its horizon")
+def _show(forecast: Forecast) -> None:
+    if forecast.drained_by is None or forecast.first_window is None:
+        print_line(f"nothing is free for {forecast.config_name} before its horizon")
         return
-    say(f"config {told.config_name} (version {told.config_version}), wanted at {format_instant(told.requested_time)}")
-    say(f"{told.placed} of {told.events} events run in {told.window_count} window(s)")
-    say(f"from {format_instant(told.first_window)}, all by {format_instant(told.drained_by)}")
-    if told.refused:
-        say(f"{told.refused} lie beyond the config's horizon and would be refused")
-    for peaks in told.peaks:
-        say(f"at most {peaks.per_second} in any second, {peaks.per_100_ms} in any 100 ms with {peaks.spread} spread")
+    print_line(
+        f"config {forecast.config_name} (version {forecast.config_version}), "
+        f"wanted at {format_instant(forecast.requested_time)}"
+    )
+    print_line(f"{forecast.placed} of {forecast.events} events run in {forecast.window_count} window(s)")
+    print_line(f"from {format_instant(forecast.first_window)}, all by {format_instant(forecast.drained_by)}")
+    if forecast.refused:
+        print_line(f"{forecast.refused} lie beyond the config's horizon and would be refused")
+    for peaks in forecast.peaks:
+        print_line(
+            f"at most {peaks.per_second} in any second, {peaks.per_100_ms} in any 100 ms with {peaks.spread} spread"
+        )
     rows = [
-        [format_instant(fill.start), str(fill.taken), str(fill.added), str(fill.limit)] for fill in told.windows[:SHOWN]
+        [format_instant(fill.start), str(fill.taken), str(fill.added), str(fill.limit)]
+        for fill in forecast.windows[:SHOWN]
     ]
-    say_table(["window", "booked", "added", "limit"], rows)
-    if told.window_count > SHOWN:
-        say(f"and {told.window_count - SHOWN} more windows")
+    print_table(["window", "booked", "added", "limit"], rows)
+    if forecast.window_count > SHOWN:
+        print_line(f"and {forecast.window_count - SHOWN} more windows")
 
 
-def _draw(told: Forecast, path: Path) -> None:
+def _draw(forecast: Forecast, path: Path) -> None:
     # Only those who draw need what it imports.
     from headgate.server.cli.forecast_plot import draw
 
     try:
-        draw(told, path)
+        draw(forecast, path)
     except (OSError, ValueError) as error:
         raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
-    remark(f"drawn into {path}")
+    print_status(f"drawn into {path}")

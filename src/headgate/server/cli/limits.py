@@ -11,8 +11,8 @@ import click
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Decision
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.reading import reading
-from headgate.server.cli.terminal import run, say, say_json
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, run
 from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
 from headgate.server.wire import decision_json
@@ -61,7 +61,7 @@ def peek(key: str, plans: tuple[str, ...], cost: int, as_json: bool) -> None:
 def refund(key: str, plans: tuple[str, ...], cost: int) -> None:
     """Give a cost back."""
     _ask(lambda limiter: limiter.refund(key, plans, cost))
-    say(f"gave {cost} back")
+    print_line(f"gave {cost} back")
 
 
 @app.command("reset")
@@ -70,7 +70,7 @@ def refund(key: str, plans: tuple[str, ...], cost: int) -> None:
 def reset(key: str, plans: tuple[str, ...]) -> None:
     """Make a key as new."""
     _ask(lambda limiter: limiter.reset(key, plans))
-    say("as new")
+    print_line("as new")
 
 
 def _ask(question: Callable[[AsyncLimiter], Awaitable[T]], *, only_reads: bool = False) -> T:
@@ -78,17 +78,17 @@ def _ask(question: Callable[[AsyncLimiter], Awaitable[T]], *, only_reads: bool =
         async with open_limits(settings) as admission:
             return await question(admission.limiter)
 
-    with typed_as(**NAMES), reading() if only_reads else nullcontext(Settings.load()) as settings:
+    with typed_as(**NAMES), read_only_settings() if only_reads else nullcontext(Settings.load()) as settings:
         return run(work(settings))
 
 
 def _tell(decision: Decision, as_json: bool) -> None:
     if as_json:
-        say_json(decision_json(decision))
+        print_json(decision_json(decision))
     elif decision.allowed:
-        say(f"allowed: plan {decision.plan} has {decision.remaining} of {decision.limit} left")
+        print_line(f"allowed: plan {decision.plan} has {decision.remaining} of {decision.limit} left")
     else:
-        say(
+        print_line(
             f"denied: plan {decision.plan} has {decision.remaining} of {decision.limit} left; "
             f"retry after {decision.retry_after:g} s"
         )

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import IO, Self
 
-from headgate.server.cli.terminal import remark
+from headgate.server.cli.terminal import print_status
 
 PLAIN_EVERY = 5.0
 DRAWN_EVERY = 0.1
@@ -52,7 +52,7 @@ class Meter:
             self._shown = now
             left = self._left(now)
             about = "" if left is None else f", {self._percent():.0f} %, about {left:.0f} s left"
-            remark(f"{self._what}: {lines} lines, {self._rate(now):.0f}/s{about}")
+            print_status(f"{self._what}: {lines} lines, {self._rate(now):.0f}/s{about}")
 
     def clear(self) -> None:
         """Takes the bar away, so that something else can be written; the next `move` draws it again."""

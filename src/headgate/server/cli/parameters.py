@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
-"""The `--json` option every reading command has."""
+"""The `--json` option every command that only reads has."""
 
 
 class Argument(click.Argument):

@@ -17,8 +17,8 @@ import click
 from headgate.errors import InvalidInput
 from headgate.server.cli.meter import Meter, size_of
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.reading import reading
-from headgate.server.cli.terminal import remark, run, say, say_json, say_table
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import open_queue
@@ -64,12 +64,12 @@ def submit(
     settings = Settings.load()
     require_extras(settings, "payments")
     piped = str(feed) == "-"
-    told = _format(feed, kind)
+    feed_format = _format(feed, kind)
     if piped:
-        outcome = run(_submit(settings, sys.stdin.buffer, told, config, None))
+        outcome = run(_submit(settings, sys.stdin.buffer, feed_format, config, None))
     else:
         with _opened(feed) as file:
-            outcome = run(_submit(settings, file, told, config, _checkpoint(feed, rejected, restart)))
+            outcome = run(_submit(settings, file, feed_format, config, _checkpoint(feed, rejected, restart)))
     _report(outcome, as_json)
     raise click.exceptions.Exit(1 if outcome["rejectedCount"] else 0)
 
@@ -83,10 +83,10 @@ def show(payment_id: str, as_json: bool) -> None:
 
     async def work(settings: Settings) -> dict[str, Any]:
         async with _payments(settings) as payments:
-            record, history = await payments.desk.show(payment_id)
+            record, history = await payments.queries.show(payment_id)
             return {**record.to_json(), "slotId": slot_id(payment_id), "audit": [entry.to_json() for entry in history]}
 
-    with reading() as settings:
+    with read_only_settings() as settings:
         shown = run(work(settings))
     _show(shown, as_json)
 
@@ -99,7 +99,7 @@ def cancel(payment_id: str, as_json: bool) -> None:
 
     async def work() -> dict[str, Any]:
         async with _payments(Settings.load()) as payments:
-            return {**(await payments.desk.cancel(payment_id)).to_json(), "audit": []}
+            return {**(await payments.queries.cancel(payment_id)).to_json(), "audit": []}
 
     _show(run(work()), as_json)
 
@@ -130,14 +130,14 @@ def _checkpoint(feed: Path, rejected: Path | None, restart: bool) -> Checkpoint 
     from headgate.server.cli.checkpoint import Checkpoint
 
     checkpoint = Checkpoint(feed, rejected)
-    if not restart and checkpoint.resume() and checkpoint.standing.lines:
-        remark(f"going on after line {checkpoint.standing.lines}")
+    if not restart and checkpoint.resume() and checkpoint.position.lines:
+        print_status(f"going on after line {checkpoint.position.lines}")
     try:
         checkpoint.save()
     except OSError as error:
         if rejected is not None:
             raise InvalidInput("--rejected", f"can't be written: {error.strerror}") from None
-        remark(f"nothing can be written beside the feed ({error.strerror}): rejected lines are told here")
+        print_status(f"nothing can be written beside the feed ({error.strerror}): rejected lines are told here")
         return None
     return checkpoint
 
@@ -162,10 +162,10 @@ async def _submit(
     tally, shown, started = Tally(), list[Any](), time.monotonic()
     begin = (0, 0)
     if checkpoint is not None:
-        standing = checkpoint.standing
-        begin = standing.lines, standing.bytes
-        file.seek(standing.bytes)
-        tally = Tally(standing.accepted, standing.duplicates, standing.rejected)
+        position = checkpoint.position
+        begin = position.lines, position.bytes
+        file.seek(position.bytes)
+        tally = Tally(position.accepted, position.duplicates, position.rejected)
     meter = Meter("payments", size_of(file), *begin)
     lines = begin[0]
     async with _payments(settings) as payments:
@@ -192,11 +192,11 @@ async def _submit(
                         _remark_rejected(progress.rejected)
                     meter.move(progress.lines, progress.bytes)
             except BaseException:
-                if checkpoint is not None and checkpoint.standing.lines:
+                if checkpoint is not None and checkpoint.position.lines:
                     checkpoint.save()
                     checkpoint.close()
                     meter.clear()
-                    remark(f"{checkpoint.standing.lines} lines are done; the same command goes on from there")
+                    print_status(f"{checkpoint.position.lines} lines are done; the same command goes on from there")
                 raise
     if checkpoint is not None:
         checkpoint.finish()
@@ -218,35 +218,35 @@ async def _blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
 
 def _remark_rejected(rejected: Sequence[Rejected]) -> None:
     for each in rejected:
-        remark(f"line {each.line}: {each.reason}")
+        print_status(f"line {each.line}: {each.reason}")
 
 
 def _report(outcome: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        say_json(outcome)
+        print_json(outcome)
         return
     lines, seconds = outcome["lines"], outcome["seconds"]
     accepted, duplicates, count = outcome["accepted"], outcome["duplicates"], outcome["rejectedCount"]
-    say(f"{accepted} accepted, {duplicates} were there already, {count} rejected")
-    remark(f"{lines} lines in {seconds:.1f} s")
+    print_line(f"{accepted} accepted, {duplicates} were there already, {count} rejected")
+    print_status(f"{lines} lines in {seconds:.1f} s")
     for each in outcome["rejected"]:
-        say(f"line {each['line']}: {each['reason']}")
+        print_line(f"line {each['line']}: {each['reason']}")
     if count > len(outcome["rejected"]):
-        say(f"and {count - len(outcome['rejected'])} more")
+        print_line(f"and {count - len(outcome['rejected'])} more")
     if outcome["rejectedFile"]:
-        remark(f"all rejected lines are in {outcome['rejectedFile']}")
+        print_status(f"all rejected lines are in {outcome['rejectedFile']}")
 
 
-def _show(told: dict[str, Any], as_json: bool) -> None:
+def _show(payment: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        say_json(told)
+        print_json(payment)
         return
-    audit = told.pop("audit")
-    for name, value in told.items():
+    audit = payment.pop("audit")
+    for name, value in payment.items():
         if isinstance(value, dict):
             value = f"{value['name']} ({value['iban']})"
         if value is not None:
-            say(f"{name}\t{value}")
+            print_line(f"{name}\t{value}")
     if audit:
         rows = [[entry["createdAt"], entry["statusAfter"], entry["detail"] or ""] for entry in audit]
-        say_table(["at", "status", "detail"], rows)
+        print_table(["at", "status", "detail"], rows)

@@ -11,10 +11,10 @@ import click
 from headgate.errors import InvalidInput
 from headgate.limits.model import Plan, describe
 from headgate.limits.plan_documents import document_of, plan_from
+from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.reading import reading
-from headgate.server.cli.recorded import recorded
-from headgate.server.cli.terminal import run, say, say_json, say_table
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_table, run
 from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
 from headgate.server.wire import plan_json
@@ -48,12 +48,12 @@ def list_(as_json: bool) -> None:
             plans = await admission.plans.all()
             return [plans[name] for name in sorted(plans)]
 
-    with reading() as settings:
+    with read_only_settings() as settings:
         plans = run(work(settings))
     if as_json:
-        say_json([plan_json(plan) for plan in plans])
+        print_json([plan_json(plan) for plan in plans])
         return
-    say_table(
+    print_table(
         ["name", "algorithm", "limit", "onError", "shadow", "overrides"],
         [
             [
@@ -106,7 +106,7 @@ def set_(
     }
 
     async def work(settings: Settings) -> Plan:
-        async with recorded(settings, "plans set", name), open_limits(settings) as admission:
+        async with audit_change(settings, "plans set", name), open_limits(settings) as admission:
             plan = plan_from(name, _changed((await admission.plans.all()).get(name), given, override))
             await admission.plans.put(plan)
             return plan
@@ -122,7 +122,7 @@ def delete(name: str, as_json: bool) -> None:
     """Delete a plan."""
 
     async def work(settings: Settings) -> Plan:
-        async with recorded(settings, "plans delete", name), open_limits(settings) as admission:
+        async with audit_change(settings, "plans delete", name), open_limits(settings) as admission:
             return await admission.plans.delete(name)
 
     _show(run(work(Settings.load())), as_json)
@@ -153,7 +153,7 @@ def _changed(current: Plan | None, given: dict[str, Any], overrides: Iterable[st
 def _show(plan: Plan, as_json: bool) -> None:
     shown = plan_json(plan)
     if as_json:
-        say_json(shown)
+        print_json(shown)
     else:
         for member, value in shown.items():
-            say(f"{member}: {json.dumps(value) if isinstance(value, dict) else value}")
+            print_line(f"{member}: {json.dumps(value) if isinstance(value, dict) else value}")

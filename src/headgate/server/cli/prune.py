@@ -9,9 +9,9 @@ import click
 
 from headgate.durations import EPOCH, format_instant, parse_duration, parse_instant
 from headgate.errors import InvalidInput
+from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Command, as_json
-from headgate.server.cli.recorded import recorded
-from headgate.server.cli.terminal import run, say, say_json
+from headgate.server.cli.terminal import print_json, print_line, run
 from headgate.server.settings import Settings
 from headgate.server.wiring.notifications import prune_notifications
 from headgate.server.wiring.payments import prune_payments
@@ -32,7 +32,7 @@ def prune(before: str, as_json: bool) -> None:
     async def work() -> dict[str, int]:
         settings = Settings.load()
         async with (
-            recorded(settings, "prune --before", before),
+            audit_change(settings, "prune --before", before),
             open_slots(settings) as slots,
             open_queue(settings) as queue,
         ):
@@ -45,10 +45,10 @@ def prune(before: str, as_json: bool) -> None:
 
     pruned = run(work())
     if as_json:
-        say_json({"before": format_instant(moment), **pruned})
+        print_json({"before": format_instant(moment), **pruned})
     else:
         counts = ", ".join(f"{count} {NAMES.get(what, what)}" for what, count in pruned.items())
-        say(f"forgot {counts} before {format_instant(moment)}")
+        print_line(f"forgot {counts} before {format_instant(moment)}")
 
 
 def _moment(before: str, now: datetime) -> datetime:

@@ -12,10 +12,10 @@ import click
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.queue import DispatchQueue
 from headgate.errors import InvalidInput
+from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.reading import reading
-from headgate.server.cli.recorded import recorded
-from headgate.server.cli.terminal import run, say, say_json, say_table
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_table, run
 from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
 from headgate.server.wiring.queue import open_queue
@@ -35,12 +35,12 @@ def _with_queue(work: Callable[[DispatchQueue], Awaitable[T]], *changing: str) -
     async def opened(settings: Settings) -> T:
         async with AsyncExitStack() as opened:
             if changing:
-                await opened.enter_async_context(recorded(settings, *changing))
+                await opened.enter_async_context(audit_change(settings, *changing))
             return await work(await opened.enter_async_context(open_queue(settings)))
 
     with (
         typed_as(item_type="TYPE", item_id="ID", ids="ID", status="--status", limit="--limit"),
-        nullcontext(Settings.load()) if changing else reading() as settings,
+        nullcontext(Settings.load()) if changing else read_only_settings() as settings,
     ):
         return run(opened(settings))
 
@@ -62,16 +62,16 @@ def stats(item_type: str | None, as_json: bool) -> None:
 
     found = _with_queue(work)
     if as_json:
-        say_json(found if item_type is None else found[0])
+        print_json(found if item_type is None else found[0])
         return
     for each in found:
-        say(f"{each['itemType']}")
+        print_line(f"{each['itemType']}")
         depth = each["depth"]
         assert isinstance(depth, dict)
         for status, count in depth.items():
-            say(f"  {status}: {count}")
+            print_line(f"  {status}: {count}")
         age = each["oldestReadyAgeSecs"]
-        say(f"  oldest due item waits: {'-' if age is None else f'{age:.1f} s'}")
+        print_line(f"  oldest due item waits: {'-' if age is None else f'{age:.1f} s'}")
 
 
 @app.command("list")
@@ -84,9 +84,9 @@ def list_(item_type: str, status: str | None, limit: int, after: str | None, as_
     """List items in order of their ids."""
     found = [item.to_json() for item in _with_queue(lambda q: q.list(item_type, status, limit=limit, after=after))]
     if as_json:
-        say_json(found)
+        print_json(found)
     else:
-        say_table(COLUMNS, [["-" if item[name] is None else str(item[name]) for name in COLUMNS] for item in found])
+        print_table(COLUMNS, [["-" if item[name] is None else str(item[name]) for name in COLUMNS] for item in found])
 
 
 @app.command("show")
@@ -97,15 +97,15 @@ def show(item_type: str, item_id: str, as_json: bool) -> None:
     """Show an item, its context, and what happened to it."""
     found = _with_queue(lambda queue: queue.show(item_type, item_id)).to_json()
     if as_json:
-        say_json(found)
+        print_json(found)
         return
     for name, value in found.items():
         if name != "audit":
-            say(f"{name}: {'-' if value is None else json.dumps(value, ensure_ascii=False).strip(chr(34))}")
+            print_line(f"{name}: {'-' if value is None else json.dumps(value, ensure_ascii=False).strip(chr(34))}")
     for entry in found["audit"]:
         steps = f"{entry['statusBefore']} -> {entry['statusAfter']}"
         detail = f" ({entry['detail']})" if entry["detail"] else ""
-        say(f"  {entry['createdAt']} {entry['action']}: {steps}{detail}")
+        print_line(f"  {entry['createdAt']} {entry['action']}: {steps}{detail}")
 
 
 @app.command("requeue")
@@ -156,13 +156,13 @@ def _chosen(item_ids: tuple[str, ...], every: bool) -> list[str] | None:
 
 def _say_count(done: str, count: int, as_json: bool) -> None:
     if as_json:
-        say_json({"count": count})
+        print_json({"count": count})
     else:
-        say(f"{done} {count} items")
+        print_line(f"{done} {count} items")
 
 
 def _say_switch(config: DispatchConfig, as_json: bool) -> None:
     if as_json:
-        say_json(config.to_json())
+        print_json(config.to_json())
     else:
-        say(f"{config.item_type} is {'enabled' if config.enabled else 'paused'}")
+        print_line(f"{config.item_type} is {'enabled' if config.enabled else 'paused'}")

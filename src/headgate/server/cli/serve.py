@@ -16,7 +16,7 @@ import click
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.server import logs
 from headgate.server.cli.parameters import Command
-from headgate.server.cli.terminal import run, say
+from headgate.server.cli.terminal import print_line, run
 from headgate.server.settings import Settings
 from headgate.server.wiring.access import open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import load_domains
@@ -48,7 +48,7 @@ def serve(host: str | None, port: int | None, workers: int | None) -> None:
         signal.signal(signum, _end)
     require_extras(settings, "server")
     logs.configure_traced(settings, lambda: get_tracer(settings))
-    logs.tell_unknown_variables()
+    logs.warn_unknown_variables()
     run(_prepare(settings))
     listening = _listen(settings)
     try:
@@ -152,10 +152,10 @@ def _announce(listening: socket.socket) -> None:
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
     soon = f"{datetime.now(UTC) + timedelta(minutes=1):%Y-%m-%dT%H:%M:00Z}"
-    say(f"headgate is listening on {url}")
-    say("try it:")
-    say(f"  curl -X POST {url}/api/v1/slots -H 'Content-Type: application/json' \\")
-    say(f'''    -d '{{"eventId": "pay-123", "configName": "default", "requestedTime": "{soon}"}}\'''')
+    print_line(f"headgate is listening on {url}")
+    print_line("try it:")
+    print_line(f"  curl -X POST {url}/api/v1/slots -H 'Content-Type: application/json' \\")
+    print_line(f'''    -d '{{"eventId": "pay-123", "configName": "default", "requestedTime": "{soon}"}}\'''')
     sys.stdout.flush()
 
 

@@ -15,11 +15,11 @@ from headgate.errors import HeadgateError, InvalidInput, SlotsExhausted
 from headgate.server.cli.event_file import Event, EventFile, book
 from headgate.server.cli.meter import Meter, size_of
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.reading import reading
-from headgate.server.cli.terminal import remark, run, say, say_json
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_status, run
 from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
-from headgate.server.wire import slot_json
+from headgate.server.shapes.slots import FailedLine, Slot
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import AssignedSlot
 
@@ -73,7 +73,7 @@ def show(event_id: str, as_json: bool) -> None:
         async with open_slots(settings) as slots:
             return await slots.find(event_id)
 
-    with typed_as(event_id="ID"), reading() as settings:
+    with typed_as(event_id="ID"), read_only_settings() as settings:
         slot = run(work(settings))
     _show(slot, as_json)
 
@@ -100,7 +100,7 @@ async def _assign_file(settings: Settings, config_name: str, path: Path, at: str
         nonlocal failed
         failed += 1
         meter.clear()
-        remark(f"line {line}: {error}")
+        print_status(f"line {line}: {error}")
 
     with _opened(path) as file:
         async with open_slots(settings) as slots:
@@ -120,7 +120,7 @@ async def _assign_file(settings: Settings, config_name: str, path: Path, at: str
                             booked += not booking.existing
                             _show(booking, as_json)
                     meter.move(events.lines, events.position)
-    remark(f"{booked} booked, {existing} had their slot already, {failed} failed")
+    print_status(f"{booked} booked, {existing} had their slot already, {failed} failed")
     return failed
 
 
@@ -138,22 +138,22 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _show(slot: AssignedSlot, as_json: bool) -> None:
-    shown = slot_json(slot)
+    shape = Slot.of(slot)
     if as_json:
-        say_json(shown)
+        print_json(shape.to_json())
     else:
-        had = "\texisting" if slot.existing else ""
-        say(f"{shown['eventId']}\t{shown['scheduledTime']}\t+{shown['delayMs']} ms{had}")
+        had = "\texisting" if shape.existing else ""
+        print_line(f"{shape.event_id}\t{shape.scheduled_time}\t+{shape.delay_ms} ms{had}")
 
 
 def _show_refused(event: Event, error: HeadgateError, as_json: bool) -> None:
     """An event without a slot: on standard output for machines, who read what came of each event there."""
-    shown = {"eventId": event.request.event_id, "line": event.line, "error": str(error)}
+    shape = FailedLine(event_id=event.request.event_id, line=event.line, error=str(error))
     earliest = ""
     if isinstance(error, SlotsExhausted):
-        shown["earliest"] = None if error.earliest is None else format_instant(error.earliest)
-        earliest = f"; the earliest free time is {shown['earliest']}" if error.earliest else ""
+        shape.earliest = None if error.earliest is None else format_instant(error.earliest)
+        earliest = f"; the earliest free time is {shape.earliest}" if error.earliest else ""
     if as_json:
-        say_json(shown)
+        print_json(shape.to_json())
     else:
-        remark(f"line {event.line}: {event.request.event_id}: {error}{earliest}")
+        print_status(f"line {event.line}: {event.request.event_id}: {error}{earliest}")

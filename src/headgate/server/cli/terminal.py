@@ -19,23 +19,23 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def say(text: str) -> None:
-    """A line of the result, on standard output."""
+def print_line(text: str) -> None:
+    """Prints a line of the result, on standard output."""
     click.echo(text)
 
 
-def remark(text: str) -> None:
-    """A line about the work, on standard error."""
+def print_status(text: str) -> None:
+    """Prints a line about the work, on standard error."""
     click.echo(text, err=True)
 
 
-def say_json(value: Any) -> None:
-    """A result for machines: one line of JSON."""
+def print_json(value: Any) -> None:
+    """Prints a result for machines: one line of JSON."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def say_table(columns: list[str], rows: list[list[str]]) -> None:
-    """A result for people: a table on a terminal, values with tabs between them otherwise."""
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Prints a result for people: a table on a terminal, values with tabs between them otherwise."""
     if not sys.stdout.isatty():
         for row in [columns, *rows]:
             click.echo("\t".join(row))

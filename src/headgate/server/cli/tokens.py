@@ -9,10 +9,10 @@ import click
 from headgate.durations import format_instant
 from headgate.server.access.authenticator import create_token
 from headgate.server.access.model import Scope, Token
+from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.reading import reading
-from headgate.server.cli.recorded import recorded
-from headgate.server.cli.terminal import remark, run, say, say_json, say_table
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
 from headgate.server.wiring.access import open_access_store, open_authenticator
 
@@ -36,15 +36,15 @@ def create(name: str, scope: tuple[str, ...], as_json: bool) -> None:
 
     async def work() -> tuple[str, Token]:
         settings = Settings.load()
-        async with recorded(settings, "tokens create", name), open_access_store(settings) as store:
+        async with audit_change(settings, "tokens create", name), open_access_store(settings) as store:
             return await create_token(store, name, scope)
 
     secret, token = run(work())
     if as_json:
-        say_json({**_shown(token), "token": secret})
+        print_json({**_shown(token), "token": secret})
         return
-    say(secret)
-    remark(f"token {name} may {', '.join(sorted(token.scopes))}; this is the only time its secret is shown")
+    print_line(secret)
+    print_status(f"token {name} may {', '.join(sorted(token.scopes))}; this is the only time its secret is shown")
 
 
 @app.command("list")
@@ -56,15 +56,15 @@ def list_(as_json: bool) -> None:
         async with open_access_store(settings) as store:
             return await store.tokens()
 
-    with reading() as settings:
+    with read_only_settings() as settings:
         shown = [_shown(token) for token in run(work(settings))]
     if as_json:
-        say_json(shown)
+        print_json(shown)
     else:
         rows = [
             [row["name"], " ".join(row["scopes"]), row["createdAt"] or "-", row["revokedAt"] or "-"] for row in shown
         ]
-        say_table(["name", "scopes", "created", "revoked"], rows)
+        print_table(["name", "scopes", "created", "revoked"], rows)
 
 
 @app.command("revoke")
@@ -75,13 +75,13 @@ def revoke(name: str, as_json: bool) -> None:
 
     async def work() -> tuple[Token, bool]:
         settings = Settings.load()
-        async with recorded(settings, "tokens revoke", name), open_access_store(settings) as store:
+        async with audit_change(settings, "tokens revoke", name), open_access_store(settings) as store:
             return await store.revoke(name), bool(await open_authenticator(settings, store).keyring())
 
     token, others = run(work())
-    say_json(_shown(token)) if as_json else say(f"{token.name} is revoked")
+    print_json(_shown(token)) if as_json else print_line(f"{token.name} is revoked")
     if not others:
-        remark(
+        print_status(
             "that was the last token: nobody may call until there is another; make one with `headgate tokens create`"
         )
 

@@ -16,7 +16,7 @@ from headgate.errors import ConfigurationError
 from headgate.extras import installed
 from headgate.server import logs
 from headgate.server.cli.parameters import Argument, Command
-from headgate.server.cli.terminal import remark, run
+from headgate.server.cli.terminal import print_status, run
 from headgate.server.settings import Settings
 from headgate.server.wiring.dispatch import dispatch_guard, load_domains, local_dispatch
 from headgate.server.wiring.notifications import open_notifications, run_sender
@@ -70,10 +70,10 @@ def worker(role: str, domains: tuple[str, ...], metrics_port: int | None) -> Non
         )
     require_extras(settings, *([] if metrics_port is None else ["server"]))
     logs.configure_traced(settings, lambda: get_tracer(settings))
-    logs.tell_unknown_variables()
+    logs.warn_unknown_variables()
     run(_work(settings, chosen, None if metrics_port is None else _metrics(settings.host, metrics_port)))
     for each in SIGNALS:
-        # All is done; being told once more must not make it look otherwise.
+        # All is done: a second signal must not change the exit status.
         signal.signal(each, signal.SIG_IGN)
     if settings.temporal_address is not None:
         end_process()
@@ -91,12 +91,12 @@ async def _work(settings: Settings, role: Role, registry: CollectorRegistry | No
         working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry)))
     if role in (Role.SENDER, Role.ALL):
         working.append(asyncio.create_task(run_sender(settings, stop, registry=registry)))
-    remark(f"headgate worker {role} is working")
+    print_status(f"headgate worker {role} is working")
     async with tracing(settings):
         try:
             await asyncio.gather(*working)
         finally:
-            # If one failed the others finish in good order before the failure is told.
+            # If one failed the others finish in good order before the failure is raised.
             stop.set()
             await asyncio.gather(*working, return_exceptions=True)
 
@@ -120,9 +120,9 @@ async def _dispatch(
     ):
         # Item types of your own need nothing of the bank's.
         if installed("payments"):
-            tend = settings.temporal_address is None or "init" in roles
+            maintenance = settings.temporal_address is None or "init" in roles
             payments = await applications.enter_async_context(
-                open_payments(settings, slots, queue, notifications=notifications, tend=tend)
+                open_payments(settings, slots, queue, notifications=notifications, maintenance=maintenance)
             )
             domains.add(payments.domain)
         if settings.temporal_address is not None:

@@ -18,10 +18,10 @@ from headgate.server.http.body import only, read_object, required
 from headgate.server.http.browser import ended_cookie, refuse_other_sites, session_cookie, session_secret
 from headgate.server.http.ingress import client_address
 from headgate.server.http.problem import Problem, documented, invalid
-from headgate.server.http.services import services
+from headgate.server.http.services import services_of
 
 LONGEST_TOKEN = 512
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 """Of a login's body: enough for the longest token, however it is escaped."""
 LOGIN: dict[str, Any] = {
     "title": "LoginRequest",
@@ -48,7 +48,7 @@ class SessionShown(BaseModel):
 @router.get("", summary="Who is logged in?", response_model=SessionShown)
 async def show(request: Request) -> Response:
     """The name and the scopes of the token behind the session; no name if nobody is logged in."""
-    return _json(await services(request).sessions.find(session_secret(request.scope) or ""))
+    return _json(await services_of(request).sessions.find(session_secret(request.scope) or ""))
 
 
 @router.post(
@@ -61,18 +61,18 @@ async def show(request: Request) -> Response:
 async def log_in(request: Request) -> Response:
     """Exchanges a token for a session, whose secret is set as a cookie. It ends with the token, when its time is over,
     or when it is logged out. Too many wrong tokens from one address get 429."""
-    told, log = services(request), structlog.get_logger()
+    services, log = services_of(request), structlog.get_logger()
     refuse_other_sites(request.scope, with_cookie=False)
-    await told.ingress.logging_in(request.scope)
+    await services.ingress.admit_login(request.scope)
     token = await _token(request)
-    login = await told.sessions.open(token)
+    login = await services.sessions.open(token)
     if login is None:
         log.warning("login refused", address=client_address(request.scope))
         raise Problem(401, "unauthorized", "Unauthorized", "no token that is good now has this secret")
-    await told.ingress.logged_in(request.scope)
+    await services.ingress.refund_login(request.scope)
     earlier = session_secret(request.scope)
     if earlier is not None:
-        await told.sessions.close(earlier)
+        await services.sessions.close(earlier)
     answer = _json(login)
     if login.expires_at is not None:
         log.info("logged in", token=login.caller.name, address=client_address(request.scope))
@@ -86,18 +86,17 @@ async def log_out(request: Request) -> Response:
     secret = session_secret(request.scope)
     refuse_other_sites(request.scope, with_cookie=secret is not None)
     if secret is not None:
-        await services(request).sessions.close(secret)
+        await services_of(request).sessions.close(secret)
     return Response(status_code=204, headers={"Set-Cookie": ended_cookie(request.scope)})
 
 
 async def _token(request: Request) -> str:
-    value = await read_object(request.scope, request.receive, MOST_BYTES)
+    value = await read_object(request.scope, request.receive, MAX_BYTES)
     only(value, LOGIN["properties"])
     token = required(value, "token")
     if not isinstance(token, str) or not 1 <= len(token) <= LONGEST_TOKEN:
         raise invalid("token", f"must be a text of 1 to {LONGEST_TOKEN} characters")
-    # Half a surrogate pair, which only a JSON escape can bring in, is in no token.
-    return token.encode("utf-8", "replace").decode()
+    return token
 
 
 def _json(login: Login | None) -> Response:

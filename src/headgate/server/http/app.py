@@ -33,8 +33,8 @@ from headgate.server.http.auth import AccessGuard, HeaderLimit
 from headgate.server.http.body import BodyLimit
 from headgate.server.http.head import HeadAsGet
 from headgate.server.http.ingress import Ingress
-from headgate.server.http.parent_watch import end_with_parent, remove_leavings
-from headgate.server.http.prefix import WithoutPrefix
+from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
+from headgate.server.http.prefix import StripPrefix
 from headgate.server.http.services import Services
 from headgate.server.http.traces import RequestTraces
 from headgate.server.settings import Settings
@@ -89,7 +89,7 @@ def create_app(settings: Settings) -> FastAPI:
     tracer = get_tracer(settings)
     if tracer is not None:
         app.add_middleware(RequestTraces, tracer=tracer)
-    app.add_middleware(WithoutPrefix)
+    app.add_middleware(StripPrefix)
     return app
 
 
@@ -104,37 +104,43 @@ def from_environment() -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Opens each feature, one line or two each. Closing lets accepted work finish before its store goes away."""
-    told: Services = app.state.services
-    async with AsyncExitStack() as opened:
-        opened.callback(remove_leavings)
-        await opened.enter_async_context(tracing(told.settings))
-        access = await opened.enter_async_context(open_access_store(told.settings))
-        told.gate, told.audit = open_authenticator(told.settings, access), access
-        told.sessions = console_sessions(told.settings, access, told.gate)
-        told.settings.refuse_exposure(other_tokens=bool(await told.gate.keyring()))
-        told.ingress = Ingress(await opened.enter_async_context(open_ingress(told.settings, registry=told.registry)))
-        told.slots = await opened.enter_async_context(open_slots(told.settings, registry=told.registry))
-        told.probes["database"] = lambda: told.slots.history(told.settings.slots.default_config)
-        told.admission = await opened.enter_async_context(open_limits(told.settings, registry=told.registry))
-        told.notifications = await opened.enter_async_context(open_notifications(told.settings, registry=told.registry))
-        told.probes |= told.notifications.probes | await server_probes(told.settings)
-        observer = dispatch_observer(told.registry)
-        guard = PlanGuard(told.admission.limiter)
-        told.queue = await opened.enter_async_context(open_dispatch(told.settings, guard=guard, observer=observer))
-        told.payments = await opened.enter_async_context(
+    services: Services = app.state.services
+    async with AsyncExitStack() as stack:
+        stack.callback(remove_worker_metrics)
+        await stack.enter_async_context(tracing(services.settings))
+        access = await stack.enter_async_context(open_access_store(services.settings))
+        services.authenticator, services.audit = open_authenticator(services.settings, access), access
+        services.sessions = console_sessions(services.settings, access, services.authenticator)
+        services.settings.refuse_exposure(other_tokens=bool(await services.authenticator.keyring()))
+        services.ingress = Ingress(
+            await stack.enter_async_context(open_ingress(services.settings, registry=services.registry))
+        )
+        services.slots = await stack.enter_async_context(open_slots(services.settings, registry=services.registry))
+        services.probes["database"] = lambda: services.slots.history(services.settings.slots.default_config)
+        services.admission = await stack.enter_async_context(open_limits(services.settings, registry=services.registry))
+        services.notifications = await stack.enter_async_context(
+            open_notifications(services.settings, registry=services.registry)
+        )
+        services.probes |= services.notifications.probes | await server_probes(services.settings)
+        observer = dispatch_observer(services.registry)
+        guard = PlanGuard(services.admission.limiter)
+        services.queue = await stack.enter_async_context(
+            open_dispatch(services.settings, guard=guard, observer=observer)
+        )
+        services.payments = await stack.enter_async_context(
             open_payments(
-                told.settings,
-                told.slots,
-                told.queue,
-                execute=_executes(told),
-                tend=_executes(told),
-                notifications=told.notifications,
+                services.settings,
+                services.slots,
+                services.queue,
+                execute=_executes(services),
+                maintenance=_executes(services),
+                notifications=services.notifications,
                 observer=observer,
             )
         )
         yield
 
 
-def _executes(told: Services) -> bool:
-    wanted = told.settings.payments.worker
-    return wanted == "inline" or (wanted == "auto" and told.settings.temporal_address is None)
+def _executes(services: Services) -> bool:
+    worker = services.settings.payments.worker
+    return worker == "inline" or (worker == "auto" and services.settings.temporal_address is None)

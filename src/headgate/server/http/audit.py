@@ -8,11 +8,11 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from headgate.durations import format_instant
-from headgate.server.http import schemas
 from headgate.server.http.problem import documented, invalid
-from headgate.server.http.services import services
+from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 
-MOST = 1000
+MAX_ENTRIES = 1000
 
 router = APIRouter(prefix="/admin", tags=["access"])
 
@@ -23,7 +23,7 @@ ENTRIES: dict[str, Any] = {
         "required": ["id", "at", "caller", "method", "path", "requestId", "status", "detail"],
         "properties": {
             "id": {"type": "integer"},
-            "at": schemas.INSTANT,
+            "at": members.INSTANT,
             "caller": {
                 "type": "string",
                 "description": "A token's name, `anyone` where none is asked for, or `cli:` and who ran a command.",
@@ -41,8 +41,8 @@ ENTRIES: dict[str, Any] = {
 }
 
 
-def _whole(name: str, most: int) -> dict[str, Any]:
-    schema = {"type": "integer", "minimum": 1, "maximum": most}
+def _whole(name: str, maximum: int) -> dict[str, Any]:
+    schema = {"type": "integer", "minimum": 1, "maximum": maximum}
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
@@ -50,15 +50,15 @@ def _whole(name: str, most: int) -> dict[str, Any]:
     "/audit",
     summary="Who changed what",
     responses={200: {"content": {"application/json": {"schema": ENTRIES}}}, **documented(400)},
-    openapi_extra={"parameters": [_whole("limit", MOST), _whole("before", 2**53)]},
+    openapi_extra={"parameters": [_whole("limit", MAX_ENTRIES), _whole("before", 2**53)]},
 )
 async def audit(request: Request) -> Response:
     """The last changes asked for under `/admin` or by a command, newest first.
 
     `before` (an id) goes on from an earlier page.
     """
-    limit = _number(request, "limit", MOST) or 100
-    entries = await services(request).audit.recent(limit, _number(request, "before", 2**53))
+    limit = _number(request, "limit", MAX_ENTRIES) or 100
+    entries = await services_of(request).audit.recent(limit, _number(request, "before", 2**53))
     shown = [
         {
             "id": number,
@@ -75,10 +75,10 @@ async def audit(request: Request) -> Response:
     return Response(orjson.dumps(shown), media_type="application/json")
 
 
-def _number(request: Request, name: str, most: int) -> int | None:
+def _number(request: Request, name: str, maximum: int) -> int | None:
     text = request.query_params.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 16 and 1 <= int(text) <= most):
-        raise invalid(name, f"must be a whole number from 1 to {most}")
+    if not (text.isascii() and text.isdigit() and len(text) <= 16 and 1 <= int(text) <= maximum):
+        raise invalid(name, f"must be a whole number from 1 to {maximum}")
     return int(text)

@@ -1,4 +1,4 @@
-"""Who may call, and a record of what they change under `/admin`."""
+"""Authenticates requests, checks their scope, and records changes under `/admin`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headgate.server.access.model import ANYONE, Caller, needed_scope
 from headgate.server.http import problem
 from headgate.server.http.browser import refuse_other_names, refuse_other_sites, session_secret
 from headgate.server.http.problem import Problem
-from headgate.server.http.services import Services, services
+from headgate.server.http.services import Services, services_of
 
-GUARDED = ("/api", "/admin")
-READING = ("GET", "HEAD", "OPTIONS")
-HARMLESS = ("/health/", "/q/health/")
-MOST_HEADER_BYTES = 32 * 1024
-MOST_NOTED_BYTES = 4000
+TOKEN_PATHS = ("/api", "/admin")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+HEALTH_PATHS = ("/health/", "/q/health/")
+MAX_HEADER_BYTES = 32 * 1024
+MAX_AUDIT_BYTES = 4000
 """Of a body, for the audit: enough for a thousand characters."""
 
 
@@ -39,32 +39,34 @@ class AccessGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        told = services(scope)
-        guarded = scope["path"].startswith(GUARDED)
+        services = services_of(scope)
+        needs_token = scope["path"].startswith(TOKEN_PATHS)
         try:
-            caller = await (_identified(told, scope) if guarded else _anyone(told, scope))
+            caller = await (_authenticate(services, scope) if needs_token else _admit_anonymous(services, scope))
         except Problem as refusal:
             await refusal.response()(scope, receive, send)
             return
         except HeadgateError as error:
             await problem.of(error).response()(scope, receive, send)
             return
-        if scope["path"].startswith("/admin") and scope["method"] not in READING:
-            await self._audited(told, caller, scope, receive, send)
+        if scope["path"].startswith("/admin") and scope["method"] not in SAFE_METHODS:
+            await self._audit_change(services, caller, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _audited(self, told: Services, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _audit_change(
+        self, services: Services, caller: Caller, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         status = 500
-        asked = b""
+        body = b""
 
-        async def heard() -> Message:
-            nonlocal asked
+        async def receive_and_record() -> Message:
+            nonlocal body
             message = await receive()
-            asked += message.get("body", b"")[: MOST_NOTED_BYTES - len(asked)]
+            body += message.get("body", b"")[: MAX_AUDIT_BYTES - len(body)]
             return message
 
-        async def noted(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -72,7 +74,7 @@ class AccessGuard:
 
         request_id = scope.get("state", {}).get("request_id", "")
         try:
-            number = await told.audit.begin(caller.name, scope["method"], scope["path"], request_id)
+            number = await services.audit.begin(caller.name, scope["method"], scope["path"], request_id)
         except HeadgateError as error:
             refusal = problem.of(error)
             self._log.error(
@@ -85,51 +87,51 @@ class AccessGuard:
             await refusal.response()(scope, receive, send)
             return
         try:
-            await self._app(scope, heard, noted)
+            await self._app(scope, receive_and_record, send_and_record)
         finally:
             try:
-                await told.audit.end(number, status, asked.decode("utf-8", "replace") or None)
+                await services.audit.end(number, status, body.decode("utf-8", "replace") or None)
             except HeadgateError:
                 self._log.warning("an audit entry was left open", audit=number, status=status, request_id=request_id)
 
 
-async def _anyone(told: Services, scope: Scope) -> Caller:
-    """Admits a request to a path that asks for no token."""
-    if told.gate.is_open and not scope["path"].startswith(HARMLESS):
+async def _admit_anonymous(services: Services, scope: Scope) -> Caller:
+    """Admits a request to a path that needs no token."""
+    if services.authenticator.is_open and not scope["path"].startswith(HEALTH_PATHS):
         refuse_other_names(scope)
-    await told.ingress.admit(scope, ANYONE)
+    await services.ingress.admit(scope, ANYONE)
     return ANYONE
 
 
-async def _identified(told: Services, scope: Scope) -> Caller:
-    """Admits a request to a path that asks for a token; who makes it."""
+async def _authenticate(services: Services, scope: Scope) -> Caller:
+    """Admits a request to a path that needs a token; returns its caller."""
     method: str = scope["method"]
-    secret = _presented(scope)
+    secret = _bearer_token(scope)
     session = session_secret(scope) if secret is None else None
     if session is None:
-        caller = await told.gate.caller(secret or "")
+        caller = await services.authenticator.caller(secret or "")
     else:
-        login = await told.sessions.find(session)
+        login = await services.sessions.find(session)
         caller = None if login is None else login.caller
     if caller is None:
         detail = "send Authorization: Bearer and a valid token" if session is None else "the session has ended"
         challenge = {"WWW-Authenticate": "Bearer"}
-        raise await told.ingress.failed(scope) or Problem(
+        raise await services.ingress.record_failure(scope) or Problem(
             401, "unauthorized", "Unauthorized", detail, headers=challenge
         )
     if caller is ANYONE:
         refuse_other_names(scope)
-        refuse_other_sites(scope, with_cookie=False, reading=method in READING)
-    elif session is not None and method not in READING:
+        refuse_other_sites(scope, with_cookie=False, reading=method in SAFE_METHODS)
+    elif session is not None and method not in SAFE_METHODS:
         refuse_other_sites(scope, with_cookie=True)
-    await told.ingress.admit(scope, caller)
+    await services.ingress.admit(scope, caller)
     needed = needed_scope(method, scope["path"])
     if needed is not None and not caller.may(needed):
         raise Problem(403, "forbidden", "Forbidden", f"this needs a token with the scope {needed.value}")
     return caller
 
 
-def _presented(scope: Scope) -> str | None:
+def _bearer_token(scope: Scope) -> str | None:
     """The bearer token. Other schemes are none of ours: a proxy may have its own login beside the session's cookie."""
     for name, value in scope["headers"]:
         if name == b"authorization":
@@ -146,8 +148,8 @@ class HeaderLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and sum(len(n) + len(v) for n, v in scope["headers"]) > MOST_HEADER_BYTES:
-            detail = f"the header fields are larger than {MOST_HEADER_BYTES} bytes"
+        if scope["type"] == "http" and sum(len(n) + len(v) for n, v in scope["headers"]) > MAX_HEADER_BYTES:
+            detail = f"the header fields are larger than {MAX_HEADER_BYTES} bytes"
             refusal = Problem(431, "headers-too-large", "Request Header Fields Too Large", detail)
             await refusal.response()(scope, receive, send)
         else:

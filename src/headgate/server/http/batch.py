@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from fastapi import FastAPI
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from headgate.errors import InvalidInput, NotFound
 from headgate.server.http import problem, schemas
-from headgate.server.http.body import STREAMED, media_type, only, parsed_object, read, required
+from headgate.server.http.body import STREAMED, media_type, parsed_object, read
 from headgate.server.http.problem import documented, invalid
-from headgate.server.http.raw_routes import add_direct, send_json
-from headgate.server.http.services import Services, services
-from headgate.server.http.slots import slot_members
+from headgate.server.http.raw_routes import add_raw_route, send_json
+from headgate.server.http.services import Services, services_of
 from headgate.server.http.stream import book_stream
-from headgate.server.wire import slot_json
+from headgate.server.shapes import members
+from headgate.server.shapes.slots import BatchEvent, BatchRequest, BatchResult, FailedEvent, Slot
 from headgate.slots import AssignedSlot, SlotRequest
 from headgate.slots.model import checked_name
 from headgate.slots.packing import Booking
@@ -27,18 +26,18 @@ NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequ
 
 def install(app: FastAPI) -> None:
     """Adds the route of this module."""
-    add_direct(
+    add_raw_route(
         app,
         "/api/v1/slots/batch",
         book,
         methods=["POST"],
         tags=["slots"],
         summary="Book many slots",
-        response_model=schemas.BatchResult,
+        response_model=BatchResult,
         responses=documented(400, 404, 409, 413, 415)
         | {200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
-        openapi_extra=schemas.json_body(schemas.BATCH_REQUEST, **{"application/x-ndjson": NDJSON_REQUEST})
-        | {"parameters": [schemas.query("configName", schemas.CONFIG_NAME)]},
+        openapi_extra=schemas.json_body(BatchRequest.request_schema(), **{"application/x-ndjson": NDJSON_REQUEST})
+        | {"parameters": [schemas.query("configName", members.CONFIG_NAME)]},
     )
 
 
@@ -51,39 +50,39 @@ async def book(scope: Scope, receive: Receive, send: Send) -> None:
     the query names the config of the lines that name none, and of an object that names none.
     """
     kind = media_type(scope)
-    told = services(scope)
-    config_name = checked_name(QueryParams(scope["query_string"]).get("configName", told.settings.slots.default_config))
+    services = services_of(scope)
+    config_name = checked_name(
+        QueryParams(scope["query_string"]).get("configName", services.settings.slots.default_config)
+    )
     if kind in STREAMED[:3]:
         # Looked up before the first byte is sent: an unknown config can still be a 404 of the whole stream.
-        await told.slots.policy(config_name)
-        await book_stream(told.slots, config_name, receive, send, told.settings.slots.bulk_batch)
+        await services.slots.policy(config_name)
+        await book_stream(services.slots, config_name, receive, send, services.settings.slots.bulk_batch)
     elif kind == b"application/json":
-        await _book_object(told, config_name, receive, send)
+        await _book_object(services, config_name, receive, send)
     else:
         raise problem.unsupported("application/json or application/x-ndjson")
 
 
-async def _book_object(told: Services, default: str, receive: Receive, send: Send) -> None:
+async def _book_object(services: Services, default: str, receive: Receive, send: Send) -> None:
     value = parsed_object(await read(receive))
-    only(value, ("configName", "events"))
-    name, events, most = value.get("configName"), required(value, "events"), told.settings.http.max_batch
-    if name is not None and (not isinstance(name, str) or not name):
-        raise invalid("configName", "must be a text of 1 to 128 characters")
-    if not isinstance(events, list) or len(events) > most:
-        raise invalid("events", f"must be a list of at most {most} events; stream more as application/x-ndjson")
-    requests = [_request(event, f"events[{index}]") for index, event in enumerate(events)]
-    bookings = await told.slots.book(requests, name or default)
+    batch, max_batch = BatchRequest.parse(value), services.settings.http.max_batch
+    if len(batch.events) > max_batch:
+        raise invalid("events", f"must be a list of at most {max_batch} events; stream more as application/x-ndjson")
+    name = batch.config_name or default
+    requests = [_request(event, f"events[{index}]") for index, event in enumerate(batch.events)]
+    bookings = await services.slots.book(requests, name)
     if bookings and all(isinstance(booking, NotFound) for booking in bookings):
-        raise NotFound("config", name or default)
+        raise NotFound("config", name)
     results = [outcome(request.event_id, booking) for request, booking in zip(requests, bookings, strict=True)]
-    await send_json(send, orjson.dumps({"results": results}))
+    await send_json(send, BatchResult(results=results).dump_json())
 
 
-def outcome(event_id: str, booking: Booking) -> dict[str, Any]:
+def outcome(event_id: str, booking: Booking) -> Slot | FailedEvent:
     """A slot, or the problem of an event that has none."""
     if isinstance(booking, AssignedSlot):
-        return slot_json(booking)
-    return {"eventId": event_id, "error": problem.of(booking).body}
+        return Slot.of(booking)
+    return FailedEvent(event_id=event_id, error=problem.of(booking).body)
 
 
 def _request(event: object, name: str) -> SlotRequest:
@@ -91,8 +90,8 @@ def _request(event: object, name: str) -> SlotRequest:
         raise invalid(name, "must be an object")
     if "configName" in event:
         raise invalid(f"{name}.configName", "belongs beside events, not inside one")
-    event_id, _, requested = slot_members(event, f"{name}.")
+    request = BatchEvent.parse(event, f"{name}.")
     try:
-        return SlotRequest.of(event_id, requested)
+        return SlotRequest.of(request.event_id, request.requested_time)
     except InvalidInput as error:
         raise invalid(f"{name}.{problem.wire_name(error.field)}", error.problem) from None

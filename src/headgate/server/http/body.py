@@ -66,19 +66,19 @@ def media_type(scope: Scope) -> bytes:
     return b""
 
 
-async def read_object(scope: Scope, receive: Receive, most: int | None = None) -> dict[str, Any]:
+async def read_object(scope: Scope, receive: Receive, maximum: int | None = None) -> dict[str, Any]:
     """The JSON object in the body, of so many bytes at most. A number without a fraction is whole however it is
     written: 5.0 is 5."""
     if media_type(scope) != b"application/json":
         raise unsupported("application/json")
-    found: dict[str, Any] = _whole(parsed_object(await read(receive, most)))
-    return found
+    value: dict[str, Any] = _whole(parsed_object(await read(receive, maximum)))
+    return value
 
 
-async def read(receive: Receive, most: int | None = None) -> bytes:
+async def read(receive: Receive, maximum: int | None = None) -> bytes:
     """The whole body; 413 as soon as it is larger than `most`."""
     message = await receive()
-    if most is None and not message.get("more_body", False) and message["type"] == "http.request":
+    if maximum is None and not message.get("more_body", False) and message["type"] == "http.request":
         return bytes(message["body"])
     parts = []
     taken = 0
@@ -87,8 +87,8 @@ async def read(receive: Receive, most: int | None = None) -> bytes:
             raise ClientDisconnect
         parts.append(message.get("body", b""))
         taken += len(parts[-1])
-        if most is not None and taken > most:
-            raise too_large(most)
+        if maximum is not None and taken > maximum:
+            raise too_large(maximum)
         if not message.get("more_body", False):
             return b"".join(parts)
         message = await receive()
@@ -193,14 +193,14 @@ def _whole(value: Any) -> Any:
     if value.__class__ is float:
         return int(value) if value.is_integer() else value
     if value.__class__ is dict:
-        return {name: each if each.__class__ is str else _whole(each) for name, each in value.items()}
+        return {name: inner if inner.__class__ is str else _whole(inner) for name, inner in value.items()}
     if value.__class__ is list:
-        return [each if each.__class__ is str else _whole(each) for each in value]
+        return [inner if inner.__class__ is str else _whole(inner) for inner in value]
     return value
 
 
 def only(value: dict[str, Any], known: Collection[str], prefix: str = "") -> None:
-    """Refuses members nobody asked for: a misspelt option must not be silently without effect."""
+    """Refuses unknown members: a misspelt option must not be silently without effect."""
     for member in value:
         if member not in known:
             raise invalid(f"{prefix}{member}", f"is unknown; known are {', '.join(known)}")
@@ -208,10 +208,10 @@ def only(value: dict[str, Any], known: Collection[str], prefix: str = "") -> Non
 
 def required(value: dict[str, Any], member: str, prefix: str = "") -> Any:
     """The member, which must be there."""
-    found = value.get(member)
-    if found is None:
+    inner = value.get(member)
+    if inner is None:
         raise invalid(f"{prefix}{member}", "is required")
-    return found
+    return inner
 
 
 def _refuse_constant(constant: str) -> None:

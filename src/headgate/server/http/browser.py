@@ -1,4 +1,4 @@
-"""What only browsers do: keep a session's cookie, and tell which page a request comes from."""
+"""The session's cookie, and the checks against cross-site requests and DNS rebinding."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SECURE_COOKIE = "__Host-headgate-session"
 
 
 class Origin(Enum):
-    """Whose page a request comes from."""
+    """The origin of the page that made a request."""
 
     OWN = "own"
     OTHER = "other"
-    UNTOLD = "untold"
+    UNKNOWN = "unknown"
     """No browser, or one from before 2020 asking to read."""
 
 
 def origin(scope: Scope, *, reading: bool = False) -> Origin:
-    """Whose page made this request, by the fields that no page can set itself. Nobody's, if a user typed the address:
-    that only reads."""
+    """The origin of the page that made this request, by header fields that no page can set itself. Unknown if a user
+    typed the address: that only reads."""
     site = source = host = b""
     for name, value in scope["headers"]:
         if name == b"sec-fetch-site":
@@ -43,7 +43,7 @@ def origin(scope: Scope, *, reading: bool = False) -> Origin:
     if source:
         # Only the host: behind a proxy that ends TLS the scheme differs.
         return Origin.OWN if host and source.lower().partition(b"://")[2] == host.lower() else Origin.OTHER
-    return Origin.OWN if site else Origin.UNTOLD
+    return Origin.OWN if site else Origin.UNKNOWN
 
 
 def refuse_other_sites(scope: Scope, *, with_cookie: bool, reading: bool = False) -> None:
@@ -51,14 +51,14 @@ def refuse_other_sites(scope: Scope, *, with_cookie: bool, reading: bool = False
 
     A cookie comes along by itself, so with one the browser has to say that the page is our own.
     """
-    found = origin(scope, reading=reading)
-    if found is Origin.OTHER or (with_cookie and found is Origin.UNTOLD):
+    source_page = origin(scope, reading=reading)
+    if source_page is Origin.OTHER or (with_cookie and source_page is Origin.UNKNOWN):
         detail = "a browser's requests must come from the console itself; other programs send Authorization: Bearer"
         raise Problem(403, "cross-site", "Cross-Site Request", detail)
 
 
 def refuse_other_names(scope: Scope) -> None:
-    """Raises 403 unless the service was asked for by a name that nobody else can own.
+    """Raises 403 unless `Host` is a name that nobody else can own (DNS rebinding).
 
     Without tokens it is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its
     page is then of our origin, and may read the answers. Browsers tell nothing about such a read but the name.
@@ -70,12 +70,12 @@ def refuse_other_names(scope: Scope) -> None:
 
 def session_secret(scope: Scope) -> str | None:
     """The secret in the session's cookie."""
-    wanted = _name(scope).encode() + b"="
+    prefix = _name(scope).encode() + b"="
     for name, value in scope["headers"]:
         if name == b"cookie":
             for pair in value.split(b";"):
-                if pair.strip().startswith(wanted):
-                    return str(pair.strip()[len(wanted) :].decode("latin-1"))
+                if pair.strip().startswith(prefix):
+                    return str(pair.strip()[len(prefix) :].decode("latin-1"))
     return None
 
 
@@ -91,7 +91,7 @@ def ended_cookie(scope: Scope) -> str:
 
 
 def _is_local_name(scope: Scope) -> bool:
-    """Whether the service was asked for by an address, as `localhost`, or by a name without a domain."""
+    """Whether `Host` is an address, `localhost`, or a name without a domain."""
     host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
     name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".").lower()
     try:

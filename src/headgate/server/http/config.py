@@ -12,7 +12,8 @@ from headgate.server.field_names import typed_as
 from headgate.server.http import schemas
 from headgate.server.http.body import only, read_object, required
 from headgate.server.http.problem import documented, invalid
-from headgate.server.http.services import services
+from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 from headgate.server.wire import config_json
 
 MEMBERS = ("configName", "maxPerWindow", "windowSize", "windowSizeSecs", "spread", "calendar", "maxDelay")
@@ -55,7 +56,7 @@ CALENDAR: dict[str, Any] = {
                 "type": "object",
                 "required": ["from", "to"],
                 "additionalProperties": False,
-                "properties": {"from": schemas.INSTANT, "to": schemas.INSTANT},
+                "properties": {"from": members.INSTANT, "to": members.INSTANT},
             },
         },
     },
@@ -69,16 +70,16 @@ CONFIG_REQUEST: dict[str, Any] = {
     "not": {"required": ["windowSize", "windowSizeSecs"]},
     "additionalProperties": False,
     "properties": {
-        "configName": schemas.CONFIG_NAME | {"description": "The config to create or change.", "example": "payments"},
+        "configName": members.CONFIG_NAME | {"description": "The config to create or change.", "example": "payments"},
         "maxPerWindow": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1},
-        "windowSize": schemas.DURATION,
+        "windowSize": members.DURATION,
         "windowSizeSecs": {"type": "number", "minimum": 0.01, "maximum": 366 * 86_400, "multipleOf": 0.001},
         "spread": {"type": ["string", "null"], "enum": ["jitter", "even", None]},
         "calendar": CALENDAR,
-        "maxDelay": schemas.DURATION | {"type": ["string", "null"]},
+        "maxDelay": members.DURATION | {"type": ["string", "null"]},
     },
 }
-NAME = schemas.query("name", schemas.CONFIG_NAME | {"description": "Left out, the service's default config."})
+NAME = schemas.query("name", members.CONFIG_NAME | {"description": "Left out, the service's default config."})
 
 
 @router.get(
@@ -90,9 +91,9 @@ NAME = schemas.query("name", schemas.CONFIG_NAME | {"description": "Left out, th
 )
 async def show(request: Request) -> Response:
     """The active version."""
-    told = services(request)
+    services = services_of(request)
     with typed_as(config_name="name"):
-        version = await told.slots.policy(_name(request))
+        version = await services.slots.policy(_name(request))
     return Response(orjson.dumps(config_json(version, active=True)), media_type="application/json")
 
 
@@ -113,14 +114,14 @@ async def configure(request: Request) -> Response:
     only(value, MEMBERS)
     name = required(value, "configName")
     with typed_as(window="windowSize", max_per_window="maxPerWindow", max_delay="maxDelay", config_name="configName"):
-        version = await services(request).slots.change(name, changes_of(value))
+        version = await services_of(request).slots.change(name, changes_of(value))
     return Response(orjson.dumps(config_json(version, active=True)), media_type="application/json")
 
 
 @router.get("/configs", summary="List the configs", response_model=schemas.Configs)
 async def show_all(request: Request) -> Response:
     """The active version of every config, by name."""
-    body = {"configs": [config_json(version, active=True) for version in await services(request).slots.configs()]}
+    body = {"configs": [config_json(version, active=True) for version in await services_of(request).slots.configs()]}
     return Response(orjson.dumps(body), media_type="application/json")
 
 
@@ -135,7 +136,7 @@ async def history(request: Request) -> Response:
     """Every version, newest first; none is ever deleted."""
     name = _name(request)
     with typed_as(config_name="name"):
-        versions = await services(request).slots.history(name)
+        versions = await services_of(request).slots.history(name)
     body = {"configName": name, "versions": [config_json(each, active=each is versions[0]) for each in versions]}
     return Response(orjson.dumps(body), media_type="application/json")
 
@@ -143,7 +144,7 @@ async def history(request: Request) -> Response:
 @router.post("/cache/flush", summary="Forget remembered configs", response_model=schemas.Flushed)
 async def flush(request: Request) -> Response:
     """The next look-up reads the database. Bookings never use the cache, so this matters for showing only."""
-    services(request).slots.flush()
+    services_of(request).slots.flush()
     return Response(orjson.dumps({"flushed": True}), media_type="application/json")
 
 
@@ -176,4 +177,4 @@ def _window(value: dict[str, Any]) -> str | timedelta:
 
 
 def _name(request: Request) -> str:
-    return request.query_params.get("name", services(request).settings.slots.default_config)
+    return request.query_params.get("name", services_of(request).settings.slots.default_config)

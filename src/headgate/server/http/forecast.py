@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from headgate.server.field_names import typed_as
 from headgate.server.http import schemas
 from headgate.server.http.problem import documented, invalid
-from headgate.server.http.services import services
-from headgate.server.wire import forecast_json
+from headgate.server.http.services import services_of
+from headgate.server.shapes import members
+from headgate.server.shapes.forecast import ForecastShown
 from headgate.slots.forecast import MOST_EVENTS
 from headgate.slots.model import MOST_PER_WINDOW
 
@@ -36,30 +36,30 @@ LIMIT: dict[str, Any] = {
 @router.get(
     "/forecast",
     summary="Forecast a backlog",
-    response_model=schemas.ForecastShown,
+    response_model=ForecastShown,
     responses=documented(400, 404),
     openapi_extra={
         "parameters": [
-            schemas.query("configName", schemas.CONFIG_NAME),
+            schemas.query("configName", members.CONFIG_NAME),
             schemas.query("events", EVENTS),
             schemas.query("maxPerWindow", LIMIT),
-            schemas.query("at", schemas.INSTANT | {"description": "The time they want; left out, now."}),
+            schemas.query("at", members.INSTANT | {"description": "The time they want; left out, now."}),
         ]
     },
 )
 async def show(request: Request) -> Response:
     """When that many events would land, how full the next windows are, and when all have run."""
-    told, asked = services(request), request.query_params
-    name = asked.get("configName", told.settings.slots.default_config)
-    events, limit = whole_number(asked.get("events", "1"), "events"), asked.get("maxPerWindow")
+    services, query = services_of(request), request.query_params
+    name = query.get("configName", services.settings.slots.default_config)
+    events, limit = whole_number(query.get("events", "1"), "events"), query.get("maxPerWindow")
     with typed_as(max_per_window="maxPerWindow"):
-        forecast = await told.slots.forecast(
+        forecast = await services.slots.forecast(
             name,
             events,
-            asked.get("at"),
+            query.get("at"),
             max_per_window=None if limit is None else whole_number(limit, "maxPerWindow"),
         )
-    return Response(orjson.dumps(forecast_json(forecast)), media_type="application/json")
+    return Response(ForecastShown.of(forecast).dump_json(), media_type="application/json")
 
 
 def whole_number(text: str, field: str) -> int:

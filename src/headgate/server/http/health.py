@@ -10,12 +10,12 @@ from fastapi import APIRouter, Request, Response
 
 from headgate.errors import HeadgateError
 from headgate.server.http import schemas
-from headgate.server.http.services import Probe, Services, services
+from headgate.server.http.services import Probe, Services, services_of
 
 TIMEOUT_SECONDS = 2.0
 """A dependency that takes longer counts as down."""
 
-SPARED = {"redis", "kafka", "temporal"}
+OPTIONAL = {"redis", "kafka", "temporal"}
 """What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
 service would make its outage ours."""
 
@@ -36,20 +36,20 @@ async def ready(request: Request) -> Response:
     """UP if every dependency answers; otherwise 503, telling which one does not. DEGRADED, and ready, if the
     database does: without Redis limits are decided by their failure policy and quotas by the database; without Kafka no
     message is taken, and without Temporal nothing is started; slots and limits go on."""
-    told = services(request)
-    return _answer(await asyncio.gather(*(_check(told, name) for name in told.probes)))
+    services = services_of(request)
+    return _answer(await asyncio.gather(*(_check(services, name) for name in services.probes)))
 
 
-async def _check(told: Services, name: str) -> dict[str, object]:
-    """What a dependency says. However many ask, it is asked once at a time: this path needs no token."""
-    asking = told.checks.get(name)
-    if asking is None:
-        asking = told.checks[name] = asyncio.create_task(_checked(name, told.probes[name]))
-        asking.add_done_callback(lambda _: told.checks.pop(name, None))
-    return await asyncio.shield(asking)
+async def _check(services: Services, name: str) -> dict[str, object]:
+    """The state of a dependency. Concurrent requests share one check: this path needs no token."""
+    check = services.checks.get(name)
+    if check is None:
+        check = services.checks[name] = asyncio.create_task(_probe(name, services.probes[name]))
+        check.add_done_callback(lambda _: services.checks.pop(name, None))
+    return await asyncio.shield(check)
 
 
-async def _checked(name: str, probe: Probe) -> dict[str, object]:
+async def _probe(name: str, probe: Probe) -> dict[str, object]:
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await probe()
@@ -65,6 +65,6 @@ async def _checked(name: str, probe: Probe) -> dict[str, object]:
 
 def _answer(checks: list[dict[str, object]]) -> Response:
     down = {check["name"] for check in checks if check["status"] != "UP"}
-    status = "UP" if not down else "DEGRADED" if down <= SPARED else "DOWN"
+    status = "UP" if not down else "DEGRADED" if down <= OPTIONAL else "DOWN"
     body = orjson.dumps({"status": status, "checks": checks})
     return Response(body, 503 if status == "DOWN" else 200, media_type="application/json")

@@ -1,4 +1,4 @@
-"""The service's own limits, kept by its own limiter: how often a caller may ask, how often an address may guess."""
+"""The service's own limits, kept by its own limiter: requests per caller, failed authentications per address."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ EXEMPT = ("/health/", "/q/health/", "/metrics", "/q/metrics")
 SESSION = "/console/session"
 FILES = "/console/"
 """The console's files: many at once, small, and the same for everybody."""
-MOST_REMEMBERED = 10_000
-TELL_EVERY_SECONDS = 10.0
+MAX_REMEMBERED = 10_000
+WARN_EVERY_SECONDS = 10.0
 LARGE_BODY = 64 * 1024
 IPV6_PREFIX = 64
 
 
 class Ingress:
-    """Holds callers to the limiter's plans `ingress` and `ingress-failures`, if it has them.
+    """Applies the limiter's plans `ingress` and `ingress-failures` to callers, if it has them.
 
-    A caller is a token's name or, where no token is asked for, the client's address. Failed attempts to authenticate
+    A caller is a token's name or, where no token is required, the client's address. Failed attempts to authenticate
     count against the address alone. While it has too many, no secret it has not used before is believed, the right one
     neither, or guessing would go on at full speed; whoever was known there before is not locked out with the guesser.
     """
@@ -41,89 +41,88 @@ class Ingress:
         self._rate = limiter if INGRESS in plans else None
         self._guesses = limiter if INGRESS_FAILURES in plans else None
         self._known: dict[tuple[str, str], None] = {}
-        self._told: dict[str, float] = {}
+        self._last_warned: dict[str, float] = {}
         self._log = structlog.get_logger()
 
     async def admit(self, scope: Scope, caller: Caller) -> None:
-        """Counts a request; raises the refusal if its caller has asked too often."""
+        """Counts a request; raises 429 if its caller made too many."""
         if self._guesses is not None and caller is not ANYONE:
             await self._recognise(self._guesses, scope, caller.name)
         if self._rate is not None and not _is_exempt(scope["path"]):
             key = f"address:{client_address(scope)}" if caller is ANYONE else f"token:{caller.name}"
-            await self._hold(self._rate, self._rate.acquire(key, INGRESS), key, scope)
+            await self._enforce(self._rate, self._rate.acquire(key, INGRESS), key, scope)
 
-    async def failed(self, scope: Scope) -> Problem | None:
-        """Counts a secret that is nobody's; the refusal, if its address has sent too many."""
+    async def record_failure(self, scope: Scope) -> Problem | None:
+        """Counts a failed authentication; returns the 429 if its address made too many."""
         if self._guesses is None:
             return None
         key = f"address:{client_address(scope)}"
         try:
-            await self._hold(self._guesses, self._guesses.acquire(key, INGRESS_FAILURES), key, scope)
+            await self._enforce(self._guesses, self._guesses.acquire(key, INGRESS_FAILURES), key, scope)
         except Problem as refusal:
             return refusal
         return None
 
-    async def logging_in(self, scope: Scope) -> None:
-        """Counts an attempt to log in, before it is known what comes of it; raises the refusal if its address has made
-        too many."""
+    async def admit_login(self, scope: Scope) -> None:
+        """Counts an attempt to log in, before its outcome is known; raises 429 if its address made too many."""
         if self._guesses is None:
             return
         key = f"address:{client_address(scope)}"
-        await self._hold(self._guesses, self._guesses.acquire(key, INGRESS_LOGINS), key, scope)
+        await self._enforce(self._guesses, self._guesses.acquire(key, INGRESS_LOGINS), key, scope)
 
-    async def logged_in(self, scope: Scope) -> None:
-        """Takes the attempt back: it was not a guess."""
+    async def refund_login(self, scope: Scope) -> None:
+        """Refunds the attempt: the login succeeded."""
         if self._guesses is not None:
             try:
                 await self._guesses.refund(f"address:{client_address(scope)}", INGRESS_LOGINS)
             except StoreError as error:
-                self._tell("store", "the service's own limits can't be kept", error=repr(error))
+                self._warn("store", "the service's own limits can't be kept", error=repr(error))
 
     async def _recognise(self, limiter: AsyncLimiter, scope: Scope, name: str) -> None:
         address = client_address(scope)
         if (address, name) in self._known:
             return
         key = f"address:{address}"
-        await self._hold(limiter, limiter.peek(key, INGRESS_FAILURES), key, scope)
-        if len(self._known) >= MOST_REMEMBERED:
+        await self._enforce(limiter, limiter.peek(key, INGRESS_FAILURES), key, scope)
+        if len(self._known) >= MAX_REMEMBERED:
             del self._known[next(iter(self._known))]
         self._known[address, name] = None
 
-    async def _hold(self, limiter: AsyncLimiter, deciding: Awaitable[Decision], key: str, scope: Scope) -> None:
-        """Raises the refusal if the decision is one. Whatever is wrong with the store, also a password it refuses,
-        everybody passes: what the service is for does not depend on this."""
+    async def _enforce(self, limiter: AsyncLimiter, decision_call: Awaitable[Decision], key: str, scope: Scope) -> None:
+        """Raises 429 if the decision is a denial. If the store fails in any way, a refused password included, every
+        request passes: the service's own work does not depend on this limit."""
         try:
-            decision = await deciding
+            decision = await decision_call
         except StoreError as error:
-            self._tell("store", "the service's own limits can't be kept", error=repr(error))
+            self._warn("store", "the service's own limits can't be kept", error=repr(error))
             return
         if not decision.allowed:
             wait = headers.retry_after(decision)
-            self._tell(key, "caller refused: too many requests", caller=key, plan=decision.plan, wait=wait)
+            self._warn(key, "caller refused: too many requests", caller=key, plan=decision.plan, wait=wait)
             raise _refusal(limiter, decision, key, scope)
 
-    def _tell(self, about: str, what: str, **more: object) -> None:
-        """A warning, every ten seconds at most."""
+    def _warn(self, about: str, what: str, **more: object) -> None:
+        """Logs a warning, every ten seconds at most per subject."""
         now = monotonic()
-        if now - self._told.get(about, -TELL_EVERY_SECONDS) >= TELL_EVERY_SECONDS:
-            if len(self._told) >= MOST_REMEMBERED:
-                self._told.clear()
-            self._told[about] = now
+        if now - self._last_warned.get(about, -WARN_EVERY_SECONDS) >= WARN_EVERY_SECONDS:
+            if len(self._last_warned) >= MAX_REMEMBERED:
+                self._last_warned.clear()
+            self._last_warned[about] = now
             self._log.warning(what, **more)
 
 
 def _refusal(limiter: AsyncLimiter, decision: Decision, key: str, scope: Scope) -> Problem:
-    told = dict(headers.fields(decision, [limiter.rule(decision.plan, key)]))
+    fields = dict(headers.fields(decision, [limiter.rule(decision.plan, key)]))
     if _is_large(scope):
-        told["Connection"] = "close"  # rather than read, for nothing, what is still to come
-    refusal = Problem(429, "quota-exceeded", headers.TITLE, "", headers=told)
+        fields["Connection"] = "close"  # rather than read, for nothing, what is still to come
+    refusal = Problem(429, "quota-exceeded", headers.TITLE, "", headers=fields)
     refusal.body = headers.problem(decision)
     return refusal
 
 
 def client_address(scope: Scope) -> str:
-    """Who is at the other end: an IPv4 address, or the /64 that one IPv6 subscriber has. The server has looked behind
-    trusted proxies already."""
+    """The client's IPv4 address, or the /64 that one IPv6 subscriber has. The server has resolved trusted proxies
+    already."""
     client = scope.get("client")
     return _block(client[0]) if client else addresses.UNIX
 

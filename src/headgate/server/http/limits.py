@@ -17,13 +17,14 @@ from headgate.limits.plan_book import KEY_LENGTH
 from headgate.server.http import schemas
 from headgate.server.http.body import only, read_object, required
 from headgate.server.http.problem import documented, invalid
-from headgate.server.http.raw_routes import add_direct
-from headgate.server.http.services import services
+from headgate.server.http.raw_routes import add_raw_route
+from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 from headgate.server.wire import decision_json
 from headgate.server.wiring.limits import Limits
 
-MOST_PLANS = 64
-PLAN_NAME: dict[str, Any] = schemas.CONFIG_NAME | {"description": "A plan's name.", "example": "gold"}
+MAX_PLANS = 64
+PLAN_NAME: dict[str, Any] = members.CONFIG_NAME | {"description": "A plan's name.", "example": "gold"}
 _KEY = {
     "type": "string",
     "minLength": 1,
@@ -35,7 +36,7 @@ _KEY = {
 _PLANS = {
     "type": "array",
     "minItems": 1,
-    "maxItems": MOST_PLANS,
+    "maxItems": MAX_PLANS,
     "uniqueItems": True,
     "items": PLAN_NAME,
     "description": "Decided together: all or nothing.",
@@ -85,7 +86,7 @@ class DecisionShown(_Shown):
     plans: list[PlanStateShown]
 
 
-class _Wanted(NamedTuple):
+class _LimitRequest(NamedTuple):
     key: str
     plans: list[str]
     cost: int
@@ -99,7 +100,7 @@ def install(app: FastAPI) -> None:
         ("refund", refund, "Give a cost back", REQUEST, False),
         ("reset", reset, "Make a key as new", RESET_REQUEST, False),
     ):
-        add_direct(
+        add_raw_route(
             app,
             f"/api/v1/limits/{name}",
             endpoint,
@@ -117,81 +118,81 @@ async def acquire(scope: Scope, receive: Receive, send: Send) -> None:
 
     RateLimit fields tell how the plans stand; on a denial `Retry-After` tells when the same call would be admitted.
     """
-    admission, wanted = services(scope).admission, await _read(scope, receive, REQUEST)
-    decision = await _decide(admission, wanted)
-    await _answer(send, admission, wanted, decision, 200 if decision.allowed else 429)
+    admission, request = services_of(scope).admission, await _read(scope, receive, REQUEST)
+    decision = await _decide(admission, request)
+    await _answer(send, admission, request, decision, 200 if decision.allowed else 429)
 
 
 async def peek(scope: Scope, receive: Receive, send: Send) -> None:
     """What `acquire` would decide; charges nothing, and a denial is an answer like any other."""
-    admission, wanted = services(scope).admission, await _read(scope, receive, REQUEST)
-    await _answer(send, admission, wanted, await _peek(admission, wanted))
+    admission, request = services_of(scope).admission, await _read(scope, receive, REQUEST)
+    await _answer(send, admission, request, await _peek(admission, request))
 
 
 async def refund(scope: Scope, receive: Receive, send: Send) -> None:
     """Gives `cost` back to every plan, at most what is spent there, and tells how they stand."""
-    admission, wanted = services(scope).admission, await _read(scope, receive, REQUEST)
-    await _known(admission, wanted)
-    await admission.limiter.refund(*wanted)
-    await _answer(send, admission, wanted, await _peek(admission, wanted))
+    admission, request = services_of(scope).admission, await _read(scope, receive, REQUEST)
+    await _refresh_unknown(admission, request)
+    await admission.limiter.refund(*request)
+    await _answer(send, admission, request, await _peek(admission, request))
 
 
 async def reset(scope: Scope, receive: Receive, send: Send) -> None:
     """Makes the key as new under every plan, and tells how they stand."""
-    admission, wanted = services(scope).admission, await _read(scope, receive, RESET_REQUEST)
-    await _known(admission, wanted)
-    await admission.limiter.reset(wanted.key, wanted.plans)
-    await _answer(send, admission, wanted, await _peek(admission, wanted))
+    admission, request = services_of(scope).admission, await _read(scope, receive, RESET_REQUEST)
+    await _refresh_unknown(admission, request)
+    await admission.limiter.reset(request.key, request.plans)
+    await _answer(send, admission, request, await _peek(admission, request))
 
 
-async def _decide(admission: Limits, wanted: _Wanted) -> Decision:
+async def _decide(admission: Limits, request: _LimitRequest) -> Decision:
     try:
-        return await admission.limiter.acquire(*wanted)
+        return await admission.limiter.acquire(*request)
     except NotFound:
         # Another process may just have made the plan.
         await admission.plans.refresh()
-        return await admission.limiter.acquire(*wanted)
+        return await admission.limiter.acquire(*request)
 
 
-async def _peek(admission: Limits, wanted: _Wanted) -> Decision:
-    await _known(admission, wanted)
-    return await admission.limiter.peek(*wanted)
+async def _peek(admission: Limits, request: _LimitRequest) -> Decision:
+    await _refresh_unknown(admission, request)
+    return await admission.limiter.peek(*request)
 
 
-async def _known(admission: Limits, wanted: _Wanted) -> None:
+async def _refresh_unknown(admission: Limits, request: _LimitRequest) -> None:
     """Asks for the plans again if one of them is unknown: another process may just have made it."""
     try:
-        for plan in wanted.plans:
-            admission.limiter.rule(plan, wanted.key)
+        for plan in request.plans:
+            admission.limiter.rule(plan, request.key)
     except NotFound:
         await admission.plans.refresh()
 
 
-async def _read(scope: Scope, receive: Receive, schema: dict[str, Any]) -> _Wanted:
+async def _read(scope: Scope, receive: Receive, schema: dict[str, Any]) -> _LimitRequest:
     value = await read_object(scope, receive)
     only(value, tuple(schema["properties"]))
     plans, cost = required(value, "plans"), value.get("cost")
-    if not isinstance(plans, list) or not 1 <= len(plans) <= MOST_PLANS:
-        raise invalid("plans", f"must be a list of 1 to {MOST_PLANS} names of plans")
+    if not isinstance(plans, list) or not 1 <= len(plans) <= MAX_PLANS:
+        raise invalid("plans", f"must be a list of 1 to {MAX_PLANS} names of plans")
     for index, plan in enumerate(plans):
         if not isinstance(plan, str):
             raise invalid(f"plans[{index}]", "must be a string")
-    return _Wanted(required(value, "key"), plans, 1 if cost is None else cost)
+    return _LimitRequest(required(value, "key"), plans, 1 if cost is None else cost)
 
 
-async def _answer(send: Send, admission: Limits, wanted: _Wanted, decision: Decision, status: int = 200) -> None:
+async def _answer(send: Send, admission: Limits, request: _LimitRequest, decision: Decision, status: int = 200) -> None:
     body, media_type = decision_json(decision), JSON
     if status == 429:
         body, media_type = headers.problem(decision) | body, headers.PROBLEM_JSON
     try:
-        rules = [admission.limiter.rule(plan, wanted.key) for plan in wanted.plans]
+        rules = [admission.limiter.rule(plan, request.key) for plan in request.plans]
     except NotFound:
         rules = []  # the plan was deleted since it decided
-    told = headers.fields(decision, rules)
+    fields = headers.fields(decision, rules)
     if status == 200:
-        told = [(name, value) for name, value in told if name != headers.RETRY_AFTER]
+        fields = [(name, value) for name, value in fields if name != headers.RETRY_AFTER]
     encoded = orjson.dumps(body)
-    fields = [*told, ("Content-Type", media_type), ("Content-Length", str(len(encoded)))]
+    fields = [*fields, ("Content-Type", media_type), ("Content-Length", str(len(encoded)))]
     raw = [(name.lower().encode(), value.encode()) for name, value in fields]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": encoded})

@@ -15,7 +15,7 @@ from prometheus_client import (
     multiprocess,
 )
 
-from headgate.server.http.services import services
+from headgate.server.http.services import services_of
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 """Set by `headgate serve` when there are several workers: each writes its numbers there, any of them adds them up."""
@@ -44,7 +44,7 @@ def registry() -> CollectorRegistry:
 @router.get("/q/metrics", include_in_schema=False)
 async def show(request: Request) -> Response:
     """Every metric in Prometheus' text form; with several workers, their sum."""
-    shown = services(request).registry
+    shown = services_of(request).registry
     if MULTIPROCESS in os.environ:
         shown = CollectorRegistry()
         multiprocess.MultiProcessCollector(shown)  # type: ignore[no-untyped-call]

@@ -11,14 +11,14 @@ from headgate.apps.notifications.analytics import Anomaly, MinuteCount, Summary,
 from headgate.apps.notifications.model import LARGEST, MINUTE_MS, Outcome
 from headgate.durations import format_instant, from_ms
 from headgate.server.http import schemas
-from headgate.server.http.notifications import outages_told
+from headgate.server.http.notifications import name_outages
 from headgate.server.http.problem import documented, invalid
-from headgate.server.http.services import services
+from headgate.server.http.services import services_of
 
 DEFAULT_MINUTES = 60
-MOST_MINUTES = 24 * 60
+MAX_MINUTES = 24 * 60
 DEFAULT_USERS = 20
-MOST_USERS = 1000
+MAX_USERS = 1000
 
 router = APIRouter(prefix="/admin/notifications/analytics", tags=["notifications"])
 
@@ -27,7 +27,7 @@ MINUTES = schemas.query(
     {
         "type": "integer",
         "minimum": 1,
-        "maximum": MOST_MINUTES,
+        "maximum": MAX_MINUTES,
         "default": DEFAULT_MINUTES,
         "description": "How far to look back.",
     },
@@ -37,7 +37,7 @@ LIMIT = schemas.query(
     {
         "type": "integer",
         "minimum": 1,
-        "maximum": MOST_USERS,
+        "maximum": MAX_USERS,
         "default": DEFAULT_USERS,
         "description": "The most users to show.",
     },
@@ -94,7 +94,7 @@ async def user(request: Request) -> Response:
 
 
 async def _of_all(request: Request, *, users: bool) -> Response:
-    limit = _integer(request.query_params.get("limit", str(DEFAULT_USERS)), "limit", 1, MOST_USERS)
+    limit = _integer(request.query_params.get("limit", str(DEFAULT_USERS)), "limit", 1, MAX_USERS)
     minutes, since_ms, now_ms, counts = await _counts(request, None)
     body: dict[str, Any] = _span(since_ms, now_ms)
     if users:
@@ -112,19 +112,19 @@ async def _of_all(request: Request, *, users: bool) -> Response:
 
 
 async def _counts(request: Request, user_id: int | None) -> tuple[int, int, int, list[MinuteCount]]:
-    asked = request.query_params.get("minutes", str(DEFAULT_MINUTES))
-    minutes = _integer(asked, "minutes", 1, MOST_MINUTES)
-    store = services(request).notifications.analytics
-    with outages_told():
+    text = request.query_params.get("minutes", str(DEFAULT_MINUTES))
+    minutes = _integer(text, "minutes", 1, MAX_MINUTES)
+    store = services_of(request).notifications.analytics
+    with name_outages():
         now_ms = await store.now_ms()
         # Whole minutes, the current one included.
         since_ms = (now_ms // MINUTE_MS - minutes + 1) * MINUTE_MS
         return minutes, since_ms, now_ms, await store.counts(since_ms, now_ms + 1, user_id)
 
 
-def _integer(text: str, field: str, least: int, most: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
-        raise invalid(field, f"must be a whole number from {least} to {most}")
+def _integer(text: str, field: str, least: int, maximum: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= maximum):
+        raise invalid(field, f"must be a whole number from {least} to {maximum}")
     return int(text)
 
 

@@ -21,8 +21,8 @@ from headgate.server.http import schemas
 from headgate.server.http.body import only, read_object, required
 from headgate.server.http.logs import about
 from headgate.server.http.problem import Problem, documented, invalid
-from headgate.server.http.raw_routes import add_direct, send_json
-from headgate.server.http.services import services
+from headgate.server.http.raw_routes import add_raw_route, send_json
+from headgate.server.http.services import services_of
 
 _USER = {"type": "integer", "minimum": 0, "maximum": LARGEST, "example": 101}
 CONFIG_REQUEST: dict[str, Any] = {
@@ -91,7 +91,7 @@ class NotificationSent(_Shown):
 
 def install(app: FastAPI) -> None:
     """Adds the routes of this module."""
-    add_direct(
+    add_raw_route(
         app,
         "/api/send",
         send_message,
@@ -102,7 +102,7 @@ def install(app: FastAPI) -> None:
         responses=documented(400, 404, 413, 415, 429, 503),
         openapi_extra=schemas.json_body(SEND_REQUEST) | {"parameters": [IDEMPOTENCY_KEY]},
     )
-    add_direct(
+    add_raw_route(
         app,
         "/api/config",
         configure,
@@ -122,8 +122,8 @@ async def configure(scope: Scope, receive: Receive, send: Send) -> None:
     members = [required(value, member) for member in ("userId", "rateLimit", "timeWindow")]
     if isinstance(members[0], int):
         about(scope, user_id=members[0])
-    with typed_as(user_id="userId", rate_limit="rateLimit", time_window="timeWindow"), outages_told():
-        quota = await services(scope).notifications.intake.configure(*members)
+    with typed_as(user_id="userId", rate_limit="rateLimit", time_window="timeWindow"), name_outages():
+        quota = await services_of(scope).notifications.intake.configure(*members)
     await send_json(send, orjson.dumps(shown(quota)))
 
 
@@ -137,8 +137,8 @@ async def send_message(scope: Scope, receive: Receive, send: Send) -> None:
     user_id, message = required(value, "userId"), required(value, "message")
     if isinstance(user_id, int):
         about(scope, user_id=user_id)
-    with typed_as(user_id="userId"), outages_told():
-        verdict = await services(scope).notifications.intake.send(user_id, message, key=idempotency_key(scope))
+    with typed_as(user_id="userId"), name_outages():
+        verdict = await services_of(scope).notifications.intake.send(user_id, message, key=idempotency_key(scope))
     if not verdict.allowed:
         raise limited(verdict)
     about(scope, user_id=user_id, message_id=verdict.message_id)
@@ -164,8 +164,8 @@ def limited(verdict: Verdict) -> Problem:
 
 
 @contextmanager
-def outages_told() -> Iterator[None]:
-    """Inside, a store that does not answer is named as the gateway's users know it."""
+def name_outages() -> Iterator[None]:
+    """Inside, an outage of a store becomes a 503 with the title that the gateway's users know."""
     try:
         yield
     except BrokerUnavailable as error:

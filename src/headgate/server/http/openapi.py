@@ -11,10 +11,10 @@ from starlette.routing import Route
 
 from headgate.server.access.model import ANYONE
 from headgate.server.http import problem
-from headgate.server.http.auth import GUARDED
+from headgate.server.http.auth import TOKEN_PATHS
 from headgate.server.http.ingress import EXEMPT
 from headgate.server.http.prefix import PREFIX
-from headgate.server.http.services import services
+from headgate.server.http.services import services_of
 from headgate.server.settings import Settings
 
 UNREAD = ("get", "head", "delete")
@@ -22,7 +22,7 @@ UNREAD = ("get", "head", "delete")
 
 
 def install(app: FastAPI, settings: Settings) -> None:
-    """Makes `app.openapi` tell about problems and tokens, and its address whether tokens are asked for right now."""
+    """Adds problems and tokens to `app.openapi`; the served document says whether tokens are required right now."""
     describe = app.openapi
     asks_for_tokens = settings.has_tokens
     documents: dict[bool, dict[str, Any]] = {}
@@ -42,7 +42,7 @@ def install(app: FastAPI, settings: Settings) -> None:
     async def show(request: Request) -> Response:
         nonlocal asks_for_tokens
         # Tokens come and go in the database, too.
-        asks_for_tokens = await services(request).gate.caller("") is not ANYONE
+        asks_for_tokens = await services_of(request).authenticator.caller("") is not ANYONE
         request.scope["root_path"] = request.scope.get(PREFIX, "")
         response: Response = await own.endpoint(request)
         return response
@@ -66,7 +66,7 @@ def _completed(document: dict[str, Any], settings: Settings, asks_for_tokens: bo
         for method, operation in operations.items():
             responses = operation["responses"]
             responses.pop("422", None)
-            guarded = path.startswith(GUARDED)
+            guarded = path.startswith(TOKEN_PATHS)
             if guarded and asks_for_tokens:
                 operation["security"] = [{"adminToken" if path.startswith("/admin") else "apiToken": []}]
             limited = guarded or (settings.ingress.per_second is not None and not path.startswith(EXEMPT))

@@ -30,8 +30,8 @@ def _watch(parent: BaseProcess) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def remove_leavings() -> None:
-    """Removes the workers' shared counters, at the end of a worker whose parent can't do it any more."""
-    parent, counted = parent_process(), os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if parent is not None and counted is not None and not parent.is_alive():
-        shutil.rmtree(counted, ignore_errors=True)
+def remove_worker_metrics() -> None:
+    """Removes the workers' shared metrics files, at the end of a worker whose parent can't do it any more."""
+    parent, directory = parent_process(), os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if parent is not None and directory is not None and not parent.is_alive():
+        shutil.rmtree(directory, ignore_errors=True)

@@ -24,8 +24,9 @@ from headgate.server.http import schemas
 from headgate.server.http.body import media_type, read_object
 from headgate.server.http.logs import about
 from headgate.server.http.problem import Problem, documented, unsupported
-from headgate.server.http.raw_routes import add_direct, send_json
-from headgate.server.http.services import Services, services
+from headgate.server.http.raw_routes import add_raw_route, send_json
+from headgate.server.http.services import Services, services_of
+from headgate.server.shapes import members
 
 FORMATS = {
     b"text/csv": FeedFormat.CSV,
@@ -37,7 +38,7 @@ IN_MEMORY = 1024 * 1024
 """Rejections kept in memory before they go to disk."""
 PIECE = 64 * 1024
 
-PAYMENT_ID = schemas.EVENT_ID | {
+PAYMENT_ID = members.EVENT_ID | {
     "maxLength": LONGEST_ID,
     "description": "Your name for the payment: the same id with the same content is the same payment.",
 }
@@ -66,8 +67,8 @@ PAYMENT_REQUEST: dict[str, Any] = {
         "currency": {"type": "string", "enum": sorted(MINOR_UNITS), "example": "EUR"},
         "payer": PARTY,
         "payee": PARTY,
-        "executeAt": schemas.INSTANT,
-        "configName": schemas.CONFIG_NAME | {"type": ["string", "null"]},
+        "executeAt": members.INSTANT,
+        "configName": members.CONFIG_NAME | {"type": ["string", "null"]},
     },
 }
 FEED = {"type": "string", "description": "One PaymentRequest a line."}
@@ -131,7 +132,7 @@ class PaymentShown(_Shown):
 
 def install(app: FastAPI) -> None:
     """Adds the routes of this module."""
-    add_direct(
+    add_raw_route(
         app,
         "/api/v1/payments",
         submit,
@@ -143,7 +144,7 @@ def install(app: FastAPI) -> None:
         responses=documented(400, 404, 409, 413, 415),
         openapi_extra=schemas.json_body(PAYMENT_REQUEST),
     )
-    add_direct(
+    add_raw_route(
         app,
         "/api/v1/payments/bulk",
         submit_feed,
@@ -157,7 +158,7 @@ def install(app: FastAPI) -> None:
                 "required": True,
                 "content": {"text/csv": {"schema": CSV_FEED}, "application/x-ndjson": {"schema": FEED}},
             },
-            "parameters": [schemas.query("configName", schemas.CONFIG_NAME)],
+            "parameters": [schemas.query("configName", members.CONFIG_NAME)],
         },
     )
     app.include_router(router)
@@ -169,18 +170,18 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     Idempotent: the same payment again gets the same answer; another payment of the same `paymentId` is a 409. 503 if
     no slot is free before the config's horizon.
     """
-    told = services(scope)
+    services = services_of(scope)
     payment = payment_of_json(await read_object(scope, receive))
     about(scope, item_id=payment.payment_id)
     try:
-        accepted = await told.payments.intake.submit(payment)
+        accepted = await services.payments.intake.submit(payment)
     except PaymentExists as error:
         raise _exists(error) from None
     await send_json(send, orjson.dumps(accepted.to_json()), 202)
 
 
 async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
-    """Accepts each good line of a feed of any length, read while it arrives; bad lines are told with their number.
+    """Accepts each good line of a feed of any length, read while it arrives; bad lines are reported with their number.
 
     As `text/csv` with the columns paymentId, amount, currency, payerName, payerIban, payeeName, payeeIban, executeAt,
     or as `application/x-ndjson` with a PaymentRequest a line. A feed that broke off can be sent again: what was
@@ -189,10 +190,10 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
     kind = FORMATS.get(media_type(scope))
     if kind is None:
         raise unsupported("text/csv or application/x-ndjson")
-    told = services(scope)
+    services = services_of(scope)
     config_name = QueryParams(scope["query_string"]).get("configName")
     if config_name is not None:
-        await told.slots.policy(config_name)
+        await services.slots.policy(config_name)
 
     async def initiate(payments: Sequence[Payment]) -> list[Outcome]:
         if config_name is not None:
@@ -200,7 +201,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
                 payment._replace(config_name=config_name) if payment.config_name is None else payment
                 for payment in payments
             ]
-        return await told.payments.intake.initiate(payments)
+        return await services.payments.intake.initiate(payments)
 
     tally = Tally()
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as rejections:
@@ -221,7 +222,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
 )
 async def show(request: Request) -> Response:
     """The payment, where it stands, and how it got there."""
-    return await _shown(services(request), request.path_params["paymentId"])
+    return await _payment_response(services_of(request), request.path_params["paymentId"])
 
 
 @router.delete(
@@ -233,16 +234,16 @@ async def show(request: Request) -> Response:
 )
 async def cancel(request: Request) -> Response:
     """Calls the payment off and gives its slot back; 409 once it is on its way."""
-    told, payment_id = services(request), request.path_params["paymentId"]
+    services, payment_id = services_of(request), request.path_params["paymentId"]
     try:
-        await told.payments.desk.cancel(payment_id)
+        await services.payments.queries.cancel(payment_id)
     except Conflict as error:
         raise Problem(409, "payment-on-its-way", "Payment On Its Way", str(error)) from None
-    return await _shown(told, payment_id)
+    return await _payment_response(services, payment_id)
 
 
-async def _shown(told: Services, payment_id: str) -> Response:
-    record, history = await told.payments.desk.show(payment_id)
+async def _payment_response(services: Services, payment_id: str) -> Response:
+    record, history = await services.payments.queries.show(payment_id)
     body = {**record.to_json(), "audit": [entry.to_json() for entry in history]}
     return Response(orjson.dumps(body), media_type="application/json")
 
@@ -262,8 +263,8 @@ async def _blocks(receive: Receive) -> AsyncIterator[bytes]:
 
 
 def _rejection(rejected: Rejected, *, first: bool) -> bytes:
-    told = orjson.dumps({"line": rejected.line, "reason": rejected.reason.encode("utf-8", "replace").decode()})
-    return told if first else b"," + told
+    line = orjson.dumps({"line": rejected.line, "reason": rejected.reason.encode("utf-8", "replace").decode()})
+    return line if first else b"," + line
 
 
 async def _answer(send: Send, tally: Tally, rejections: Any) -> None:

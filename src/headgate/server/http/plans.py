@@ -13,7 +13,8 @@ from headgate.server.http import schemas
 from headgate.server.http.body import read_object
 from headgate.server.http.limits import PLAN_NAME
 from headgate.server.http.problem import documented, encoded, invalid
-from headgate.server.http.services import services
+from headgate.server.http.services import services_of
+from headgate.server.shapes import members
 from headgate.server.wire import plan_json
 
 router = APIRouter(prefix="/admin/plans", tags=["plans"])
@@ -23,7 +24,7 @@ _RATE = {
     "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^[1-9][0-9]*/[1-9][0-9]*$"}],
 }
 _BUCKET = {"capacity": {"type": "integer", "minimum": 1, "maximum": MOST}, "perSecond": _RATE}
-_WINDOW = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "window": schemas.DURATION}
+_WINDOW = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "window": members.DURATION}
 _OPTIONS: dict[str, Any] = {
     "name": PLAN_NAME | {"description": "If given, the same as in the path."},
     "onError": {"type": ["string", "null"], "enum": ["open", "closed", "fallback", None]},
@@ -84,7 +85,7 @@ class PlansShown(BaseModel):
 @router.get("", summary="Show all plans", response_model=PlansShown)
 async def show_all(request: Request) -> Response:
     """Every plan, sorted by name."""
-    plans = await services(request).admission.plans.all()
+    plans = await services_of(request).admission.plans.all()
     return _json({"plans": [plan_json(plans[name]) for name in sorted(plans)]})
 
 
@@ -97,7 +98,7 @@ async def show_all(request: Request) -> Response:
 )
 async def show(request: Request) -> Response:
     """The plan of this name."""
-    return _json(plan_json(await services(request).admission.plans.find(request.path_params["name"])))
+    return _json(plan_json(await services_of(request).admission.plans.find(request.path_params["name"])))
 
 
 @router.put(
@@ -115,7 +116,7 @@ async def put(request: Request) -> Response:
     if document.pop("name", name) != name:
         raise invalid("name", f"is not {name!r}, as the path has it; leave it out")
     plan = plan_from(name, document)
-    await services(request).admission.plans.put(plan)
+    await services_of(request).admission.plans.put(plan)
     return _json(plan_json(plan))
 
 
@@ -128,7 +129,7 @@ async def put(request: Request) -> Response:
 )
 async def delete(request: Request) -> Response:
     """Deletes the plan and shows what it was. Calls that name it get 404 from now on."""
-    return _json(plan_json(await services(request).admission.plans.delete(request.path_params["name"])))
+    return _json(plan_json(await services_of(request).admission.plans.delete(request.path_params["name"])))
 
 
 def _json(value: Any) -> Response:

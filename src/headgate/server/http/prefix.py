@@ -5,12 +5,12 @@ from __future__ import annotations
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 PREFIX = "headgate_prefix"
-"""Where in the scope the prefix is kept, for whoever has to name an address."""
+"""The key in the scope that holds the prefix, for links."""
 
 
-class WithoutPrefix:
-    """Takes the prefix off each path before anybody looks at it. ASGI leaves it on, and only the router knows: whoever
-    else compares paths, as the check of tokens does, would take all of them for unknown ones."""
+class StripPrefix:
+    """Removes the prefix from each path before any other middleware reads it. ASGI leaves it on, and only the router
+    knows of it: the check of tokens, which compares paths, would miss every one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

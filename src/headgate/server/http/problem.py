@@ -1,4 +1,4 @@
-"""What went wrong, as `application/problem+json`: the one mapping from errors to statuses."""
+"""Errors as `application/problem+json` (RFC 9457): the one mapping from errors to statuses."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from headgate.errors import (
     StoreRefused,
     StoreUnavailable,
 )
+from headgate.server.shapes.shape import InvalidMember
 
 MEDIA_TYPE = "application/problem+json"
 INVALID = "Missing/Invalid Arguments"
@@ -94,13 +95,13 @@ def invalid(field: str, problem: str) -> Problem:
     return Problem(400, "invalid-input", INVALID, f"{field}: {problem}", field=field)
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
+def _cut(text: str, maximum: int) -> str:
+    return text if len(text) <= maximum else f"{text[:maximum]}…"
 
 
-def unsupported(wanted: str) -> Problem:
-    """415: the body is of a type nobody asked for."""
-    return Problem(415, "unsupported-media-type", "Unsupported Media Type", f"send Content-Type: {wanted}")
+def unsupported(media_types: str) -> Problem:
+    """415: the route does not take a body of this media type."""
+    return Problem(415, "unsupported-media-type", "Unsupported Media Type", f"send Content-Type: {media_types}")
 
 
 def too_large(limit: int) -> Problem:
@@ -116,8 +117,10 @@ def unexpected() -> Problem:
 
 
 def of(error: HeadgateError) -> Problem:
-    """The problem that tells a caller about `error`."""
+    """The problem that reports `error` to a caller."""
     match error:
+        case InvalidMember(field=field, problem=problem):
+            return invalid(field, problem)
         case InvalidInput(field=field, problem=problem):
             return invalid(wire_name(field), problem)
         case NotFound(kind=kind):

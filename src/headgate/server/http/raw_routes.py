@@ -1,4 +1,4 @@
-"""Routes that are documented like any other but answer the ASGI call themselves."""
+"""Raw ASGI routes that are documented in OpenAPI like any other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-class DirectRoute(APIRoute):
+class RawRoute(APIRoute):
     """An `APIRoute` for OpenAPI, whose requests go straight to `endpoint(scope, receive, send)`.
 
     FastAPI's dependency solving and response building cost as much as booking a slot does; the hot path skips them.
@@ -30,9 +30,9 @@ class DirectRoute(APIRoute):
             await super().handle(scope, receive, send)
 
 
-def add_direct(app: FastAPI, path: str, endpoint: ASGIApp, **documentation: Any) -> None:
+def add_raw_route(app: FastAPI, path: str, endpoint: ASGIApp, **documentation: Any) -> None:
     """Adds the route to the app itself: routes of included routers are matched more slowly."""
-    app.router.routes.append(DirectRoute(path, endpoint, **documentation))
+    app.router.routes.append(RawRoute(path, endpoint, **documentation))
 
 
 async def send_json(send: Send, body: bytes, status: int = 200, media_type: bytes = b"application/json") -> None:

@@ -1,4 +1,4 @@
-"""What the routers work with: opened at start, closed at the end."""
+"""The parts the routers use: opened at start, closed at shutdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headgate.dispatch.queue import DispatchQueue
-from headgate.server.access.authenticator import Gate
+from headgate.server.access.authenticator import Authenticator
 from headgate.server.access.ports import AdminAudit
 from headgate.server.access.sessions import Sessions
 from headgate.server.http.ingress import Ingress
@@ -21,7 +21,7 @@ from headgate.server.wiring.payments import Payments
 from headgate.slots import SlotScheduler
 
 Probe = Callable[[], Awaitable[object]]
-"""Touches a dependency; raises if it does not answer."""
+"""Calls a dependency; raises if it does not answer."""
 
 
 @dataclass(slots=True)
@@ -31,10 +31,10 @@ class Services:
     settings: Settings
     registry: CollectorRegistry
     probes: dict[str, Probe] = field(default_factory=dict)
-    """Dependencies by name, asked by `/health/ready`."""
+    """Dependencies by name, checked by `/health/ready`."""
     checks: dict[str, asyncio.Task[dict[str, object]]] = field(default_factory=dict)
-    """Those being asked just now."""
-    gate: Gate = field(init=False)
+    """Checks in flight."""
+    authenticator: Authenticator = field(init=False)
     sessions: Sessions = field(init=False)
     ingress: Ingress = field(default_factory=Ingress)
     audit: AdminAudit = field(init=False)
@@ -45,7 +45,7 @@ class Services:
     payments: Payments = field(init=False)
 
 
-def services(scope: Mapping[str, Any]) -> Services:
+def services_of(scope: Mapping[str, Any]) -> Services:
     """The services of the app a request came to; takes the ASGI scope or a `Request`."""
-    found: Services = scope["app"].state.services
-    return found
+    services: Services = scope["app"].state.services
+    return services

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import orjson
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Send
 
@@ -21,8 +20,7 @@ from headgate.errors import HeadgateError
 from headgate.server.http import problem
 from headgate.server.http.body import NDJSON, parsed_object
 from headgate.server.http.problem import Problem, encoded
-from headgate.server.http.slots import slot_members
-from headgate.server.wire import slot_json
+from headgate.server.shapes import slots as shapes
 from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler
 from headgate.slots.packing import Booking
 
@@ -168,13 +166,13 @@ async def _split(receive: Receive) -> AsyncIterator[bytes | None]:
         yield rest
 
 
-async def _arrived(lines: asyncio.Queue[Line | None], most: int) -> list[Line]:
+async def _arrived(lines: asyncio.Queue[Line | None], max_batch: int) -> list[Line]:
     """The lines that are there, at least one unless the stream is over."""
     arrived: list[Line] = []
     line = await lines.get()
     while line is not None:
         arrived.append(line)
-        if len(arrived) >= most or lines.empty():
+        if len(arrived) >= max_batch or lines.empty():
             return arrived
         line = lines.get_nowait()
     if arrived:
@@ -190,8 +188,9 @@ def _line(number: int, raw: bytes | None, config_name: str) -> Line:
         value = parsed_object(raw, "line")
         given = value.get("eventId")
         event_id = given if isinstance(given, str) else None
-        event_id, own_config, requested = slot_members(value)
-        return Line(number, own_config or config_name, SlotRequest.of(event_id, requested), event_id)
+        line = shapes.SlotRequest.parse(value)
+        request = SlotRequest.of(line.event_id, line.requested_time)
+        return Line(number, line.config_name or config_name, request, line.event_id)
     except Problem as refused:
         return Line(number, config_name, refused, event_id)
     except HeadgateError as error:
@@ -209,7 +208,7 @@ def _too_many_bad_lines() -> Problem:
 async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking | Problem]:
     """What came of each line, by its number."""
     outcomes: dict[int, Booking | Problem] = {}
-    wanted: dict[tuple[int, str], dict[int, SlotRequest]] = {}
+    rounds: dict[tuple[int, str], dict[int, SlotRequest]] = {}
     last: dict[str, tuple[int, str]] = {}
     for line in lines:
         if isinstance(line.request, Problem):
@@ -220,8 +219,8 @@ async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking 
         event_id, name = line.request.event_id, line.config_name
         turn, before = last.get(event_id, (0, name))
         last[event_id] = turn + (before != name), name
-        wanted.setdefault(last[event_id], {})[line.number] = line.request
-    for (_, name), requests in sorted(wanted.items(), key=lambda group: group[0][0]):
+        rounds.setdefault(last[event_id], {})[line.number] = line.request
+    for (_, name), requests in sorted(rounds.items(), key=lambda group: group[0][0]):
         try:
             bookings = await slots.book(list(requests.values()), name)
         except HeadgateError as error:
@@ -233,7 +232,7 @@ async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking 
 
 def _answer(line: Line, outcome: Booking | Problem) -> bytes:
     if isinstance(outcome, AssignedSlot):
-        return orjson.dumps(slot_json(outcome), option=orjson.OPT_APPEND_NEWLINE)
+        return shapes.Slot.of(outcome).dump_json() + b"\n"
     refused = outcome if isinstance(outcome, Problem) else problem.of(outcome)
-    failed: dict[str, Any] = {"line": line.number, "eventId": line.event_id, "error": refused.body}
-    return encoded(failed) + b"\n"
+    failed = shapes.FailedEvent(line=line.number, event_id=line.event_id, error=refused.body)
+    return encoded(failed.to_json()) + b"\n"

@@ -9,7 +9,7 @@ from headgate.tracing import Attributes, Kind, Tracer, accepted
 
 
 class RequestTraces:
-    """Traces what is asked, but for what machines poll. It stands around everything else."""
+    """Traces every request but those that machines poll. The outermost middleware."""
 
     def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
         self._app = app

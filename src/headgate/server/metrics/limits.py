@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headgate.limits.model import Decision
 
-MOST_PLANS = 1000
+MAX_PLANS = 1000
 """Beyond this many plan names, the rest share one label."""
 OTHER = "(other)"
 _BREAKER = ("closed", "half_open", "open")
@@ -78,7 +78,7 @@ class AdmissionMetrics:
         counter = self._counters.get(name)
         if counter is None:
             counter = self._decisions.labels(self._label(decision.plan), decision.reason.value)
-            if len(self._counters) < MOST_PLANS * 5:
+            if len(self._counters) < MAX_PLANS * 5:
                 self._counters[name] = counter
         counter.inc()
         if decision.degraded:
@@ -102,7 +102,7 @@ class AdmissionMetrics:
 
     def _label(self, plan: str) -> str:
         if plan not in self._plans:
-            if len(self._plans) >= MOST_PLANS:
+            if len(self._plans) >= MAX_PLANS:
                 return OTHER
             self._plans.add(plan)
             # A rate sees no rise in a counter that is born above zero: the first outage would wake nobody.

@@ -13,7 +13,7 @@ from headgate.errors import HeadgateError, SlotsExhausted
 from headgate.slots.model import AssignedSlot, PolicyVersion
 from headgate.slots.packing import Booking, proves_config
 
-MOST_NAMES = 1000
+MAX_NAMES = 1000
 """Label values are user input: beyond this many config names, the rest share one label."""
 OTHER = "(other)"
 EXHAUSTED = "exhausted"
@@ -108,8 +108,8 @@ class SlotMetrics:
                 if size is None:
                     self._learn(name)
                     return
-                wanted = max(booking.requested_ms, now_ms)
-                depths.observe(max(0, booking.window_start_ms // size - wanted // size))
+                requested = max(booking.requested_ms, now_ms)
+                depths.observe(max(0, booking.window_start_ms // size - requested // size))
 
     def assigned(self, name: str, seconds: float) -> None:
         self._durations.labels(self._label(name)).observe(seconds)
@@ -123,7 +123,7 @@ class SlotMetrics:
     def _label(self, name: str) -> str:
         if name in self._names:
             return name
-        if len(self._names) >= MOST_NAMES:
+        if len(self._names) >= MAX_NAMES:
             return OTHER
         self._names.add(name)
         # A rate sees no rise in a counter that is born above zero: the first refusal would wake nobody.
@@ -132,7 +132,7 @@ class SlotMetrics:
 
     def _learn(self, name: str) -> None:
         """Asks for the sizes in the background; until they come, depths are not observed."""
-        if self._history is None or name in self._learning or len(self._learning) >= MOST_NAMES:
+        if self._history is None or name in self._learning or len(self._learning) >= MAX_NAMES:
             return
 
         async def learn(history: Callable[[str], Awaitable[Sequence[PolicyVersion]]]) -> None:

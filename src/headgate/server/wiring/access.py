@@ -1,4 +1,4 @@
-"""Who may call: tokens, sessions, and the audit of administration."""
+"""The authenticator, the sessions of the console, and the audit of administration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from headgate.server.access.authenticator import Gate
+from headgate.server.access.authenticator import Authenticator
 from headgate.server.access.model import Scope, Token, digest
 from headgate.server.access.ports import TokenStore
 from headgate.server.access.sessions import Sessions
@@ -26,19 +26,19 @@ async def open_access_store(settings: Settings) -> AsyncIterator[SqlAccessStore]
         await shared.close()
 
 
-def console_sessions(settings: Settings, store: SqlAccessStore, gate: Gate) -> Sessions:
-    """Who is logged in to the console."""
-    return Sessions(store.sessions, gate, timedelta(seconds=settings.http.session_seconds))
+def console_sessions(settings: Settings, store: SqlAccessStore, authenticator: Authenticator) -> Sessions:
+    """The sessions of the console."""
+    return Sessions(store.sessions, authenticator, timedelta(seconds=settings.http.session_seconds))
 
 
-def open_authenticator(settings: Settings, store: TokenStore) -> Gate:
+def open_authenticator(settings: Settings, store: TokenStore) -> Authenticator:
     """Who may call: the tokens of the settings, and those of the store; anyone on the loopback, if there never was
     one."""
     fixed = {
         "HEADGATE_API_TOKEN": (settings.api_token, frozenset({Scope.READ, Scope.ASSIGN, Scope.SEND})),
         "HEADGATE_ADMIN_TOKEN": (settings.admin_token, frozenset({Scope.ADMIN})),
     }
-    return Gate(
+    return Authenticator(
         store,
         [Token(name, scopes, digest(secret.get_secret_value())) for name, (secret, scopes) in fixed.items() if secret],
         local=is_loopback(settings.host),

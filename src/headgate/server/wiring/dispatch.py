@@ -47,14 +47,14 @@ def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory are found
     try:
-        found = getattr(import_module(module), attribute or "domain")
-        if callable(found):
-            found = found(settings)
+        value = getattr(import_module(module), attribute or "domain")
+        if callable(value):
+            value = value(settings)
     except ConfigurationError:
         raise
     except Exception as error:
         raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} can't be loaded: {error}") from error
-    loaded = [found] if isinstance(found, Domain) else list(found) if isinstance(found, Iterable) else []
+    loaded = [value] if isinstance(value, Domain) else list(value) if isinstance(value, Iterable) else []
     if not loaded or not all(isinstance(each, Domain) for each in loaded):
         raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} is no Domain, no Registry and makes none")
     return loaded
@@ -107,8 +107,10 @@ async def open_dispatch(
 ) -> AsyncIterator[DispatchQueue]:
     """The queue of a service, measured; the domains of the settings are dispatched beside it, if that is left to it."""
     known = load_domains(settings)
-    wanted = settings.dispatch
-    inline = wanted.worker == "inline" or (wanted.worker == "auto" and settings.temporal_address is None)
+    dispatch_settings = settings.dispatch
+    inline = dispatch_settings.worker == "inline" or (
+        dispatch_settings.worker == "auto" and settings.temporal_address is None
+    )
     async with open_queue(settings) as queue, AsyncExitStack() as running:
         for domain in known:
             await queue.define(domain.config)
@@ -118,7 +120,12 @@ async def open_dispatch(
         if inline and len(known):
             await running.enter_async_context(
                 local_dispatch(
-                    queue, known, guard=guard, observer=observer, limits=wanted, tracer=telemetry.get_tracer(settings)
+                    queue,
+                    known,
+                    guard=guard,
+                    observer=observer,
+                    limits=dispatch_settings,
+                    tracer=telemetry.get_tracer(settings),
                 )
             )
         yield queue

@@ -29,13 +29,15 @@ async def open_ingress(settings: Settings, *, registry: CollectorRegistry | None
 
     While Redis is away everybody passes. With it, tokens are leased, so that most requests cost no round trip.
     """
-    wanted = settings.ingress
+    ingress_settings = settings.ingress
     plans = []
-    if wanted.per_second is not None:
-        burst = wanted.burst or math.ceil(wanted.per_second)
-        plans.append(Plan(INGRESS, TokenBucket(capacity=burst, per_second=wanted.per_second)))
-    if wanted.failures_per_minute:
-        failures = TokenBucket(capacity=wanted.failures_per_minute, per_second=wanted.failures_per_minute / 60)
+    if ingress_settings.per_second is not None:
+        burst = ingress_settings.burst or math.ceil(ingress_settings.per_second)
+        plans.append(Plan(INGRESS, TokenBucket(capacity=burst, per_second=ingress_settings.per_second)))
+    if ingress_settings.failures_per_minute:
+        failures = TokenBucket(
+            capacity=ingress_settings.failures_per_minute, per_second=ingress_settings.failures_per_minute / 60
+        )
         plans.append(Plan(INGRESS_FAILURES, failures))
         logins = TokenBucket(capacity=LOGINS_PER_MINUTE, per_second=LOGINS_PER_MINUTE / 60)
         plans.append(Plan(INGRESS_LOGINS, logins))

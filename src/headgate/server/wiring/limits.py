@@ -35,14 +35,14 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
         from headgate.server.metrics.limits import AdmissionMetrics
 
         observer = AdmissionMetrics(registry)
-    wanted = settings.limits
+    limit_settings = settings.limits
     url = _limits_url(settings)
     in_memory = settings.database_url.startswith("memory:")
     database = Database("sqlite://" if in_memory else settings.database_url, pool_size=2)
     # Asking again is left to `stay_fresh`: an idle limiter would else decide its next call by old plans.
     documents = AsyncSqlPlans(database, refresh_every=None)
-    deadline = wanted.deadline_seconds or (5.0 if url == settings.database_url else None)
-    limiter = AsyncLimiter(url, plans=documents, on_error=wanted.on_error, deadline=deadline, observer=observer)
+    deadline = limit_settings.deadline_seconds or (5.0 if url == settings.database_url else None)
+    limiter = AsyncLimiter(url, plans=documents, on_error=limit_settings.on_error, deadline=deadline, observer=observer)
     async with AsyncExitStack() as opened:
         opened.push_async_callback(documents.close)
         await opened.enter_async_context(limiter)
@@ -50,7 +50,7 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
         await plans.refresh()
         if observer is not None:
             observer.known(await plans.all())
-        freshness = asyncio.create_task(plans.stay_fresh(wanted.plans_ttl_seconds))
+        freshness = asyncio.create_task(plans.stay_fresh(limit_settings.plans_ttl_seconds))
         try:
             yield Limits(limiter, plans)
         finally:

@@ -46,9 +46,9 @@ async def open_notifications(
     settings: Settings, *, registry: CollectorRegistry | None = None
 ) -> AsyncIterator[Notifications]:
     """The gateway, with its sender running beside it if the settings say so; counted in `registry`, if given."""
-    wanted = settings.sms
+    sms_settings = settings.sms
     observer = _notification_observer(registry)
-    inline = wanted.sender == "inline" or (wanted.sender == "auto" and settings.kafka_bootstrap is None)
+    inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
     async with _gateway_stores(settings) as (shared, log):
         probes: dict[str, Callable[[], Awaitable[object]]] = {}
         if settings.kafka_bootstrap is not None:
@@ -58,16 +58,16 @@ async def open_notifications(
             # Imported here: the driver is an extra.
             from headgate.apps.notifications.stores.redis import RedisQuotaCache
 
-            publish_seconds = wanted.kafka_delivery_seconds + 10
+            publish_seconds = sms_settings.kafka_delivery_seconds + 10
             cache = RedisQuotaCache(
-                settings.redis_url, timeout=wanted.redis_timeout_seconds, publish_seconds=publish_seconds
+                settings.redis_url, timeout=sms_settings.redis_timeout_seconds, publish_seconds=publish_seconds
             )
         intake = Intake(
-            SqlQuotaStore(shared, topic=wanted.topic),
+            SqlQuotaStore(shared, topic=sms_settings.topic),
             log,
             cache=cache,
-            topic=wanted.topic,
-            events_topic=wanted.events_topic,
+            topic=sms_settings.topic,
+            events_topic=sms_settings.events_topic,
             observer=observer,
             tracer=get_tracer(settings),
         )
@@ -84,9 +84,9 @@ async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: Colle
     """Sends messages and counts attempts until `stop` is set: `headgate worker sender`."""
     async with _gateway_stores(settings) as (shared, log):
         async with _sending(settings, shared, log, _notification_observer(registry)) as readers:
-            told = asyncio.create_task(stop.wait())
-            await asyncio.wait([told, *readers], return_when=asyncio.FIRST_COMPLETED)
-            told.cancel()
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([stopping, *readers], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
         for reader in readers:
             reader.result()
 
@@ -147,7 +147,7 @@ async def _sending(
     reader = AttemptReader(lambda: log.read(settings.sms.events_topic, ANALYTICS_GROUP), SqlAnalyticsStore(shared))
     readers = [asyncio.create_task(delivery.run(stop)), asyncio.create_task(reader.run(stop))]
     for each in readers:
-        each.add_done_callback(_told_if_failed)
+        each.add_done_callback(_log_failure)
     try:
         yield readers
     finally:
@@ -156,7 +156,7 @@ async def _sending(
         await sender.close()
 
 
-def _told_if_failed(reader: asyncio.Task[None]) -> None:
+def _log_failure(reader: asyncio.Task[None]) -> None:
     if not reader.cancelled() and (error := reader.exception()) is not None:
         _log.error("a reader of the message log ended", exc_info=error)
 

@@ -45,11 +45,11 @@ class Payments(NamedTuple):
 
     intake: PaymentIntake | WorkflowIntake
     """Where payments are accepted: here, or by the init worker where there is Temporal."""
-    desk: PaymentIntake
-    """Shows and cancels."""
+    queries: PaymentIntake
+    """Shows and cancels payments; gives back slots without a payment."""
     store: PaymentStore
     domain: Domain
-    """For whoever executes."""
+    """For the process that executes payments."""
     simulator: Simulator | None
     """The downstream, if no other is configured."""
 
@@ -61,58 +61,60 @@ async def open_payments(
     queue: DispatchQueue,
     *,
     execute: bool = False,
-    tend: bool = False,
+    maintenance: bool = False,
     notifications: Notifications | None = None,
     simulator: Simulator | None = None,
     observer: DispatchObserver | None = None,
 ) -> AsyncIterator[Payments]:
     """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
-    wherever they are. With `tend`, this process takes payments from the Kafka topic, if there is Kafka, and gives
-    back slots whose payment never came."""
+    wherever they are. With `maintenance`, this process takes payments from the Kafka topic, if there is Kafka, and
+    gives back slots whose payment never came."""
     require("the payments application", "payments")
     from headgate.apps.payments.direct_start import DirectRelease
     from headgate.apps.payments.execution import PaymentSteps
     from headgate.apps.payments.intake import PaymentIntake, Release, leave_to_dispatcher
     from headgate.apps.payments.notices import GatewayNotices, LoggedNotices
 
-    wanted, traced = settings.payments, get_tracer(settings)
+    payment_settings, tracer = settings.payments, get_tracer(settings)
     rules = rule_book(settings)
-    async with AsyncExitStack() as opened:
-        store = await _payment_store(settings, opened)
-        bank, simulator = _downstream(settings, simulator, opened)
+    async with AsyncExitStack() as stack:
+        store = await _payment_store(settings, stack)
+        bank, simulator = _downstream(settings, simulator, stack)
         notifier: Notifier = LoggedNotices()
         if notifications is not None and rules.subscribers:
             notifier = GatewayNotices(notifications.intake.send, rules.subscribers)
         steps = PaymentSteps(store, bank, notifier)
-        opened.push_async_callback(steps.close)
+        stack.push_async_callback(steps.close)
         domain = payment_domain(steps)
         await queue.define(domain.config)
         engine: WorkflowEngine | None = None
         if settings.temporal_address is not None:
             engine = await temporal_engine(settings, OutcomeReporter(queue.store))
         elif execute:
-            engine = await opened.enter_async_context(
-                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch, tracer=traced)
+            engine = await stack.enter_async_context(
+                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch, tracer=tracer)
             )
-        direct = wanted.mode == "direct" and engine is not None
+        direct = payment_settings.mode == "direct" and engine is not None
         release: Release = leave_to_dispatcher
         if direct and engine is not None:
-            release = DirectRelease(queue.store, engine, tracer=traced)
-        desk = PaymentIntake(store, slots, rules=rules, slot_config=wanted.config, release=release, tracer=traced)
-        opened.push_async_callback(desk.close)
-        application = Payments(desk, desk, store, domain, simulator)
+            release = DirectRelease(queue.store, engine, tracer=tracer)
+        local_intake = PaymentIntake(
+            store, slots, rules=rules, slot_config=payment_settings.config, release=release, tracer=tracer
+        )
+        stack.push_async_callback(local_intake.close)
+        application = Payments(local_intake, local_intake, store, domain, simulator)
         if settings.temporal_address is not None:
             from headgate.apps.payments.workflow_domain import on_temporal
             from headgate.apps.payments.workflow_intake import WorkflowIntake
             from headgate.dispatch.engines.temporal.client import connect
 
-            domain = on_temporal(domain, steps, desk)
+            domain = on_temporal(domain, steps, local_intake)
             address, security = temporal_address(settings), temporal_security(settings)
             client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
-            intake = WorkflowIntake(client, domain.init_task_queue, tracer=traced)
+            intake = WorkflowIntake(client, domain.init_task_queue, tracer=tracer)
             application = application._replace(intake=intake, domain=domain)
-        if tend:
-            await opened.enter_async_context(_tending(settings, application))
+        if maintenance:
+            await stack.enter_async_context(_maintenance(settings, application))
         yield application
 
 
@@ -125,17 +127,17 @@ async def prune_payments(settings: Settings, before: datetime, now: datetime) ->
         rules = load_rules(settings.payments.rules)
         if rules.reject_duplicates:
             before = min(before, now - min(rules.duplicate_window, now - EPOCH))
-    async with AsyncExitStack() as opened:
-        store = await _payment_store(settings, opened)
+    async with AsyncExitStack() as stack:
+        store = await _payment_store(settings, stack)
         return await store.prune(before)
 
 
 @asynccontextmanager
-async def _tending(settings: Settings, application: Payments) -> AsyncIterator[None]:
+async def _maintenance(settings: Settings, application: Payments) -> AsyncIterator[None]:
     """Inside, payments are taken from their topic, and slots without a payment are given back now and then."""
     stop = asyncio.Event()
-    tasks = [asyncio.create_task(application.desk.keep_reclaiming(stop))]
-    async with AsyncExitStack() as opened:
+    tasks = [asyncio.create_task(application.queries.keep_reclaiming(stop))]
+    async with AsyncExitStack() as stack:
         if settings.kafka_bootstrap is not None:
             # Imported here: the driver is an extra.
             from headgate.apps.payments.intake_topic import PaymentTopic, rejected_topic
@@ -143,7 +145,7 @@ async def _tending(settings: Settings, application: Payments) -> AsyncIterator[N
 
             topic = settings.payments.topic
             messages = KafkaLog(settings.kafka_bootstrap, topics=(topic, rejected_topic(topic)))
-            opened.push_async_callback(messages.close)
+            stack.push_async_callback(messages.close)
             tasks.append(asyncio.create_task(PaymentTopic(messages, topic, application.intake.initiate).run(stop)))
         try:
             yield
@@ -165,44 +167,44 @@ def rule_book(settings: Settings) -> RuleBook:
 
 
 def payment_domain(steps: PaymentSteps) -> Domain:
-    """Payments as dispatch knows them. Their own gate stands at the call, so no plan is named here."""
+    """Payments as dispatch knows them. Their own rate gate limits the calls, so no plan is named here."""
     return Domain(DispatchConfig(item_type=PAYMENT, dispatch_interval_secs=2), steps.execute, guarded=())
 
 
-async def _payment_store(settings: Settings, opened: AsyncExitStack) -> PaymentStore:
+async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
     shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
-    opened.push_async_callback(shared.close)
+    stack.push_async_callback(shared.close)
     return SqlPaymentStore(shared)
 
 
 def _downstream(
-    settings: Settings, simulator: Simulator | None, opened: AsyncExitStack
+    settings: Settings, simulator: Simulator | None, stack: AsyncExitStack
 ) -> tuple[Downstream, Simulator | None]:
-    """The bank behind its gate: the configured one, or a simulator in this process."""
+    """The bank behind its rate gate: the configured one, or a simulator in this process."""
     from headgate.apps.payments.downstream.client import HttpDownstream
     from headgate.apps.payments.downstream.rate_gate import PermitRateGate, SharedRateGate, downstream_plan
     from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
 
-    wanted = settings.payments
+    payment_settings = settings.payments
     gate: DownstreamGate
     if settings.redis_url is not None:
-        permits = _redis_permits(settings.redis_url, wanted.tps)
-        opened.push_async_callback(permits.close)
+        permits = _redis_permits(settings.redis_url, payment_settings.tps)
+        stack.push_async_callback(permits.close)
         gate = PermitRateGate(permits)
-        opened.push_async_callback(gate.close)
+        stack.push_async_callback(gate.close)
     else:
         # Processes on one PostgreSQL share the limit through it. On SQLite one process executes.
         shared = settings.database_url if settings.database_url.startswith("postgres") else "memory://"
-        limiter = AsyncLimiter(shared, plans=[downstream_plan(wanted.tps)], deadline=2.0)
-        opened.push_async_callback(limiter.close)
-        gate = SharedRateGate(limiter, wanted.tps)
-    if wanted.downstream_url is not None:
-        bank = HttpDownstream(wanted.downstream_url, gate, tracer=get_tracer(settings))
+        limiter = AsyncLimiter(shared, plans=[downstream_plan(payment_settings.tps)], deadline=2.0)
+        stack.push_async_callback(limiter.close)
+        gate = SharedRateGate(limiter, payment_settings.tps)
+    if payment_settings.downstream_url is not None:
+        bank = HttpDownstream(payment_settings.downstream_url, gate, tracer=get_tracer(settings))
     else:
-        simulator = simulator or Simulator(Behaviour(tps=wanted.tps))
+        simulator = simulator or Simulator(Behaviour(tps=payment_settings.tps))
         transport = SimulatorTransport(simulator)
         bank = HttpDownstream("http://simulator", gate, transport=transport, tracer=get_tracer(settings))
-    opened.push_async_callback(bank.close)
+    stack.push_async_callback(bank.close)
     return bank, simulator
 
 

@@ -10,7 +10,7 @@ from headgate.server.settings import Settings
 
 def require_extras(settings: Settings, *others: str) -> None:
     """Raises `MissingExtra` unless these extras, and all that the settings ask for, are installed. A process that runs
-    for long asks before it begins: what is missing is then told at once and together."""
+    for long asks before it begins: one error then names everything that is missing."""
     require("these settings", *others, *_wanted(settings))
 
 

@@ -29,20 +29,20 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
         from headgate.server.metrics.slots import SlotMetrics
 
         observer = SlotMetrics(registry)
-    wanted = settings.slots
+    slot_settings = settings.slots
     async with SlotScheduler(
         await slot_store(embedded_url(settings), pool_size=settings.database_pool_size),
         observer=observer,
         tracer=get_tracer(settings),
-        batch=wanted.batch,
-        bulk_batch=wanted.bulk_batch,
-        cache_ttl=wanted.cache_ttl_seconds,
+        batch=slot_settings.batch,
+        bulk_batch=slot_settings.bulk_batch,
+        cache_ttl=slot_settings.cache_ttl_seconds,
     ) as scheduler:
         try:
-            active = await scheduler.policy(wanted.default_config)
+            active = await scheduler.policy(slot_settings.default_config)
         except NotFound:
-            policy = WindowPolicy(wanted.default_max_per_window, wanted.default_window)
-            active = await scheduler.ensure(wanted.default_config, policy)
+            policy = WindowPolicy(slot_settings.default_max_per_window, slot_settings.default_window)
+            active = await scheduler.ensure(slot_settings.default_config, policy)
         if observer is not None:
             observer.remember([active])
             observer.learn_sizes_from(scheduler.history)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from headgate.errors import InvalidInput, StoreUnavailable
-from headgate.server.access.authenticator import ASK_AGAIN_US, REMEMBERED_US, Gate, create_token
+from headgate.server.access.authenticator import REREAD_US, TOKEN_CACHE_US, Authenticator, create_token
 from headgate.server.access.model import ANYONE, Keyring, Scope, Token, digest, needed_scope, new_secret
 from headgate.testing import FakeClock
 
@@ -86,74 +86,74 @@ def test_admin_may_everything() -> None:
 
 async def test_without_tokens_anyone_may_and_the_first_one_closes_the_gate() -> None:
     store, clock = Tokens(), FakeClock(NOW)
-    gate = Gate(store, clock=clock)
-    assert await gate.caller("") is ANYONE
+    authenticator = Authenticator(store, clock=clock)
+    assert await authenticator.caller("") is ANYONE
     secret, _ = await create_token(store, "first", ["read"])
-    clock.advance(us=REMEMBERED_US + 1)
-    assert await gate.caller("") is None
-    assert await gate.caller(secret) is not None
+    clock.advance(us=TOKEN_CACHE_US + 1)
+    assert await authenticator.caller("") is None
+    assert await authenticator.caller(secret) is not None
 
 
 async def test_a_gate_that_was_closed_does_not_open_when_the_last_token_is_revoked() -> None:
     store, clock = Tokens(), FakeClock(NOW)
-    gate = Gate(store, clock=clock)
+    authenticator = Authenticator(store, clock=clock)
     secret, _ = await create_token(store, "last", ["admin"])
-    assert await gate.caller(secret) is not None
+    assert await authenticator.caller(secret) is not None
     await store.revoke("last")
-    clock.advance(us=REMEMBERED_US + 1)
+    clock.advance(us=TOKEN_CACHE_US + 1)
     for presented in (secret, ""):
-        assert await gate.caller(presented) is None
-    assert await Gate(store, clock=clock).caller("") is None  # nor after a restart
+        assert await authenticator.caller(presented) is None
+    assert await Authenticator(store, clock=clock).caller("") is None  # nor after a restart
     store.kept.clear()
-    clock.advance(us=REMEMBERED_US + 1)
-    assert await gate.caller("") is None
-    assert await Gate(store, clock=clock).caller("") is ANYONE
+    clock.advance(us=TOKEN_CACHE_US + 1)
+    assert await authenticator.caller("") is None
+    assert await Authenticator(store, clock=clock).caller("") is ANYONE
 
 
 async def test_a_gate_that_others_can_reach_is_never_open() -> None:
-    gate = Gate(Tokens(), clock=FakeClock(NOW), local=False)
-    assert await gate.caller("") is None
-    assert not gate.is_open
-    assert await Gate(None, local=False).caller("") is None
-    assert await Gate(None).caller("") is ANYONE
+    authenticator = Authenticator(Tokens(), clock=FakeClock(NOW), local=False)
+    assert await authenticator.caller("") is None
+    assert not authenticator.is_open
+    assert await Authenticator(None, local=False).caller("") is None
+    assert await Authenticator(None).caller("") is ANYONE
 
 
 async def test_a_revoked_token_is_good_for_five_seconds_at_most() -> None:
     store, clock = Tokens(), FakeClock(NOW)
-    gate = Gate(store, [Token("fixed", frozenset({Scope.ADMIN}), digest("fixed"))], clock)
+    authenticator = Authenticator(store, [Token("fixed", frozenset({Scope.ADMIN}), digest("fixed"))], clock)
     secret, _ = await create_token(store, "temp", ["read", "ASSIGN"])
-    assert await gate.caller(secret) is not None
+    assert await authenticator.caller(secret) is not None
     await store.revoke("temp")
-    assert await gate.caller(secret) is not None
+    assert await authenticator.caller(secret) is not None
     assert store.reads == 1
-    clock.advance(us=REMEMBERED_US + 1)
-    assert await gate.caller(secret) is None
-    assert await gate.caller("fixed") is not None
+    clock.advance(us=TOKEN_CACHE_US + 1)
+    assert await authenticator.caller(secret) is None
+    assert await authenticator.caller("fixed") is not None
 
 
 async def test_a_new_token_is_known_at_once_and_guessing_costs_few_reads() -> None:
     store, clock = Tokens(), FakeClock(NOW)
-    gate = Gate(store, [Token("fixed", frozenset({Scope.ADMIN}), digest("fixed"))], clock)
-    assert await gate.caller("guess") is None
+    authenticator = Authenticator(store, [Token("fixed", frozenset({Scope.ADMIN}), digest("fixed"))], clock)
+    assert await authenticator.caller("guess") is None
     secret, _ = await create_token(store, "new", ["read"])
-    clock.advance(us=ASK_AGAIN_US + 1)
-    assert await gate.caller(secret) is not None
+    clock.advance(us=REREAD_US + 1)
+    assert await authenticator.caller(secret) is not None
     for _ in range(100):
-        assert await gate.caller("guess") is None
+        assert await authenticator.caller("guess") is None
     assert store.reads == 2
 
 
 async def test_when_the_store_is_away_known_tokens_stay_good_and_nobody_new_comes_in() -> None:
     store, clock = Tokens(), FakeClock(NOW)
-    gate = Gate(store, clock=clock)
+    authenticator = Authenticator(store, clock=clock)
     secret, _ = await create_token(store, "known", ["read"])
-    assert await gate.caller(secret) is not None
+    assert await authenticator.caller(secret) is not None
     store.away = True
-    clock.advance(us=REMEMBERED_US + 1)
-    assert await gate.caller(secret) is not None
-    assert await gate.caller("other") is None
+    clock.advance(us=TOKEN_CACHE_US + 1)
+    assert await authenticator.caller(secret) is not None
+    assert await authenticator.caller("other") is None
     with pytest.raises(StoreUnavailable):
-        await Gate(store, clock=clock).caller("")
+        await Authenticator(store, clock=clock).caller("")
 
 
 @pytest.mark.parametrize(

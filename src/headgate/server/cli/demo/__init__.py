@@ -16,7 +16,7 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.parameters import Command, as_json
-from headgate.server.cli.terminal import remark, run, say, say_json
+from headgate.server.cli.terminal import print_json, print_line, print_status, run
 from headgate.server.settings import PaymentSettings, Settings
 from headgate.server.wiring.payments import Payments, open_payments
 from headgate.server.wiring.queue import open_queue
@@ -33,7 +33,7 @@ CONFIG = "demo"
 WINDOW = timedelta(seconds=4)
 LEAD = timedelta(seconds=3)
 SHARE = 0.94
-"""Slots are planned a little below the hard limit: the gate needs some of it for certainty, retries need some too."""
+"""Slots are planned a little below the hard limit: the rate gate's safety margin and retries need the rest."""
 BAD_LINES = 3
 
 
@@ -62,10 +62,10 @@ def demo(payments: int, tps: int, fail: float, plot: Path, as_json: bool) -> Non
         raise InvalidInput("--fail", "must be a share from 0 to 0.5")
     report = run(_run(payments, tps, fail, sys.stderr.isatty() and not as_json))
     if as_json:
-        say_json(report.to_json())
+        print_json(report.to_json())
     else:
         for line in report.lines():
-            say(line)
+            print_line(line)
     _draw(report, plot)
     raise click.exceptions.Exit(0 if report.kept else 1)
 
@@ -112,8 +112,8 @@ async def _follow(opened: Payments, queue: DispatchQueue, payments: int, tps: in
     with view:
         async for progress in initiate_feed(feed(payments, at, BAD_LINES), FeedFormat.CSV, initiate):
             plan.rejected += progress.rejected
-        patience = asyncio.get_running_loop().time() + 60 + 3 * payments / tps
-        while asyncio.get_running_loop().time() < patience:
+        deadline = asyncio.get_running_loop().time() + 60 + 3 * payments / tps
+        while asyncio.get_running_loop().time() < deadline:
             stats = await queue.stats(ITEM_TYPE)
             view.show(stats)
             waiting = sum(stats.depth.get(each, 0) for each in (Status.READY, Status.CLAIMED, Status.DISPATCHED))
@@ -136,8 +136,8 @@ def _draw(report: Report, path: Path) -> None:
     try:
         draw(report, path)
     except ModuleNotFoundError:
-        remark("no picture: it needs matplotlib, pip install 'headgate[plot]'")
+        print_status("no picture: it needs matplotlib, pip install 'headgate[plot]'")
     except (OSError, ValueError) as error:
         raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
     else:
-        remark(f"drawn into {path}")
+        print_status(f"drawn into {path}")

@@ -13,7 +13,7 @@ from headgate.dispatch.model import QueueStats
 from headgate.dispatch.status import Status
 from headgate.server.cli.demo.report import Plan
 from headgate.server.cli.screen import Screen, coloured, panel
-from headgate.server.cli.terminal import remark
+from headgate.server.cli.terminal import print_status
 
 WINDOW = 4
 SHOWN_WINDOWS = 12
@@ -60,7 +60,9 @@ class PlainView:
         self._said = now
         done, rate = len(self._bank.executed), _last_second(self._bank)
         waiting = stats.depth.get(Status.READY, 0)
-        remark(f"{done} of {self._plan.payments} executed, {rate} calls in the last second, {waiting} in the queue")
+        print_status(
+            f"{done} of {self._plan.payments} executed, {rate} calls in the last second, {waiting} in the queue"
+        )
 
 
 class LiveView:
@@ -103,10 +105,10 @@ class LiveView:
         lines = []
         unfinished = [each for each in sorted(planned) if self._executed[each] < planned[each]]
         first = max(0, (unfinished[0] if unfinished else max(planned, default=0)) - 2)
-        most = max(planned.values(), default=1)
+        highest = max(planned.values(), default=1)
         for window in [each for each in sorted(planned) if each >= first][:SHOWN_WINDOWS]:
-            done = round(BAR * self._executed[window] / most)
-            booked = round(BAR * planned[window] / most) - done
+            done = round(BAR * self._executed[window] / highest)
+            booked = round(BAR * planned[window] / highest) - done
             bar = coloured("█" * done, "green") + coloured("░" * max(booked, 0), "blue")
             pad = " " * (BAR - done - max(booked, 0))
             lines.append(f"+{window * WINDOW:>4} s {bar}{pad} {self._executed[window]}/{planned[window]}")
@@ -121,9 +123,9 @@ class LiveView:
         recent = [self._seconds[second] for second in range(now - SPARK_SECONDS, now)]
         top = max(self._plan.tps, *recent)
         sparks = "".join(SPARKS[min(len(SPARKS) - 1, count * len(SPARKS) // (top + 1))] for count in recent)
-        told = f"{_last_second(self._bank):>4} calls in the last second, at most {self._peak} of {self._plan.tps}"
+        rate = f"{_last_second(self._bank):>4} calls in the last second, at most {self._peak} of {self._plan.tps}"
         done = f"{len(self._bank.executed)} of {self._plan.payments} payments executed"
-        return "downstream", [coloured(sparks, "cyan"), told, done]
+        return "downstream", [coloured(sparks, "cyan"), rate, done]
 
 
 def _last_second(bank: Simulator) -> int:

@@ -14,8 +14,8 @@ from headgate.errors import HeadgateError
 from headgate.server.cli.doctor import database, servers
 from headgate.server.cli.doctor.finding import Finding
 from headgate.server.cli.parameters import Command, as_json
-from headgate.server.cli.terminal import run, say, say_json
-from headgate.server.settings import Settings, settings_file, told_unknown
+from headgate.server.cli.terminal import print_json, print_line, run
+from headgate.server.settings import Settings, settings_file, unknown_variable_warnings
 from headgate.server.wiring.dispatch import load_domains
 from headgate.server.wiring.payments import rule_book
 
@@ -28,19 +28,19 @@ def doctor(as_json: bool) -> None:
     """Check every configured dependency and say what to do; exit status 1 if anything is wrong."""
     settings = Settings.load()
     # Drivers write their errors as they like.
-    findings = [_redacted(settings, finding) for finding in run(_examined(settings))]
+    findings = [_redacted(settings, finding) for finding in run(_examine(settings))]
     if as_json:
-        say_json([finding._asdict() for finding in findings])
+        print_json([finding.to_json() for finding in findings])
     else:
         for finding in findings:
             verdict = "FAIL" if not finding.ok else "warn" if finding.advice else "ok"
-            say(f"{verdict:<4}  {finding.name}: {finding.told}")
+            print_line(f"{verdict:<4}  {finding.name}: {finding.summary}")
             if finding.advice:
-                say(f"      {finding.advice}")
+                print_line(f"      {finding.advice}")
     raise click.exceptions.Exit(0 if all(finding.ok for finding in findings) else 1)
 
 
-async def _examined(settings: Settings) -> list[Finding]:
+async def _examine(settings: Settings) -> list[Finding]:
     """All at once, so that it takes no longer than the slowest, each of which gives up in time."""
     found = await asyncio.gather(
         database.examine(settings),
@@ -67,7 +67,7 @@ def _here() -> list[Finding]:
         Finding("packages", True, ", ".join(_versions())),
         Finding("settings file", True, str(settings_file() or "none; the environment and defaults are used")),
     ]
-    if unknown := told_unknown():
+    if unknown := unknown_variable_warnings():
         found.append(Finding("environment", False, "; ".join(unknown), "check the spelling"))
     return found
 
@@ -95,7 +95,7 @@ def _loaded(name: str, load: Callable[[], str]) -> Finding:
 
 def _redacted(settings: Settings, finding: Finding) -> Finding:
     advice = finding.advice and settings.redacted(finding.advice)
-    return finding._replace(told=settings.redacted(finding.told), advice=advice)
+    return finding._replace(summary=settings.redacted(finding.summary), advice=advice)
 
 
 def _versions() -> list[str]:

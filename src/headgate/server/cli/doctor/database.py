@@ -9,13 +9,13 @@ from pathlib import Path
 
 from headgate.errors import HeadgateError
 from headgate.server.cli.doctor.finding import Finding, clock_finding, within
-from headgate.server.cli.reading import sqlite_file
+from headgate.server.cli.read_only import sqlite_file
 from headgate.server.settings import Settings, masked
 from headgate.server.wiring.database import database_info
 
 ADVICE = "check HEADGATE_DATABASE_URL, that the server runs, and the user's rights"
-LEAST_FREE = 512 * 1024 * 1024
-SHORTEST_TOKEN = 16
+MIN_FREE_BYTES = 512 * 1024 * 1024
+MIN_TOKEN_LENGTH = 16
 
 
 async def examine(settings: Settings) -> list[Finding]:
@@ -26,25 +26,25 @@ async def examine(settings: Settings) -> list[Finding]:
     file = sqlite_file(url)
     if file is not None and not file.exists():
         return [_listening(settings, 0), *_absent(file)]
-    found = await within("database", masked(url), ADVICE, _asked(settings, url, file))
+    findings = await within("database", masked(url), ADVICE, _query(settings, url, file))
     known = _listening(settings, 0)
-    # Not asked, the database may still have tokens: then nothing is known to be wrong.
-    return found if found[0].name == "listening" or not known.ok else [known, *found]
+    # If it could not be reached, the database may still have tokens: then nothing is known to be wrong.
+    return findings if findings[0].name == "listening" or not known.ok else [known, *findings]
 
 
-async def _asked(settings: Settings, url: str, file: Path | None) -> list[Finding]:
-    asked = datetime.now(UTC)
-    facts = await database_info(url)
-    answered = datetime.now(UTC)
-    found = [
-        _listening(settings, facts.tokens),
-        Finding("database", True, f"{masked(url)}, {facts.dialect} {facts.version}"),
-        Finding("schema", False, f"lacks {', '.join(facts.pending)}", "run headgate migrate up")
-        if facts.pending
-        else Finding("schema", True, f"up to date at {facts.revision}"),
-        clock_finding("clock", "the database's", facts.now, asked, answered),
+async def _query(settings: Settings, url: str, file: Path | None) -> list[Finding]:
+    sent = datetime.now(UTC)
+    info = await database_info(url)
+    received = datetime.now(UTC)
+    findings = [
+        _listening(settings, info.tokens),
+        Finding("database", True, f"{masked(url)}, {info.dialect} {info.version}"),
+        Finding("schema", False, f"lacks {', '.join(info.pending)}", "run headgate migrate up")
+        if info.pending
+        else Finding("schema", True, f"up to date at {info.revision}"),
+        clock_finding("clock", "the database's", info.now, sent, received),
     ]
-    return [*found, _disk(file)] if file is not None else found
+    return [*findings, _disk(file)] if file is not None else findings
 
 
 def _absent(file: Path) -> list[Finding]:
@@ -62,7 +62,7 @@ def _disk(file: Path) -> Finding:
         if path.exists() and not os.access(path, os.W_OK):
             return Finding("disk", False, f"{path} can't be written", "give this user the right to write it")
     free = shutil.disk_usage(folder).free
-    advice = "make room: without it nothing can be booked" if free < LEAST_FREE else None
+    advice = "make room: without it nothing can be booked" if free < MIN_FREE_BYTES else None
     return Finding("disk", True, f"{free / 1024**3:.1f} GiB free in {folder}", advice)
 
 
@@ -75,6 +75,6 @@ def _listening(settings: Settings, tokens: int) -> Finding:
     guarded = "without tokens, this machine only"
     if fixed or tokens:
         guarded = f"with {len(fixed)} tokens of the settings and {tokens} of the database"
-    short = any(len(token.get_secret_value()) < SHORTEST_TOKEN for token in fixed)
-    advice = f"a token of fewer than {SHORTEST_TOKEN} characters may be guessed; use headgate tokens create"
+    short = any(len(token.get_secret_value()) < MIN_TOKEN_LENGTH for token in fixed)
+    advice = f"a token of fewer than {MIN_TOKEN_LENGTH} characters may be guessed; use headgate tokens create"
     return Finding("listening", True, f"{settings.host}:{settings.port}, {guarded}", advice if short else None)

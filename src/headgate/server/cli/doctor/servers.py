@@ -1,4 +1,4 @@
-"""Redis, Kafka, Temporal and the providers: each asked in its own protocol."""
+"""Redis, Kafka, Temporal and the providers: each checked over its own protocol."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ async def redis(settings: Settings) -> list[Finding]:
 
 
 async def _redis(settings: Settings) -> list[Finding]:
-    found = []
+    findings = []
     for facts in await redis_info(settings, timeout=TIMEOUT_SECONDS):
-        told = f"{facts.address}, Redis {facts.version}, {facts.role} with {facts.replicas} replicas"
+        summary = f"{facts.address}, Redis {facts.version}, {facts.role} with {facts.replicas} replicas"
         is_master = facts.role == "master"
         instead = None if is_master else "a replica takes no writes; name the master, or use redis+sentinel://"
-        found.append(Finding("redis", is_master, told, instead))
+        findings.append(Finding("redis", is_master, summary, instead))
         if facts.eviction != "noeviction":
             evicts = f"{facts.address} throws keys away when memory is full ({facts.eviction})"
             limited = "" if facts.maxmemory else "; it has no maxmemory now, but may get one"
             advice = "a counter that is thrown away grants a second quota: set maxmemory-policy noeviction"
-            found.append(Finding("redis memory", True, evicts + limited, advice))
+            findings.append(Finding("redis memory", True, evicts + limited, advice))
         if facts.scripts is not None:
             advice = "every decision is a script: allow EVAL and EVALSHA (ACL category @scripting)"
-            found.append(Finding("redis scripts", False, facts.scripts, advice))
-        found.append(clock_finding("redis clock", "Redis's", facts.now, facts.asked, facts.answered))
-    return found
+            findings.append(Finding("redis scripts", False, facts.scripts, advice))
+        findings.append(clock_finding("redis clock", "Redis's", facts.now, facts.asked, facts.answered))
+    return findings
 
 
 async def kafka(settings: Settings) -> list[Finding]:
@@ -53,7 +53,7 @@ async def kafka(settings: Settings) -> list[Finding]:
 
 async def _kafka(settings: Settings) -> list[Finding]:
     facts = await kafka_info(settings, timeout=TIMEOUT_SECONDS)
-    told = [
+    summary = [
         f"{topic} has {count} partitions" if count is not None else f"{topic} is made when it is first used"
         for topic, count in facts.partitions.items()
     ]
@@ -61,7 +61,7 @@ async def _kafka(settings: Settings) -> list[Finding]:
     advice = f"at most so many senders share a topic; give {', '.join(few)} {PARTITIONS} or more" if few else None
     return [
         Finding("kafka", True, f"{settings.kafka_bootstrap}, {facts.brokers} brokers"),
-        Finding("kafka topics", True, "; ".join(told), advice),
+        Finding("kafka topics", True, "; ".join(summary), advice),
     ]
 
 
@@ -80,15 +80,15 @@ async def _temporal(settings: Settings) -> list[Finding]:
     except NotFound:
         advice = f"set HEADGATE_TEMPORAL_NAMESPACE, or: temporal operator namespace create --namespace {name}"
         return [Finding("temporal", False, f"{settings.temporal_address} has no namespace {name!r}", advice)]
-    told = f"{settings.temporal_address}, Temporal {facts.version}, namespace {name}"
+    summary = f"{settings.temporal_address}, Temporal {facts.version}, namespace {name}"
     polled = ", ".join(f"{queue}: {count}" for queue, count in facts.pollers.items())
     idle = [queue for queue, count in facts.pollers.items() if not count]
     start = f"nobody works on {', '.join(idle)}: start headgate worker" if idle else None
-    return [Finding("temporal", True, told), Finding("temporal workers", True, polled, start)]
+    return [Finding("temporal", True, summary), Finding("temporal workers", True, polled, start)]
 
 
 async def provider(name: str, setting: str, url: str | None, instead: str) -> list[Finding]:
-    """Whether somebody speaks HTTP there. Only the root is asked for, and only its head: nothing is sent or paid."""
+    """Whether the URL's host answers HTTP. Only `HEAD /` is requested: nothing is sent or paid."""
     if url is None:
         return [Finding(name, True, f"not configured: {instead}")]
     return await within(name, origin(url), f"check {setting} and that the provider runs", _head(name, url))
@@ -97,8 +97,8 @@ async def provider(name: str, setting: str, url: str | None, instead: str) -> li
 async def collector(settings: Settings) -> list[Finding]:
     """Where spans go. One that is away costs nothing but spans; still, somebody wanted them."""
     if settings.traces != "otlp":
-        told = "written to standard error" if settings.traces == "console" else "off"
-        return [Finding("traces", True, told)]
+        summary = "written to standard error" if settings.traces == "console" else "off"
+        return [Finding("traces", True, summary)]
     named = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
     url = next((os.environ[name] for name in named if os.environ.get(name)), "http://localhost:4318")
     return await within("traces", origin(url), f"check {named[1]} and that the collector runs", _spans(url))

@@ -22,9 +22,9 @@ STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
 
 
 @asynccontextmanager
-async def recorded(settings: Settings, *words: str) -> AsyncIterator[None]:
-    """Inside, a change is made that is recorded under this command and its user: before it is made, so that one that
-    can't be recorded is not made, and with the status HTTP would have answered after."""
+async def audit_change(settings: Settings, *words: str) -> AsyncIterator[None]:
+    """Records the change made inside, under this command and its user: before it is made, so that one that can't be
+    recorded is not made, and after it with the status that HTTP would have answered."""
     async with open_access_store(settings) as audit:
         number = await audit.begin(f"cli:{user()}"[:64], METHOD, " ".join(words), os.urandom(12).hex())
         try:
@@ -39,7 +39,7 @@ async def recorded(settings: Settings, *words: str) -> AsyncIterator[None]:
 
 
 def user() -> str:
-    """Who runs this process, by the operating system's word: a variable could say anything."""
+    """The user of this process, by the operating system: an environment variable could hold anything."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""The watch: a small process that ends this process's servers once it is gone, however it went.
+"""The reaper: a small process that ends this process's servers once it is gone, however it went.
 
 It is run as a script, so it imports the standard library only. It leads the process group every server is put in, and
 reads its standard input, whose other end only the process it serves holds. Each line names a directory to remove.
@@ -68,8 +68,8 @@ def free_shared_memory(directory: Path) -> None:
 
 
 def main() -> None:
-    for unwanted in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(unwanted, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     directories = [line.rstrip("\n") for line in sys.stdin]
     end_group(time.monotonic() + 30)
     for directory in directories:

@@ -1,4 +1,4 @@
-"""Commands that only look leave no database behind where there was none."""
+"""Commands that only read create no database where there was none."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headgate.errors import HeadgateError, NotFound
-from headgate.server.cli.terminal import remark
+from headgate.server.cli.terminal import print_status
 from headgate.server.settings import Settings
 
 
 @contextmanager
-def reading() -> Iterator[Settings]:
+def read_only_settings() -> Iterator[Settings]:
     """The settings, for a command that changes nothing.
 
     Where the SQLite file does not exist, the command works on an empty database in memory, and one line on standard
@@ -29,7 +29,7 @@ def reading() -> Iterator[Settings]:
         yield settings.model_copy(update={"database_url": "memory://"})
     except NotFound as error:
         raise HeadgateError(f"{error}: the database file {file} does not exist") from None
-    remark(f"the database file {file} does not exist yet; this is the answer of an empty one")
+    print_status(f"the database file {file} does not exist yet; this is the answer of an empty one")
 
 
 def missing_file(settings: Settings) -> Path | None:

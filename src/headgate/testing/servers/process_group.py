@@ -1,4 +1,4 @@
-"""Starting children that cannot outlive us."""
+"""Starts child processes that end with this process, however it ends."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from headgate.testing.servers import watch
+from headgate.testing.servers import reaper
 from headgate.testing.servers.account import Account
 
 
-class Guard:
-    """One watch process per process of ours, started with the first server.
+class ProcessGroup:
+    """The process group of all servers, led by one reaper process, which is started with the first server.
 
-    A pipe, not the kernel's parent-death signal, tells the watch that we are gone: that signal fires when the *thread*
+    A pipe, not the kernel's parent-death signal, ends the reaper: that signal fires when the *thread*
     that started a server ends, is lost when the server changes its user, and reaches no grandchildren.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._watch: subprocess.Popen[str] | None = None
+        self._reaper: subprocess.Popen[str] | None = None
         self._owner = 0
 
-    def _running_watch(self) -> subprocess.Popen[str]:
-        # After a fork the pipe is our parent's as well: a watch of our own is needed.
-        if self._watch is None or self._owner != os.getpid() or self._watch.poll() is not None:
+    def _running_reaper(self) -> subprocess.Popen[str]:
+        # After a fork the pipe is our parent's as well: a reaper of our own is needed.
+        if self._reaper is None or self._owner != os.getpid() or self._reaper.poll() is not None:
             self._owner = os.getpid()
-            self._watch = subprocess.Popen(
-                [sys.executable, "-I", "-S", watch.__file__],
+            self._reaper = subprocess.Popen(
+                [sys.executable, "-I", "-S", reaper.__file__],
                 cwd="/",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -42,17 +42,17 @@ class Guard:
                 text=True,
                 process_group=0,
             )
-            atexit.register(self._dismiss, self._owner)
-        return self._watch
+            atexit.register(self._stop_reaper, self._owner)
+        return self._reaper
 
-    def _dismiss(self, owner: int) -> None:
-        """At a normal exit: has the watch end what is left, and waits for it."""
-        if self._watch is None or owner != os.getpid():
+    def _stop_reaper(self, owner: int) -> None:
+        """At a normal exit: has the reaper end what is left, and waits for it."""
+        if self._reaper is None or owner != os.getpid():
             return
-        assert self._watch.stdin is not None
-        self._watch.stdin.close()
+        assert self._reaper.stdin is not None
+        self._reaper.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._watch.wait(10)
+            self._reaper.wait(10)
 
     def directory(self, prefix: str, account: Account | None = None) -> Path:
         """A new directory, owned by `account`, that is removed when we are gone."""
@@ -61,7 +61,7 @@ class Guard:
         if account:
             os.chown(path, account.uid, account.gid)
         with self._lock:
-            pipe = self._running_watch().stdin
+            pipe = self._running_reaper().stdin
             assert pipe is not None
             pipe.write(f"{path}\n")
             pipe.flush()
@@ -78,7 +78,7 @@ class Guard:
     ) -> subprocess.Popen[bytes]:
         """Starts `command` in `directory`; it is killed when we are gone."""
         with self._lock:
-            group = self._running_watch().pid
+            group = self._running_reaper().pid
             return subprocess.Popen(
                 command,
                 cwd=directory,
@@ -93,4 +93,4 @@ class Guard:
             )
 
 
-guard = Guard()
+process_group = ProcessGroup()
