@@ -101,7 +101,7 @@ class UnreliableCache:
 
 
 class SlowLedger(SqlQuotaStore):
-    """The real ledger, whose syncs take a while: what the cache admitted is not in it for just as long."""
+    """The real store, whose syncs take a while: what the cache admitted is not in it for just as long."""
 
     async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
         await asyncio.sleep(0.005)
@@ -109,8 +109,8 @@ class SlowLedger(SqlQuotaStore):
 
 
 class World:
-    def __init__(self, intake: Intake, cache: UnreliableCache, ledger: SqlQuotaStore, clock: FakeClock) -> None:
-        self.intake, self.cache, self.ledger, self.clock = intake, cache, ledger, clock
+    def __init__(self, intake: Intake, cache: UnreliableCache, store: SqlQuotaStore, clock: FakeClock) -> None:
+        self.intake, self.cache, self.store, self.clock = intake, cache, store, clock
 
 
 @asynccontextmanager
@@ -118,10 +118,10 @@ async def world(directory: Path, url: str) -> AsyncIterator[World]:
     opened = await database(f"sqlite:///{directory / 'gateway.db'}")
     log = SqlOutbox(opened)
     cache = UnreliableCache(url)
-    ledger = SlowLedger(opened, topic="t")
+    store = SlowLedger(opened, topic="t")
     clock = FakeClock(datetime(2027, 3, 1, tzinfo=UTC))
-    intake = Intake(ledger, log, cache=cache, clock=clock)
-    yield World(intake, cache, ledger, clock)
+    intake = Intake(store, log, cache=cache, clock=clock)
+    yield World(intake, cache, store, clock)
     await intake.close()
     await log.close()
     await cache.close()
@@ -188,7 +188,7 @@ async def test_no_fault_of_redis_gives_a_second_quota(tmp_path: Path, redis_url:
                 assert admitted <= limit
             assert intake.cached is not None
             await intake.cached.sync.flush()
-            found = await here.ledger.find(user)
+            found = await here.store.find(user)
             assert found is not None
             assert found[0].count >= limit
 

@@ -8,9 +8,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.apps.payments.intake import Outcome, PaymentIntake
+from headgate.apps.payments.intake import PaymentIntake
 from headgate.apps.payments.intake_topic import PaymentTopic, rejected_topic
-from headgate.apps.payments.model import ITEM_TYPE, Payment
+from headgate.apps.payments.model import ITEM_TYPE, IntakeResult, Payment
 from headgate.dispatch.config import DispatchConfig
 from headgate.errors import StoreUnavailable
 from headgate.kafka.log import KafkaLog
@@ -42,7 +42,7 @@ async def test_a_topic_of_payments(kafka_bootstrap: str) -> None:
         await slots.configure("default", WindowPolicy(100, "PT4S"))
         intake = PaymentIntake(store, slots)
 
-        async def initiate(payments: Sequence[Payment]) -> list[Outcome]:
+        async def initiate(payments: Sequence[Payment]) -> list[IntakeResult]:
             nonlocal outages
             if outages:
                 outages -= 1

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from headgate.apps.payments.intake import Accepted, Outcome, PaymentExists
-from headgate.apps.payments.model import Payment
+from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists
 from headgate.apps.payments.parsing import COLUMNS, payment_of_fields, payment_of_json
 from headgate.errors import HeadgateError, InvalidInput, StoreError
 
@@ -40,7 +39,7 @@ class Line(NamedTuple):
     """How many bytes of the feed end with this line."""
 
 
-class Rejected(NamedTuple):
+class Rejection(NamedTuple):
     """A line that is no payment, or one that can't be accepted."""
 
     line: int
@@ -57,7 +56,7 @@ class Progress(NamedTuple):
     """Where the next line begins."""
     accepted: int
     duplicates: int
-    rejected: Sequence[Rejected]
+    rejected: Sequence[Rejection]
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class Tally:
         self.rejected += len(progress.rejected)
 
 
-Initiate = Callable[[Sequence[Payment]], Awaitable[list[Outcome]]]
+Initiate = Callable[[Sequence[Payment]], Awaitable[list[IntakeResult]]]
 
 
 @dataclass(slots=True)
@@ -123,10 +122,10 @@ class LineCutter:
         return Line(self.number, raw if raw is None or len(raw) <= LONGEST_LINE else None, self.position)
 
 
-def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Payment]], list[Rejected]]:
+def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Payment]], list[Rejection]]:
     """The payments of these lines, and the lines that are none. Empty lines are neither."""
     payments: list[tuple[int, Payment]] = []
-    rejected: list[Rejected] = []
+    rejected: list[Rejection] = []
     read = _csv_payment if kind is FeedFormat.CSV else _json_payment
     for number, raw, _ in lines:
         try:
@@ -136,9 +135,9 @@ def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Paym
             if text and not text.isspace() and not (number == 1 and kind is FeedFormat.CSV):
                 payments.append((number, read(text)))
         except UnicodeDecodeError:
-            rejected.append(Rejected(number, "line: is not UTF-8"))
+            rejected.append(Rejection(number, "line: is not UTF-8"))
         except InvalidInput as error:
-            rejected.append(Rejected(number, str(error)))
+            rejected.append(Rejection(number, str(error)))
     return payments, rejected
 
 
@@ -219,11 +218,11 @@ async def _initiate_chunk(
     accepted = duplicates = 0
     outcomes = await initiate([payment for _, payment in payments]) if payments else []
     for (number, payment), outcome in zip(payments, outcomes, strict=True):
-        if isinstance(outcome, Accepted):
+        if isinstance(outcome, AcceptedPayment):
             duplicates += outcome.existing
             accepted += not outcome.existing
         else:
-            rejected.append(Rejected(number, _reason(outcome, kind), payment.payment_id))
+            rejected.append(Rejection(number, _reason(outcome, kind), payment.payment_id))
     rejected.sort()
     return Progress(lines[-1].number, lines[-1].end, accepted, duplicates, rejected)
 

@@ -144,10 +144,10 @@ def _time(value: str) -> datetime:
 
 
 def _required(value: Mapping[str, Any], member: str) -> Any:
-    found = value.get(member)
-    if found is None:
+    content = value.get(member)
+    if content is None:
         raise InvalidInput(member, "is required")
-    return found
+    return content
 
 
 def _party(value: object, field: str) -> Party:
@@ -163,10 +163,10 @@ def _party(value: object, field: str) -> Party:
 
 
 def _required_of(value: Mapping[str, Any], field: str, member: str) -> Any:
-    found = value.get(member)
-    if found is None:
+    content = value.get(member)
+    if content is None:
         raise InvalidInput(f"{field}.{member}", "is required")
-    return found
+    return content
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""A message log, a ledger and a sender in this process's memory, for tests of the code between them."""
+"""A message log, a store and a sender in this process's memory, for tests of the code between them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class ScriptedSender:
 
 
 class MemorySyncs:
-    """Takes what a `CountSync` brings; stands in for the whole ledger, of which that needs nothing else."""
+    """Takes what a `CountSync` brings; stands in for the whole store, of which that needs nothing else."""
 
     def __init__(self) -> None:
         self.written: list[tuple[list[Spending], set[str]]] = []

@@ -21,7 +21,7 @@ from headgate.apps.payments.downstream.simulator import (
     peak_per_second,
 )
 from headgate.apps.payments.model import Party, Payment
-from headgate.apps.payments.ports import DownstreamBusy, Passage, PaymentRefused
+from headgate.apps.payments.ports import DownstreamBusy, PaymentRefused, Permit
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.limiter import AsyncLimiter
 from headgate.testing import FakeClock, eventually
@@ -40,14 +40,14 @@ class OpenGate:
     def __init__(self) -> None:
         self.entered = self.confirmed = self.left = 0
 
-    async def enter(self) -> Passage:
+    async def acquire(self) -> Permit:
         self.entered += 1
         return self
 
     async def confirm(self) -> None:
         self.confirmed += 1
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self.left += 1
 
 
@@ -249,7 +249,7 @@ async def test_an_admission_that_took_too_long_to_arrive_is_not_used() -> None:
     times = iter([0.0, 0.2, 1.0, 1.01])
     async with AsyncLimiter(plans=[downstream_plan(10)]) as limiter:
         gate = SharedRateGate(limiter, 10, monotonic=lambda: next(times))
-        (await gate.enter()).leave()
+        (await gate.acquire()).release()
         left = await limiter.peek("downstream", "payments-downstream")
     assert left.remaining == 8, "the late one is spent, and another was asked for"
 
@@ -257,13 +257,13 @@ async def test_an_admission_that_took_too_long_to_arrive_is_not_used() -> None:
 async def test_a_permit_of_a_call_that_is_never_answered_comes_back() -> None:
     async with AsyncLimiter(plans=[downstream_plan(1000)]) as limiter:
         gate = SharedRateGate(limiter, 1, longest_trip=0.0)
-        await gate.enter()
+        await gate.acquire()
         async with asyncio.timeout(5):
-            await gate.enter()
+            await gate.acquire()
 
 
 class CountedPermits:
-    """`Permits` in this process, by a clock the test moves."""
+    """`PermitStore` in this process, by a clock the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -298,11 +298,11 @@ async def test_a_call_held_up_before_it_leaves_has_its_permit_for_the_whole_trip
 ) -> None:
     permits = CountedPermits()
     gate = PermitRateGate(permits, monotonic=lambda: permits.now)
-    passage = await gate.enter()
+    permit = await gate.acquire()
     permits.now += held_up
-    await passage.confirm()
+    await permit.confirm()
     assert sorted(permits.held.values()) == pytest.approx(until)
-    passage.leave()
+    permit.release()
     await gate.close()
     assert max(permits.held.values()) == pytest.approx(min(until[-1], held_up + 1.0))
 
@@ -311,11 +311,11 @@ async def test_a_call_held_up_behind_a_shared_log_is_admitted_anew() -> None:
     now = [0.0]
     async with AsyncLimiter(plans=[downstream_plan(10)]) as limiter:
         gate = SharedRateGate(limiter, 1, monotonic=lambda: now[0])
-        passage = await gate.enter()
-        await passage.confirm()
+        permit = await gate.acquire()
+        await permit.confirm()
         assert (await limiter.peek("downstream", "payments-downstream")).remaining == 9
         now[0] += 0.2
-        await passage.confirm()
+        await permit.confirm()
         assert (await limiter.peek("downstream", "payments-downstream")).remaining == 8
         assert gate.permits.locked(), "it still has the same one of the process's own permits"
 
@@ -324,10 +324,10 @@ async def test_a_permit_that_went_back_before_the_call_left_is_taken_again() -> 
     now = [0.0]
     async with AsyncLimiter(plans=[downstream_plan(1000)]) as limiter:
         gate = SharedRateGate(limiter, 1, longest_trip=-1.0, monotonic=lambda: now[0])
-        passage = await gate.enter()
+        permit = await gate.acquire()
         await eventually(lambda: not gate.permits.locked())
         now[0] += 0.2
-        await passage.confirm()
+        await permit.confirm()
         assert gate.permits.locked()
         await eventually(lambda: not gate.permits.locked())
 

@@ -19,8 +19,7 @@ from headgate.apps.payments.feed import (
     initiate_feed,
     parse,
 )
-from headgate.apps.payments.intake import Accepted, Outcome, PaymentExists
-from headgate.apps.payments.model import Payment, PaymentStatus
+from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists, PaymentStatus
 from headgate.apps.payments.parsing import COLUMNS
 from headgate.errors import InvalidInput, StoreUnavailable
 
@@ -34,8 +33,8 @@ async def blocks(feed: bytes, size: int = 64) -> AsyncIterator[bytes]:
         yield feed[first : first + size]
 
 
-async def accept(payments: Sequence[Payment]) -> list[Outcome]:
-    return [Accepted(payment.payment_id, PaymentStatus.SCHEDULED, AT) for payment in payments]
+async def accept(payments: Sequence[Payment]) -> list[IntakeResult]:
+    return [AcceptedPayment(payment.payment_id, PaymentStatus.SCHEDULED, AT) for payment in payments]
 
 
 async def run(feed: bytes, kind: FeedFormat = FeedFormat.CSV, **options: object) -> list[Progress]:
@@ -113,7 +112,7 @@ async def test_a_feed_goes_on_where_it_was_left() -> None:
     first = (await run(feed, chunk=4))[0]
     seen: list[str] = []
 
-    async def note(payments: Sequence[Payment]) -> list[Outcome]:
+    async def note(payments: Sequence[Payment]) -> list[IntakeResult]:
         seen.extend(payment.payment_id for payment in payments)
         return await accept(payments)
 
@@ -138,7 +137,7 @@ async def test_chunks_are_initiated_in_the_order_of_the_feed(monkeypatch: pytest
     monkeypatch.setattr(asyncio, "to_thread", first_takes_longest)
     seen: list[str] = []
 
-    async def note(payments: Sequence[Payment]) -> list[Outcome]:
+    async def note(payments: Sequence[Payment]) -> list[IntakeResult]:
         seen.extend(payment.payment_id for payment in payments)
         return await accept(payments)
 
@@ -148,10 +147,10 @@ async def test_chunks_are_initiated_in_the_order_of_the_feed(monkeypatch: pytest
 
 
 async def test_outcomes_are_counted_and_named_as_the_feed_names_them() -> None:
-    async def mixed(payments: Sequence[Payment]) -> list[Outcome]:
+    async def mixed(payments: Sequence[Payment]) -> list[IntakeResult]:
         return [
-            Accepted("p0", PaymentStatus.SCHEDULED, AT),
-            Accepted("p1", PaymentStatus.PROCESSING, AT, existing=True),
+            AcceptedPayment("p0", PaymentStatus.SCHEDULED, AT),
+            AcceptedPayment("p1", PaymentStatus.PROCESSING, AT, existing=True),
             PaymentExists("p2"),
             InvalidInput("payee.name", "is blocked"),
         ]
@@ -166,7 +165,7 @@ async def test_outcomes_are_counted_and_named_as_the_feed_names_them() -> None:
 async def test_trouble_with_the_store_ends_the_feed_instead_of_losing_lines() -> None:
     calls = 0
 
-    async def broken(payments: Sequence[Payment]) -> list[Outcome]:
+    async def broken(payments: Sequence[Payment]) -> list[IntakeResult]:
         nonlocal calls
         calls += 1
         if calls == 3:
