@@ -207,7 +207,7 @@ async def test_property_7_what_was_sent_is_on_the_topic(served: Gateway, kafka_b
     found = await asyncio.to_thread(consumer.consume, len(sent), 30)
     found += await asyncio.to_thread(consumer.consume, 1, 0.5)
     consumer.close()
-    assert len(found) == len(sent) >= 100
+    assert len(found) == len(sent) >= examples.max_examples
     for record in found:
         value = json.loads(record.value())
         assert (value["userId"], value["message"]) == sent.pop(value["messageId"])
