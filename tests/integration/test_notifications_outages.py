@@ -71,13 +71,13 @@ class UnreliableCache:
         if self.restarts_under_next:
             self.restarts_under_next = False
             self.restart()
-        found = await self._cache.spend(attempt)
+        answer = await self._cache.spend(attempt)
         await asyncio.sleep(0)
         self._reach()
         if self.loses_next_answer:
             self.loses_next_answer = False
             raise StoreUnavailable("the answer was lost")
-        return found
+        return answer
 
     async def settle(self, attempt: Attempt, *, sent: bool) -> None:
         self._reach()
@@ -188,9 +188,9 @@ async def test_no_fault_of_redis_gives_a_second_quota(tmp_path: Path, redis_url:
                 assert admitted <= limit
             assert intake.cached is not None
             await intake.cached.sync.flush()
-            found = await here.store.find(user)
-            assert found is not None
-            assert found[0].count >= limit
+            row = await here.store.find(user)
+            assert row is not None
+            assert row[0].count >= limit
 
         await in_this_loop(history)
 
@@ -290,9 +290,9 @@ async def test_a_copy_of_the_old_configuration_can_not_come_back(redis_url: str)
     await cache.learn(new, 60_000)
     assert isinstance(await cache.spend(Attempt.of(user, "m")), Hit)
     await cache.learn(old, 60_000)
-    found = await cache.spend(Attempt.of(user, "m"))
-    assert isinstance(found, Hit)
-    assert not found.verdict.allowed
+    answer = await cache.spend(Attempt.of(user, "m"))
+    assert isinstance(answer, Hit)
+    assert not answer.verdict.allowed
     await cache.close()
 
 
@@ -326,15 +326,15 @@ async def test_learning_never_lowers_a_count_within_a_window(redis_url: str, gen
     user = new_user()
     await cache.learn(Quota(user, 10, 10, 5, 1_000, generation=1), 60_000)
     await cache.learn(Quota(user, 10, 10, 3, 1_000, generation=generation), 60_000)
-    found = await cache.spend(Attempt.of(user, "m"))
-    assert isinstance(found, Hit)
-    assert found.verdict.used == 6
-    assert found.spending is not None
-    assert found.spending.generation == max(1, generation)
+    answer = await cache.spend(Attempt.of(user, "m"))
+    assert isinstance(answer, Hit)
+    assert answer.verdict.used == 6
+    assert answer.spending is not None
+    assert answer.spending.generation == max(1, generation)
     await cache.learn(Quota(user, 10, 10, 0, 2_000, generation=generation), 60_000)  # the next window
-    found = await cache.spend(Attempt.of(user, "m"))
-    assert isinstance(found, Hit)
-    assert found.verdict.used == 1
+    answer = await cache.spend(Attempt.of(user, "m"))
+    assert isinstance(answer, Hit)
+    assert answer.verdict.used == 1
     await cache.close()
 
 

@@ -1,4 +1,4 @@
-"""Bulk feeds: CSV or JSON lines, read in constant memory, a chunk a transaction.
+"""Bulk feeds: CSV or JSON lines, read in constant memory, one transaction per chunk.
 
 A record is one line, always: a broken line is refused with its number and reason, and cannot swallow the next one.
 Lines are counted from 1 as an editor does; a CSV feed's first line names its columns.
@@ -157,10 +157,10 @@ async def initiate_feed(
     chunk: int = CHUNK,
     in_flight: int = IN_FLIGHT,
 ) -> AsyncIterator[Progress]:
-    """Sends a feed through `initiate`, chunk by chunk, and tells what is done, both in the feed's order.
+    """Sends a feed through `initiate`, chunk by chunk, and yields the progress, both in the feed's order.
 
     `start` is (lines, bytes) of an earlier `Progress`: the blocks go on from there. An error of the store ends the
-    feed; what was told before it is done, and the rest may be sent again.
+    feed; the progress yielded before it is done, and the rest may be sent again.
     """
     running: list[asyncio.Task[Progress]] = []
     turn = asyncio.Event()
@@ -216,13 +216,13 @@ async def _initiate_chunk(
     finally:
         following.set()
     accepted = duplicates = 0
-    outcomes = await initiate([payment for _, payment in payments]) if payments else []
-    for (number, payment), outcome in zip(payments, outcomes, strict=True):
-        if isinstance(outcome, AcceptedPayment):
-            duplicates += outcome.existing
-            accepted += not outcome.existing
+    results = await initiate([payment for _, payment in payments]) if payments else []
+    for (number, payment), result in zip(payments, results, strict=True):
+        if isinstance(result, AcceptedPayment):
+            duplicates += result.existing
+            accepted += not result.existing
         else:
-            rejected.append(Rejection(number, _reason(outcome, kind), payment.payment_id))
+            rejected.append(Rejection(number, _reason(result, kind), payment.payment_id))
     rejected.sort()
     return Progress(lines[-1].number, lines[-1].end, accepted, duplicates, rejected)
 

@@ -41,9 +41,9 @@ from headgate.slots.scheduler import SlotScheduler
 from headgate.tracing import Origin, Span, Tracer
 
 OWNER = "payments"
-"""Whose the slots of payments are: nobody else cancels them, and payments cancel nobody else's."""
+"""The owner of payments' slots. Nobody else cancels them, and payments cancel nobody else's."""
 SLOT_PREFIX = "payment:"
-"""Slots are booked under this and the payment's id. Others may use such ids too: what counts is the owner."""
+"""A slot's event id is this and the payment's id. Others may use such ids too: the owner counts."""
 MAX_TRIES = 5
 ORPHANED_AFTER = timedelta(minutes=10)
 RECLAIM_EVERY = 300.0
@@ -51,7 +51,6 @@ AHEAD_MINS = 10_080
 """A week: how far ahead a direct start hands payments to the engine."""
 
 log = logging.getLogger(__name__)
-
 
 StartPayments = Callable[[Sequence[NewPayment]], Awaitable[None]]
 """Called once payments are queued: `leave_to_dispatcher`, or a `DirectStart`."""
@@ -98,7 +97,7 @@ class DirectStart:
 
 
 class PaymentIntake:
-    """Accepts payments. The same payment may come any number of times and is kept once."""
+    """Accepts payments. Idempotent: a payment may be submitted any number of times and is kept once."""
 
     def __init__(
         self,
@@ -240,7 +239,7 @@ class PaymentIntake:
                 with _end_spans(spans):
                     await self._store.schedule(fresh)
             except Conflict:
-                # Somebody else kept one of them meanwhile: look again, and find it.
+                # Another process kept one of them meanwhile: the next round finds it.
                 if attempt == MAX_TRIES:
                     raise
                 continue
@@ -265,7 +264,7 @@ class PaymentIntake:
                 results[index] = PaymentExists(payment.payment_id)
 
     async def _apply_rules(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> dict[int, Terms]:
-        """The terms of those that may go on."""
+        """The terms of the payments that the rules allow."""
         now, terms = datetime.now(UTC), dict[int, Terms]()
         for index, payment in payments.items():
             try:
@@ -279,8 +278,8 @@ class PaymentIntake:
         return terms
 
     async def _refuse_duplicates(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> None:
-        """Another payment alike is refused. Of two that arrive at the same moment in different chunks both may pass:
-        this rule finds mistakes in feeds; what must be exact is exact by the payment's id."""
+        """Refuses payments with the same accounts, amount and currency as another. If two arrive at the same moment in
+        different chunks, both may pass: the rule is for mistakes in feeds. Exactness comes from the payment's id."""
         queries = {index: DuplicateQuery(fingerprint(p), p.payment_id, p.execute_at) for index, p in payments.items()}
         duplicates = (
             await self._store.find_duplicates(list(queries.values()), self._rules.duplicate_window) if queries else {}

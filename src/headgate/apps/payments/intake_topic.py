@@ -1,4 +1,4 @@
-"""Payments from a topic: one JSON object a record, as `POST /api/v1/payments` takes it.
+"""Payments from a topic: one JSON object per record, as `POST /api/v1/payments` takes it.
 
 A record is committed once its payment is kept, or its refusal is published to the topic of rejections: neither is ever
 lost, and a record that comes twice is one payment.

@@ -123,8 +123,8 @@ def checked_time(value: object) -> datetime:
     return _time(value)
 
 
-# Feeds repeat accounts (one payer, many payees) and times (one instant for all), and both are dear to parse. What was
-# wrong is remembered as text, not as an exception, which would keep its traceback alive.
+# Feeds repeat accounts (one payer, many payees) and times (one instant for all), and both are expensive to parse. A
+# problem is cached as text, not as an exception, which would keep its traceback alive.
 @lru_cache(maxsize=20_000)
 def _iban(value: str) -> tuple[str, str | None]:
     # Imported here: it is an extra, and large.

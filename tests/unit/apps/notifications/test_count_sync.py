@@ -15,15 +15,15 @@ from tests.unit.apps.notifications.fakes import MemorySyncs
 
 
 def opened(store: MemorySyncs, outdated: set[int] | None = None) -> CountSync:
-    told = outdated if outdated is not None else set()
-    return CountSync(cast(QuotaStore, store), NullObserver(), told.update)
+    users = outdated if outdated is not None else set()
+    return CountSync(cast(QuotaStore, store), NullObserver(), users.update)
 
 
 def spending(user: int = 1, total: int = 1, generation: int = 0) -> Spending:
     return Spending(user, 1, 1_000, generation, total, 1)
 
 
-async def test_what_is_added_meanwhile_goes_together_one_entry_a_copy() -> None:
+async def test_spendings_are_written_together_one_entry_per_copy() -> None:
     store = MemorySyncs()
     sync = opened(store)
     for total in range(1, 6):
@@ -38,7 +38,7 @@ async def test_what_is_added_meanwhile_goes_together_one_entry_a_copy() -> None:
     await sync.close()
 
 
-async def test_it_goes_without_being_asked_to() -> None:
+async def test_spendings_are_written_in_the_background() -> None:
     store = MemorySyncs()
     sync = opened(store)
     sync.add(spending())
@@ -48,7 +48,7 @@ async def test_it_goes_without_being_asked_to() -> None:
     await sync.close()
 
 
-async def test_nothing_is_lost_while_the_ledger_is_away() -> None:
+async def test_nothing_is_lost_while_the_store_is_away() -> None:
     store = MemorySyncs()
     store.down = True
     sync = opened(store)
@@ -75,7 +75,7 @@ async def test_closing_tries_once_more_and_does_not_hang() -> None:
     assert store.written == []
 
 
-async def test_users_with_invalid_copies_are_told() -> None:
+async def test_users_with_invalid_copies_are_reported() -> None:
     store = MemorySyncs()
     store.outdated = {1}
     outdated: set[int] = set()

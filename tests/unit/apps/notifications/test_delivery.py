@@ -125,7 +125,7 @@ async def test_dead_letters_wait_for_the_broker() -> None:
     assert len(bench.log.records) == 1
 
 
-async def test_told_to_stop_it_commits_what_is_done_and_leaves_the_rest() -> None:
+async def test_on_stop_it_commits_what_is_done_and_leaves_the_rest() -> None:
     bench = Bench(record(1, "fails"), record(1, "behind"), record(2, "fine"), attempts=20_000)
     bench.sender.script["fails"] = [refused() for _ in range(20_000)]
     running = asyncio.create_task(bench.delivery.run(bench.stop))

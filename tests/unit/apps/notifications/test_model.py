@@ -45,17 +45,17 @@ def test_a_send_is_allowed_if_the_current_window_has_room(limit: int, count: int
     assert verdict.allowed == (elapsed or count < limit)
     assert current.count == (0 if elapsed else count)
     assert verdict.used == current.count + verdict.allowed
-    # Whoever waits as told is admitted.
+    # A caller who waits until the reset is admitted.
     assert decide(before, Attempt.of(1, "m"), NOW + after + verdict.reset_after_ms)[1].allowed
 
 
-def test_a_cache_in_step_never_lowers_the_ledgers_count() -> None:
+def test_a_cache_in_step_never_lowers_the_stores_count() -> None:
     spending = Spending(1, 1, NOW, 0, 4, 2)
     assert merge_spending(quota(count=3), spending) == (quota(count=4), True)
     assert merge_spending(quota(count=7), spending) == (quota(count=7), True)
 
 
-def test_what_a_cache_admitted_beside_the_ledger_is_added() -> None:
+def test_what_a_cache_admitted_beside_the_store_is_added() -> None:
     spending = Spending(1, 1, NOW, 0, 4, 2)
     assert merge_spending(quota(count=5, generation=3), spending) == (quota(count=7, generation=3), False)
 

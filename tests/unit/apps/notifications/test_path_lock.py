@@ -27,7 +27,7 @@ async def test_the_same_path_is_shared_and_the_other_waits() -> None:
     assert order == ["another user", "store"]
 
 
-async def test_nobody_overtakes_who_waits() -> None:
+async def test_waiters_are_served_in_order() -> None:
     lock = PathLock()
     order: list[str] = []
 
@@ -87,7 +87,7 @@ async def test_a_cancelled_waiter_holds_nobody_up() -> None:
     assert lock._locks == {}
 
 
-async def test_one_cancelled_in_the_moment_it_is_let_in_leaves_again() -> None:
+async def test_a_waiter_cancelled_as_it_gets_the_lock_releases_it() -> None:
     lock = PathLock()
 
     async def hold() -> None:

@@ -146,7 +146,7 @@ async def test_chunks_are_initiated_in_the_order_of_the_feed(monkeypatch: pytest
     assert seen == [f"p{number}" for number in range(10)]
 
 
-async def test_outcomes_are_counted_and_named_as_the_feed_names_them() -> None:
+async def test_results_are_counted_and_named_as_the_feed_names_them() -> None:
     async def mixed(payments: Sequence[Payment]) -> list[IntakeResult]:
         return [
             AcceptedPayment("p0", PaymentStatus.SCHEDULED, AT),

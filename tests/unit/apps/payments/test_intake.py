@@ -73,11 +73,11 @@ async def test_a_payment_is_scheduled_at_its_slot(bench: Bench) -> None:
     assert record.scheduled_time == answers[0].scheduled_time == (await bench.slots.find("payment:p0")).scheduled_time
     assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.01", "2030-03-01")
     assert [entry.status_after for entry in history] == ["SCHEDULED"]
-    found = await bench.queue.find(ITEM_TYPE, "p0")
-    assert found is not None
-    context = json.loads(found[1] or "")
+    row = await bench.queue.find(ITEM_TYPE, "p0")
+    assert row is not None
+    context = json.loads(row[1] or "")
     assert context["payment"]["payer"] == {"name": "Alice", "iban": ALICE.iban}
-    assert found[0].execute_at == record.scheduled_time
+    assert row[0].execute_at == record.scheduled_time
 
 
 async def test_the_same_payment_gets_the_same_answer_and_another_of_its_name_is_refused(bench: Bench) -> None:
@@ -181,7 +181,7 @@ async def test_a_payments_slot_is_cancelled_with_the_payment_only(bench: Bench) 
     await bench.slots.find(SLOT_PREFIX + "p")
 
 
-async def test_a_payment_is_called_off_while_it_waits(bench: Bench) -> None:
+async def test_a_payment_is_cancelled_while_it_waits(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
     record = await bench.intake.cancel("p", "changed my mind")
     assert (record.status, record.reason) == (PaymentStatus.CANCELLED, "changed my mind")
@@ -240,16 +240,16 @@ class RecordingNotifier:
 
 
 async def context(bench: Bench, payment_id: str) -> Any:
-    found = await bench.queue.find(ITEM_TYPE, payment_id)
-    assert found is not None
-    return json.loads(found[1] or "")
+    row = await bench.queue.find(ITEM_TYPE, payment_id)
+    assert row is not None
+    return json.loads(row[1] or "")
 
 
 async def record(bench: Bench, payment_id: str) -> PaymentRecord:
     return (await bench.intake.show(payment_id))[0]
 
 
-async def test_execution_pays_tells_and_leaves_a_trail(bench: Bench) -> None:
+async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
     bank, notifier = Bank(), RecordingNotifier()
     execution = PaymentExecution(bench.store, bank, notifier)
@@ -288,7 +288,7 @@ async def test_a_refusal_fails_the_payment_for_good(bench: Bench) -> None:
     assert (kept.status, kept.reason, notifier.notices) == (PaymentStatus.FAILED, "account closed", [])
 
 
-async def test_if_telling_fails_the_bank_is_not_asked_again(bench: Bench) -> None:
+async def test_if_notifying_fails_the_bank_is_not_called_again(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
     bank, notifier = Bank(), RecordingNotifier()
     execution = PaymentExecution(bench.store, bank, notifier)

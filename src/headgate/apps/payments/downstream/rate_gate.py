@@ -1,10 +1,10 @@
 """The hard limit at the call: no sliding second may bring more than `tps` calls to the downstream.
 
-What counts is when calls arrive there, and that is not when they are admitted here: a process may be held up after it
-was admitted, a packet may be late. So there are permits, as many as the limit, and one is free again a second after
-its call was *answered*: whatever arrives on it next arrives more than a second after the last. That holds whatever the
-delays are; only a call that takes longer than `LONGEST_TRIP` to arrive is not waited for. The trip begins when the call
-leaves: one that was held up on the way there, by a handshake or a busy machine, is confirmed first (`Permit`).
+What counts is when a call arrives there. That may be later than it was admitted here: a process may be paused, a packet
+may be delayed. So there are permits, as many as the limit. A permit is free again one second after its call was
+*answered*, so the next call on it arrives more than a second after the last. A call that takes longer than
+`LONGEST_TRIP` to arrive is not waited for. The trip begins when the call leaves: if a handshake or a busy machine holds
+it up before that, its permit is confirmed first (`Permit.confirm`).
 
 - With Redis all processes share the permits (`PermitRateGate`).
 - Without it each process has its own, and behind them all share a sliding log (`SharedRateGate`), which admits `tps`
@@ -40,19 +40,19 @@ SECOND = 1.0
 MARGIN = 0.05
 LONGEST_TRIP = 0.5
 LATE = 0.1
-"""A shared permit that took longer to get is not used, and one that was got longer ago is confirmed; so much of
-`LONGEST_TRIP` may be gone already."""
+"""Seconds. A shared permit that took longer to acquire is not used, and an older one is confirmed: so much of
+`LONGEST_TRIP` may have passed already."""
 SHORTEST_PAUSE = 0.001
 OUTAGE_PAUSE = 0.5
 
 
 def downstream_plan(tps: int) -> Plan:
-    """The plan the shared limiter needs. Without its store nothing passes: too many calls are worse than late ones."""
+    """The plan of the shared limiter. If its store does not answer, no call is made: late is better than too many."""
     return Plan(PLAN, SlidingLog(limit=tps, window=timedelta(seconds=SECOND + MARGIN)), on_error="closed")
 
 
 class PermitRateGate:
-    """A `RateGate` over permits that all processes share. Callers of one process pass in the order they came."""
+    """A `RateGate` over permits that all processes share. Callers of one process are served in order."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class PermitRateGate:
         try:
             return await answer
         except StoreUnavailable as error:
-            # Too many calls are worse than late ones: nothing passes while nobody can count.
+            # Too many calls are worse than late ones: none is made while the store can't count.
             log.warning("calls to the downstream wait: %s", error)
             return default
 
@@ -139,7 +139,7 @@ class _SharedPermit:
 
 
 class SharedRateGate:
-    """A `RateGate` over a limiter with `downstream_plan`. Callers pass in the order they came."""
+    """A `RateGate` over a limiter with `downstream_plan`. Callers are served in order."""
 
     def __init__(
         self,
