@@ -88,7 +88,7 @@ def _type(schema: dict[str, Any]) -> str:
         return f"[{name}](#schema-{name.lower()})"
     for choice in ("anyOf", "oneOf", "allOf"):
         if choice in schema:
-            return " or ".join(dict.fromkeys(_type(each) for each in schema[choice]))
+            return " or ".join(dict.fromkeys(_type(option) for option in schema[choice]))
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
     if "const" in schema:

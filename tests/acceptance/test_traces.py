@@ -238,7 +238,7 @@ import asyncio, sys
 def imported(*names):
     return [name for name in sys.modules if name.startswith(names)]
 
-import headgate, headgate.server.wiring, headgate.server.cli, headgate.apps.payments.workflow_intake
+import headgate, headgate.server.wiring, headgate.server.cli, headgate.apps.payments.workflows
 import headgate.dispatch.engines.local.engine, headgate.dispatch.engines.temporal.workers
 print(imported("opentelemetry", "headgate.integrations.opentelemetry"))
 from headgate.server.http.app import create_app

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.server.access.authenticator import Gate, create_token
+from headgate.server.access.authenticator import Authenticator, create_token
 from headgate.server.access.model import ANYONE, Scope, Token, digest
 from headgate.server.access.sessions import Sessions
 from headgate.server.access.stores.sql import SqlAccessStore
@@ -29,7 +29,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 def sessions(store: SqlAccessStore, *fixed: Token, lifetime: timedelta = DAY) -> Sessions:
     """As each process has them: with a gate of its own."""
-    return Sessions(store.sessions, Gate(store, fixed), lifetime)
+    return Sessions(store.sessions, Authenticator(store, fixed), lifetime)
 
 
 async def test_a_session_is_known_in_every_process_until_it_is_closed_in_one(store: SqlAccessStore) -> None:

@@ -7,8 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from headgate.apps.payments.model import ITEM_TYPE, OVER, PaymentAudit, PaymentRecord, PaymentStatus, Step
-from headgate.apps.payments.ports import Alike, NewPayment
+from headgate.apps.payments.model import (
+    FINAL_STATUSES,
+    ITEM_TYPE,
+    PaymentAudit,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+)
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.clock import Clock, SystemClock
 from headgate.dispatch.status import Status
 from headgate.durations import LATEST, from_ms, to_ms
@@ -41,15 +48,15 @@ class MemoryPaymentStore:
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return list(self._audit.get(payment_id, ()))
 
-    async def alike(self, wanted: Sequence[Alike], within: timedelta) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for each in wanted:
-            for other in self._alike.get(each.fingerprint, ()):
+    async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
+        duplicates: dict[str, str] = {}
+        for query in queries:
+            for other in self._alike.get(query.fingerprint, ()):
                 record = self._records[other]
-                near = abs(record.payment.execute_at - each.execute_at) <= within
-                if other != each.payment_id and near and record.status is not PaymentStatus.CANCELLED:
-                    found.setdefault(each.payment_id, other)
-        return found
+                near = abs(record.payment.execute_at - query.execute_at) <= within
+                if other != query.payment_id and near and record.status is not PaymentStatus.CANCELLED:
+                    duplicates.setdefault(query.payment_id, other)
+        return duplicates
 
     async def schedule(self, payments: Sequence[NewPayment]) -> None:
         for new in payments:
@@ -65,10 +72,10 @@ class MemoryPaymentStore:
             entry = PaymentAudit(None, PaymentStatus.SCHEDULED.value, ACCEPTED_DETAIL, now)
             self._audit[payment.payment_id].append(entry)
 
-    async def advance(self, steps: Sequence[Step]) -> list[bool]:
+    async def advance(self, steps: Sequence[StatusChange]) -> list[bool]:
         return [self._advance(step) for step in steps]
 
-    def _advance(self, step: Step) -> bool:
+    def _advance(self, step: StatusChange) -> bool:
         record = self._records.get(step.payment_id)
         if record is None or record.status is not step.before:
             return False
@@ -92,7 +99,7 @@ class MemoryPaymentStore:
             await self._queue.redirect(ITEM_TYPE, [payment_id], Status.CANCELLED)
         except (Conflict, NotFound):
             return False
-        return self._advance(Step.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason))
+        return self._advance(StatusChange.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason))
 
     async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
         now, cursor, orphans = self._now(), None, []
@@ -109,7 +116,7 @@ class MemoryPaymentStore:
         old = [
             payment_id
             for payment_id, record in self._records.items()
-            if record.status in OVER
+            if record.status in FINAL_STATUSES
             and max(record.payment.execute_at, record.updated_at) < before
             and await self._queue.find(ITEM_TYPE, payment_id) is None
         ]

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from headgate import BreakerPolicy, LeasePolicy, Plan, TokenBucket
 from headgate.limits.model import Decision
-from headgate.server.metrics.limits import MOST_PLANS, AdmissionMetrics
+from headgate.server.metrics.limits import MAX_PLANS, AdmissionMetrics
 from tests.unit.limits.both import World
 
 PLANS = [
@@ -58,6 +58,6 @@ def test_a_known_plan_stands_at_zero() -> None:
 def test_plan_names_can_not_fill_the_registry() -> None:
     registry = CollectorRegistry()
     metrics = AdmissionMetrics(registry)
-    for number in range(MOST_PLANS + 100):
+    for number in range(MAX_PLANS + 100):
         metrics.decided(Decision.of(True, 1, 1, 0, 0, f"plan-{number}"))
     assert registry.get_sample_value("rate_limiter_decisions_total", {"plan": "(other)", "outcome": "OK"}) == 100

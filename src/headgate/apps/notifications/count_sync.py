@@ -1,8 +1,7 @@
-"""Brings what the cache admitted to the ledger, in groups, off the send path.
+"""Writes what the cache admitted to the store, in batches, off the send path.
 
-Spendings of one copy are added up while a transaction is under way, so the backlog is one entry a user, and a busy
-user costs one row a transaction. What can't be written is kept and tried again; nothing is forgotten but by a crash,
-and then the cache still has it.
+Spendings of one copy are added up while a transaction is in flight, so the backlog is one entry per user, and a busy
+user costs one row per transaction. A failed write is kept and retried. A crash loses it; then the cache still has it.
 """
 
 from __future__ import annotations
@@ -23,40 +22,42 @@ _log = logging.getLogger(__name__)
 
 
 class CountSync:
-    """`add` returns at once; `flush` returns when the ledger has everything added before."""
+    """`add` returns at once; `flush` returns when the store has everything added before."""
 
-    def __init__(
-        self, ledger: QuotaStore, observer: NotificationObserver, outdated: Callable[[set[int]], None]
-    ) -> None:
-        self._ledger = ledger
+    def __init__(self, store: QuotaStore, observer: NotificationObserver, outdated: Callable[[set[int]], None]) -> None:
+        self._store = store
         self._observer = observer
         self._outdated = outdated
-        """Is told the users whose copies in the cache turned out to be invalid."""
+        """Called with the users whose copies in the cache are invalid."""
         self._spendings: dict[tuple[int, int, int, int], Spending] = {}
         self._sent_ids: set[str] = set()
-        self._writer: Batcher[None, None] = Batcher(self._carry)
+        self._writer: Batcher[None, None] = Batcher(self._flush)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
     @property
     def pending(self) -> int:
-        """Copies with spendings that the ledger does not have yet."""
+        """Copies with spendings that the store does not have yet."""
         return len(self._spendings)
 
     def add(self, spending: Spending) -> None:
-        """The ledger shall learn of this."""
+        """Queues a spending for the next write."""
         key = spending[:4]
         earlier = self._spendings.get(key)
         self._spendings[key] = spending if earlier is None else earlier.joined(spending)
         self._wake()
 
     def remember(self, message_id: str) -> None:
-        """The ledger shall remember that this id was sent."""
+        """Queues a sent message id for the next write."""
         self._sent_ids.add(message_id)
         self._wake()
 
     async def flush(self) -> None:
-        """`StoreUnavailable` if the ledger does not answer; everything is still kept then."""
+        """Returns when everything queued is written.
+
+        Raises:
+            StoreUnavailable: The store does not answer. Everything stays queued.
+        """
         if self._spendings or self._sent_ids or self._task is not None:
             await self._writer.submit(None)
 
@@ -90,13 +91,13 @@ class CountSync:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _carry(self, nudges: Sequence[None]) -> list[None]:
-        """Writes everything there is, whoever asked for it."""
+    async def _flush(self, nudges: Sequence[None]) -> list[None]:
+        """Writes everything that is queued."""
         spendings, self._spendings = self._spendings, {}
         sent_ids, self._sent_ids = self._sent_ids, set()
         if spendings or sent_ids:
             try:
-                outdated = await self._ledger.sync(list(spendings.values()), list(sent_ids))
+                outdated = await self._store.sync(list(spendings.values()), list(sent_ids))
             except BaseException as error:
                 for key, spending in self._spendings.items():
                     spendings[key] = spendings[key].joined(spending) if key in spendings else spending

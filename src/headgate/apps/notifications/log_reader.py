@@ -1,4 +1,4 @@
-"""The life of a reader of the message log."""
+"""The loop of a reader of the message log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECEIVE_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
 
-async def reading(
+async def read_until_stopped(
     join: Callable[[], Awaitable[MessageSource]],
     step: Callable[[MessageSource], Awaitable[None]],
     stop: asyncio.Event,
@@ -35,14 +35,14 @@ async def reading(
                 pause = FIRST_PAUSE
             except StoreError as error:
                 _log.warning("reading waits: %s", error)
-                await stopped_within(stop, pause)
+                await wait_for_stop(stop, pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
     finally:
         if source is not None:
             await source.close()
 
 
-async def stopped_within(stop: asyncio.Event, seconds: float) -> bool:
+async def wait_for_stop(stop: asyncio.Event, seconds: float) -> bool:
     """Waits, but not longer than until `stop`; whether it came."""
     try:
         await asyncio.wait_for(stop.wait(), seconds)

@@ -1,6 +1,6 @@
-"""Keeps the two ways of deciding apart, user by user.
+"""A lock per user between the two paths of deciding: the cache (Redis) and the store (SQL).
 
-While the cache decides on a user's sends, the ledger must not, and the other way round: each would admit without
+While the cache decides on a user's sends, the store must not, and the other way round: each would admit without
 knowing what the other is about to admit. Any number may pass on the same path at once; a change of path waits until
 the last of them is through.
 """
@@ -16,10 +16,10 @@ from enum import Enum
 
 class Path(Enum):
     CACHE = "redis"
-    LEDGER = "sql"
+    SQL = "sql"
 
 
-class _Turnstile:
+class _UserLock:
     __slots__ = ("inside", "path", "waiting")
 
     def __init__(self, path: Path) -> None:
@@ -29,42 +29,42 @@ class _Turnstile:
 
 
 class PathLock:
-    """One turnstile for each user who is being decided on; none for anybody else."""
+    """One lock for each user who is being decided on; none for anybody else."""
 
     def __init__(self) -> None:
-        self._turnstiles: dict[int, _Turnstile] = {}
+        self._locks: dict[int, _UserLock] = {}
 
     @asynccontextmanager
-    async def passing(self, user_id: int, path: Path) -> AsyncIterator[None]:
+    async def hold(self, user_id: int, path: Path) -> AsyncIterator[None]:
         """Inside, nobody is deciding on the user's sends on the other path."""
-        turnstile = self._turnstiles.get(user_id)
-        if turnstile is None:
-            turnstile = self._turnstiles[user_id] = _Turnstile(path)
-        if turnstile.waiting or turnstile.path is not path:
+        lock = self._locks.get(user_id)
+        if lock is None:
+            lock = self._locks[user_id] = _UserLock(path)
+        if lock.waiting or lock.path is not path:
             turn = asyncio.get_running_loop().create_future()
-            turnstile.waiting.append((path, turn))
+            lock.waiting.append((path, turn))
             try:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._leave(user_id, turnstile)
+                    self._leave(user_id, lock)
                 raise
         else:
-            turnstile.inside += 1
+            lock.inside += 1
         try:
             yield
         finally:
-            self._leave(user_id, turnstile)
+            self._leave(user_id, lock)
 
-    def _leave(self, user_id: int, turnstile: _Turnstile) -> None:
-        turnstile.inside -= 1
-        while not turnstile.inside and turnstile.waiting:
+    def _leave(self, user_id: int, lock: _UserLock) -> None:
+        lock.inside -= 1
+        while not lock.inside and lock.waiting:
             # Whoever waited longest says which path it is now; all who want the same and stand right behind come too.
-            turnstile.path = turnstile.waiting[0][0]
-            while turnstile.waiting and turnstile.waiting[0][0] is turnstile.path:
-                _, turn = turnstile.waiting.popleft()
+            lock.path = lock.waiting[0][0]
+            while lock.waiting and lock.waiting[0][0] is lock.path:
+                _, turn = lock.waiting.popleft()
                 if not turn.done():
                     turn.set_result(None)
-                    turnstile.inside += 1
-        if not turnstile.inside:
-            self._turnstiles.pop(user_id, None)
+                    lock.inside += 1
+        if not lock.inside:
+            self._locks.pop(user_id, None)

@@ -1,6 +1,6 @@
 """What the gateway needs from the outside.
 
-A ledger (SQL) is the truth about quotas. A cache (Redis) may decide in its stead. A message log (Kafka, or an outbox
+A store (SQL) is authoritative for quotas. A cache (Redis) may decide in its place. A message log (Kafka, or an outbox
 in SQL) carries messages from intake to the sender, at least once, in order per key.
 """
 
@@ -39,7 +39,7 @@ class QuotaStore(Protocol):
         ...
 
     async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
-        """Counts what a cache admitted (`model.synced`) and remembers the message ids that were sent under an
+        """Counts what a cache admitted (`model.merge_spending`) and remembers the message ids that were sent under an
         idempotency key, in one transaction. Returns the users whose copies in the cache are no longer valid."""
         ...
 
@@ -49,7 +49,7 @@ class QuotaStore(Protocol):
 
 
 class Hit(NamedTuple):
-    """The cache decided. `spending` tells what the ledger must learn, if anything was counted."""
+    """The cache decided. `spending` is what the store does not have yet, if anything was counted."""
 
     verdict: Verdict
     spending: Spending | None
@@ -82,7 +82,7 @@ class QuotaCache(Protocol):
         ...
 
     async def learn(self, quota: Quota, left_ms: int, *, now_ms: int | None = None) -> None:
-        """Takes over the ledger's row, whose window ends in `left_ms`, unless a newer one is known; never lowers a
+        """Takes over the store's row, whose window ends in `left_ms`, unless a newer one is known; never lowers a
         count within a window."""
         ...
 
@@ -108,8 +108,12 @@ class Sender(Protocol):
     """Hands messages to whoever brings them to the phone."""
 
     async def send(self, message: Message) -> None:
-        """Returns when it is taken; raises `SendFailed` if it is not. May be asked twice for the same message id
-        after a crash, and passes the id on, so that the provider can tell."""
+        """Returns when the provider has taken the message. After a crash it may be called again with the same message
+        id, which it passes on, so that the provider can deduplicate.
+
+        Raises:
+            SendFailed: The provider did not take it.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -163,7 +167,7 @@ class AnalyticsStore(Protocol):
 
 
 class NotificationObserver(Protocol):
-    """Is told what happens. Must be quick and must not raise."""
+    """Observes what happens, for metrics. Must be quick and must not raise."""
 
     def attempted(self, path: str, outcome: str, seconds: float) -> None:
         """A send was answered, on the path `sql` or `redis`."""
@@ -174,7 +178,7 @@ class NotificationObserver(Protocol):
         ...
 
     def synced(self, users: int, failed: bool) -> None:
-        """Counts were brought to the ledger, or could not be."""
+        """Counts were written to the store, or could not be."""
         ...
 
     def events_dropped(self, count: int) -> None:
@@ -187,7 +191,7 @@ class NotificationObserver(Protocol):
 
 
 class NullObserver:
-    """An observer that looks away."""
+    """An observer that does nothing."""
 
     def attempted(self, path: str, outcome: str, seconds: float) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Deciding on the ledger: lock the user's row, decide, publish, count what was acknowledged, commit.
+"""Deciding in the store: lock the user's row, decide, publish, count what was acknowledged, commit.
 
 Concurrent calls of one process share transactions (`headgate.batching`): however many callers wait for one user's row,
 they hold one connection, and their messages go to the log together.
@@ -17,13 +17,13 @@ from headgate.messaging import MessageLog
 BATCH = 500
 
 
-class DirectPath:
-    """Sends by the ledger alone."""
+class SqlQuota:
+    """Decides in the store alone."""
 
-    def __init__(self, ledger: QuotaStore, log: MessageLog) -> None:
-        self._ledger = ledger
+    def __init__(self, store: QuotaStore, log: MessageLog) -> None:
+        self._store = store
         self._log = log
-        self._writer: Batcher[Attempt, Verdict] = Batcher(self._carry, max_batch=BATCH)
+        self._writer: Batcher[Attempt, Verdict] = Batcher(self._flush, max_batch=BATCH)
 
     async def send(self, attempt: Attempt) -> Verdict:
         """Decided, and published if allowed. `NotFound` for an unknown user; `BrokerUnavailable` if the log did not
@@ -33,5 +33,5 @@ class DirectPath:
     async def close(self) -> None:
         await self._writer.close()
 
-    async def _carry(self, attempts: Sequence[Attempt]) -> Sequence[Verdict | HeadgateError]:
-        return await self._ledger.admit(attempts, self._log)
+    async def _flush(self, attempts: Sequence[Attempt]) -> Sequence[Verdict | HeadgateError]:
+        return await self._store.admit(attempts, self._log)

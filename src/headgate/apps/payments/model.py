@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from headgate.durations import format_instant
-from headgate.errors import Conflict
+from headgate.errors import Conflict, HeadgateError
 
 ITEM_TYPE = "PAYMENT"
 """Payments in the dispatch queue."""
@@ -44,7 +44,7 @@ class Payment(NamedTuple):
         return Decimal(self.amount)
 
     def to_json(self) -> dict[str, Any]:
-        """As the downstream is told, and as it stands in the contract but for its time."""
+        """The body of a call to the downstream."""
         return {
             "paymentId": self.payment_id,
             "amount": self.amount,
@@ -69,7 +69,7 @@ class PaymentStatus(StrEnum):
     ACCEPTED = "ACCEPTED"
     """The downstream has executed it."""
     PROCESSING = "PROCESSING"
-    """Payer and payee have been told. Final here: the rest is the bank's."""
+    """Payer and payee have been notified. Final here: the rest is the bank's."""
     FAILED = "FAILED"
     """The downstream refused it for good. Final."""
     CANCELLED = "CANCELLED"
@@ -85,12 +85,12 @@ TRANSITIONS: dict[PaymentStatus, frozenset[PaymentStatus]] = {
 }
 
 
-OVER = tuple(status for status, after in TRANSITIONS.items() if not after)
-"""Nothing will ever happen to it again; retention may forget it."""
+FINAL_STATUSES = tuple(status for status, after in TRANSITIONS.items() if not after)
+"""Nothing happens to such a payment any more; retention may delete it."""
 
 
-class Step(NamedTuple):
-    """A change of status: written if the payment still stands where the step begins, with a line of audit."""
+class StatusChange(NamedTuple):
+    """A change of status: written if the payment still has the status `before`, with a line of audit."""
 
     payment_id: str
     before: PaymentStatus
@@ -107,8 +107,8 @@ class Step(NamedTuple):
         after: PaymentStatus,
         detail: str | None = None,
         reference: str | None = None,
-    ) -> Step:
-        """A step the table allows; `Conflict` for any other."""
+    ) -> StatusChange:
+        """A change that `TRANSITIONS` allows; `Conflict` for any other."""
         if after not in TRANSITIONS[before]:
             raise Conflict(f"a payment that is {before} can't become {after}")
         return cls(payment_id, before, after, detail, reference)
@@ -159,3 +159,35 @@ class PaymentAudit(NamedTuple):
             "detail": self.detail,
             "createdAt": format_instant(self.created_at),
         }
+
+
+class PaymentExists(Conflict):
+    """The id belongs to a payment with other contents."""
+
+    def __init__(self, payment_id: str) -> None:
+        self.payment_id = payment_id
+        super().__init__(f"paymentId: {payment_id!r} was used before, for a payment that says something else")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.payment_id,)
+
+
+class AcceptedPayment(NamedTuple):
+    """A payment that will be made, at its time."""
+
+    payment_id: str
+    status: PaymentStatus
+    scheduled_time: datetime
+    existing: bool = False
+    """True when it had been accepted before."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "paymentId": self.payment_id,
+            "status": self.status.value,
+            "scheduledTime": format_instant(self.scheduled_time),
+        }
+
+
+IntakeResult = AcceptedPayment | HeadgateError
+"""What intake returns for one payment: it is accepted, or the error names the reason."""

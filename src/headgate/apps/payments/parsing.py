@@ -123,8 +123,8 @@ def checked_time(value: object) -> datetime:
     return _time(value)
 
 
-# Feeds repeat accounts (one payer, many payees) and times (one instant for all), and both are dear to parse. What was
-# wrong is remembered as text, not as an exception, which would keep its traceback alive.
+# Feeds repeat accounts (one payer, many payees) and times (one instant for all), and both are expensive to parse. A
+# problem is cached as text, not as an exception, which would keep its traceback alive.
 @lru_cache(maxsize=20_000)
 def _iban(value: str) -> tuple[str, str | None]:
     # Imported here: it is an extra, and large.
@@ -144,10 +144,10 @@ def _time(value: str) -> datetime:
 
 
 def _required(value: Mapping[str, Any], member: str) -> Any:
-    found = value.get(member)
-    if found is None:
+    content = value.get(member)
+    if content is None:
         raise InvalidInput(member, "is required")
-    return found
+    return content
 
 
 def _party(value: object, field: str) -> Party:
@@ -163,10 +163,10 @@ def _party(value: object, field: str) -> Party:
 
 
 def _required_of(value: Mapping[str, Any], field: str, member: str) -> Any:
-    found = value.get(member)
-    if found is None:
+    content = value.get(member)
+    if content is None:
         raise InvalidInput(f"{field}.{member}", "is required")
-    return found
+    return content
 
 
 def _shown(value: object) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from headgate.apps.payments.feed import Progress, Rejected
+from headgate.apps.payments.feed import Progress, Rejection
 
 HEAD = 64 * 1024
 
@@ -87,7 +87,7 @@ class Checkpoint:
             self._rejected.close()
             self._rejected = None
 
-    def _write(self, rejected: Iterable[Rejected]) -> None:
+    def _write(self, rejected: Iterable[Rejection]) -> None:
         if self._rejected is None:
             fresh = self.position.rejected_bytes == 0
             self._rejected = self.rejected_path.open("wb" if fresh else "r+b")

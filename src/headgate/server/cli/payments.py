@@ -26,9 +26,8 @@ from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 
 if TYPE_CHECKING:
-    from headgate.apps.payments.feed import FeedFormat, Rejected
-    from headgate.apps.payments.intake import Outcome
-    from headgate.apps.payments.model import Payment
+    from headgate.apps.payments.feed import FeedFormat, Rejection
+    from headgate.apps.payments.model import IntakeResult, Payment
     from headgate.server.cli.checkpoint import Checkpoint
     from headgate.server.wiring.payments import Payments
 
@@ -170,7 +169,7 @@ async def _submit(
     lines = begin[0]
     async with _payments(settings) as payments:
 
-        async def initiate(chunk: Sequence[Payment]) -> list[Outcome]:
+        async def initiate(chunk: Sequence[Payment]) -> list[IntakeResult]:
             if config is not None:
                 chunk = [each if each.config_name else each._replace(config_name=config) for each in chunk]
             return await payments.intake.initiate(chunk)
@@ -216,7 +215,7 @@ async def _blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
         yield block
 
 
-def _remark_rejected(rejected: Sequence[Rejected]) -> None:
+def _remark_rejected(rejected: Sequence[Rejection]) -> None:
     for each in rejected:
         print_status(f"line {each.line}: {each.reason}")
 

@@ -15,9 +15,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.currencies import MINOR_UNITS
-from headgate.apps.payments.feed import FeedFormat, Rejected, Tally, initiate_feed
-from headgate.apps.payments.intake import Outcome, PaymentExists
-from headgate.apps.payments.model import Payment
+from headgate.apps.payments.feed import FeedFormat, Rejection, Tally, initiate_feed
+from headgate.apps.payments.model import IntakeResult, Payment, PaymentExists
 from headgate.apps.payments.parsing import COLUMNS, LONGEST_IBAN, LONGEST_ID, LONGEST_NAME, payment_of_json
 from headgate.errors import Conflict
 from headgate.server.http import schemas
@@ -195,7 +194,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
     if config_name is not None:
         await services.slots.policy(config_name)
 
-    async def initiate(payments: Sequence[Payment]) -> list[Outcome]:
+    async def initiate(payments: Sequence[Payment]) -> list[IntakeResult]:
         if config_name is not None:
             payments = [
                 payment._replace(config_name=config_name) if payment.config_name is None else payment
@@ -262,7 +261,7 @@ async def _blocks(receive: Receive) -> AsyncIterator[bytes]:
         yield message.get("body", b"")
 
 
-def _rejection(rejected: Rejected, *, first: bool) -> bytes:
+def _rejection(rejected: Rejection, *, first: bool) -> bytes:
     line = orjson.dumps({"line": rejected.line, "reason": rejected.reason.encode("utf-8", "replace").decode()})
     return line if first else b"," + line
 

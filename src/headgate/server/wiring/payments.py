@@ -24,12 +24,11 @@ from headgate.slots.scheduler import SlotScheduler
 
 if TYPE_CHECKING:
     from headgate.apps.payments.downstream.simulator import Simulator
-    from headgate.apps.payments.execution import PaymentSteps
+    from headgate.apps.payments.execution import PaymentExecution
     from headgate.apps.payments.intake import PaymentIntake
-    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore, Permits
-    from headgate.apps.payments.ports import Gate as DownstreamGate
+    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore, PermitStore, RateGate
     from headgate.apps.payments.rules import RuleBook
-    from headgate.apps.payments.workflow_intake import WorkflowIntake
+    from headgate.apps.payments.workflows import WorkflowIntake
 
 
 from headgate.server.wiring.database import embedded_url
@@ -70,22 +69,21 @@ async def open_payments(
     wherever they are. With `maintenance`, this process takes payments from the Kafka topic, if there is Kafka, and
     gives back slots whose payment never came."""
     require("the payments application", "payments")
-    from headgate.apps.payments.direct_start import DirectRelease
-    from headgate.apps.payments.execution import PaymentSteps
-    from headgate.apps.payments.intake import PaymentIntake, Release, leave_to_dispatcher
-    from headgate.apps.payments.notices import GatewayNotices, LoggedNotices
+    from headgate.apps.payments.execution import PaymentExecution
+    from headgate.apps.payments.intake import DirectStart, PaymentIntake, StartPayments, leave_to_dispatcher
+    from headgate.apps.payments.notifier import GatewayNotifier, LogNotifier
 
     payment_settings, tracer = settings.payments, get_tracer(settings)
     rules = rule_book(settings)
     async with AsyncExitStack() as stack:
         store = await _payment_store(settings, stack)
         bank, simulator = _downstream(settings, simulator, stack)
-        notifier: Notifier = LoggedNotices()
+        notifier: Notifier = LogNotifier()
         if notifications is not None and rules.subscribers:
-            notifier = GatewayNotices(notifications.intake.send, rules.subscribers)
-        steps = PaymentSteps(store, bank, notifier)
-        stack.push_async_callback(steps.close)
-        domain = payment_domain(steps)
+            notifier = GatewayNotifier(notifications.intake.send, rules.subscribers)
+        execution = PaymentExecution(store, bank, notifier)
+        stack.push_async_callback(execution.close)
+        domain = payment_domain(execution)
         await queue.define(domain.config)
         engine: WorkflowEngine | None = None
         if settings.temporal_address is not None:
@@ -95,20 +93,19 @@ async def open_payments(
                 local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch, tracer=tracer)
             )
         direct = payment_settings.mode == "direct" and engine is not None
-        release: Release = leave_to_dispatcher
+        start: StartPayments = leave_to_dispatcher
         if direct and engine is not None:
-            release = DirectRelease(queue.store, engine, tracer=tracer)
+            start = DirectStart(queue.store, engine, tracer=tracer)
         local_intake = PaymentIntake(
-            store, slots, rules=rules, slot_config=payment_settings.config, release=release, tracer=tracer
+            store, slots, rules=rules, slot_config=payment_settings.config, start=start, tracer=tracer
         )
         stack.push_async_callback(local_intake.close)
         application = Payments(local_intake, local_intake, store, domain, simulator)
         if settings.temporal_address is not None:
-            from headgate.apps.payments.workflow_domain import on_temporal
-            from headgate.apps.payments.workflow_intake import WorkflowIntake
+            from headgate.apps.payments.workflows import WorkflowIntake, on_temporal
             from headgate.dispatch.engines.temporal.client import connect
 
-            domain = on_temporal(domain, steps, local_intake)
+            domain = on_temporal(domain, execution, local_intake)
             address, security = temporal_address(settings), temporal_security(settings)
             client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
             intake = WorkflowIntake(client, domain.init_task_queue, tracer=tracer)
@@ -136,7 +133,7 @@ async def prune_payments(settings: Settings, before: datetime, now: datetime) ->
 async def _maintenance(settings: Settings, application: Payments) -> AsyncIterator[None]:
     """Inside, payments are taken from their topic, and slots without a payment are given back now and then."""
     stop = asyncio.Event()
-    tasks = [asyncio.create_task(application.queries.keep_reclaiming(stop))]
+    tasks = [asyncio.create_task(application.queries.run_reclaiming(stop))]
     async with AsyncExitStack() as stack:
         if settings.kafka_bootstrap is not None:
             # Imported here: the driver is an extra.
@@ -166,9 +163,9 @@ def rule_book(settings: Settings) -> RuleBook:
         raise ConfigurationError(spelled("payments", "rules"), str(error)) from None
 
 
-def payment_domain(steps: PaymentSteps) -> Domain:
+def payment_domain(execution: PaymentExecution) -> Domain:
     """Payments as dispatch knows them. Their own rate gate limits the calls, so no plan is named here."""
-    return Domain(DispatchConfig(item_type=PAYMENT, dispatch_interval_secs=2), steps.execute, guarded=())
+    return Domain(DispatchConfig(item_type=PAYMENT, dispatch_interval_secs=2), execution.execute, guarded=())
 
 
 async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
@@ -186,7 +183,7 @@ def _downstream(
     from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
 
     payment_settings = settings.payments
-    gate: DownstreamGate
+    gate: RateGate
     if settings.redis_url is not None:
         permits = _redis_permits(settings.redis_url, payment_settings.tps)
         stack.push_async_callback(permits.close)
@@ -208,7 +205,7 @@ def _downstream(
     return bank, simulator
 
 
-def _redis_permits(url: str, count: int) -> Permits:
-    from headgate.apps.payments.stores.redis import RedisPermits
+def _redis_permits(url: str, count: int) -> PermitStore:
+    from headgate.apps.payments.stores.redis import RedisPermitStore
 
-    return RedisPermits(url, count, timeout=2.0)
+    return RedisPermitStore(url, count, timeout=2.0)

@@ -1,4 +1,4 @@
-"""A message log, a ledger and a sender in this process's memory, for tests of the code between them."""
+"""A message log, a store and a sender in this process's memory, for tests of the code between them."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class MemorySource:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable
-        found, self._left = self._left[:most], self._left[most:]
+        batch, self._left = self._left[:most], self._left[most:]
         await asyncio.sleep(0)
-        return found
+        return batch
 
     async def commit(self, done: Sequence[Delivered]) -> None:
         self.committed += done
@@ -65,7 +65,7 @@ class MemorySource:
 
 
 class MemoryDeliveries:
-    """Which message ids have been dealt with; fails as often as told first."""
+    """Which message ids have been dealt with; the first `failures` calls fail."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, DeliveryOutcome] = {}
@@ -108,7 +108,7 @@ class ScriptedSender:
 
 
 class MemorySyncs:
-    """Takes what a `CountSync` brings; stands in for the whole ledger, of which that needs nothing else."""
+    """Takes what a `CountSync` brings; stands in for the whole store, of which that needs nothing else."""
 
     def __init__(self) -> None:
         self.written: list[tuple[list[Spending], set[str]]] = []

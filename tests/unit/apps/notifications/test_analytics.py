@@ -28,7 +28,7 @@ def test_no_attempts_have_no_peak_and_no_share() -> None:
     assert (total.attempts, total.rate_limited_share, total.peak) == (0, 0.0, None)
 
 
-def test_counts_are_told_by_minute_and_by_user() -> None:
+def test_counts_are_grouped_by_minute_and_by_user() -> None:
     counts = [counted(2, 1, 3), counted(1, 0, 1), counted(1, 1, 2, LIMITED)]
     assert series(counts) == [
         (START, {SENT: 1, LIMITED: 0, FAILED: 0}),
@@ -44,20 +44,20 @@ def now_at(minute: int) -> int:
 def test_a_user_far_above_the_own_baseline_is_flagged() -> None:
     steady = [counted(1, minute, 3) for minute in range(60)]
     sudden = [counted(2, minute, 3) for minute in range(55)] + [counted(2, 55 + n, 40) for n in range(5)]
-    (found,) = anomalies(steady + sudden, START, now_at(59))
-    assert found.user_id == 2
-    assert found.recent_per_minute == 40
-    assert found.baseline_per_minute == 3
-    assert not found.newly_limited
+    (anomaly,) = anomalies(steady + sudden, START, now_at(59))
+    assert anomaly.user_id == 2
+    assert anomaly.recent_per_minute == 40
+    assert anomaly.baseline_per_minute == 3
+    assert not anomaly.newly_limited
 
 
-def test_a_user_who_meets_the_limit_for_the_first_time_is_said_to() -> None:
+def test_a_user_who_is_limited_for_the_first_time_is_marked() -> None:
     counts = [counted(1, minute, 2) for minute in range(50)] + [counted(1, 58, 20), counted(1, 59, 60, LIMITED)]
-    (found,) = anomalies(counts, START, now_at(59))
-    assert found.newly_limited
+    (anomaly,) = anomalies(counts, START, now_at(59))
+    assert anomaly.newly_limited
 
 
-def test_much_is_not_unusual_for_who_always_sends_much() -> None:
+def test_a_user_who_always_sends_much_is_not_unusual() -> None:
     bursts = [counted(1, minute, 100 if minute % 3 == 0 else 1) for minute in range(60)]
     assert anomalies(bursts, START, now_at(59)) == []
 
@@ -71,4 +71,4 @@ def test_a_new_user_and_a_few_messages_are_not_unusual() -> None:
 
 def test_a_user_who_was_silent_before_and_sends_much_now_is_flagged() -> None:
     counts = [counted(1, 0, 1), counted(1, 59, 200)]
-    assert [found.user_id for found in anomalies(counts, START, now_at(59))] == [1]
+    assert [anomaly.user_id for anomaly in anomalies(counts, START, now_at(59))] == [1]

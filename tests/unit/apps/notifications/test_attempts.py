@@ -27,7 +27,7 @@ async def test_events_are_published_in_the_background() -> None:
         attempts.record(number % 3, Outcome.SENT, number)
     assert log.records == []
     await attempts.close()
-    events = [AttemptEvent.decoded(record.value) for record in log.records]
+    events = [AttemptEvent.from_record_value(record.value) for record in log.records]
     assert [event.at_ms for event in events] == list(range(1_200))
     assert len({event.event_id for event in events}) == 1_200
     assert {record.topic for record in log.records} == {"events"}

@@ -22,13 +22,13 @@ def record(user: int, message_id: str) -> Record:
 class Bench:
     def __init__(self, *records: Record, attempts: int = 3) -> None:
         self.source = MemorySource(records)
-        self.ledger = MemoryDeliveries()
+        self.store = MemoryDeliveries()
         self.sender = ScriptedSender()
         self.log = MemoryLog()
         self.stop = asyncio.Event()
         self.delivery = Delivery(
             self._join,
-            self.ledger,
+            self.store,
             self.sender,
             self.log,
             attempts=attempts,
@@ -61,12 +61,12 @@ async def test_messages_of_a_user_go_out_in_order_also_over_a_retry() -> None:
         own = [each for each in bench.sent if int(each) % 3 == user]
         assert own == sorted(own, key=int)
         assert len(own) == 4
-    assert bench.ledger.outcomes["4"] == DeliveryOutcome("4", 1, True, 3)
+    assert bench.store.outcomes["4"] == DeliveryOutcome("4", 1, True, 3)
 
 
 async def test_a_known_message_id_is_not_sent_again() -> None:
     bench = Bench(record(1, "a"), record(1, "b"), record(1, "a"))
-    bench.ledger.outcomes["b"] = DeliveryOutcome("b", 1, True, 1)
+    bench.store.outcomes["b"] = DeliveryOutcome("b", 1, True, 1)
     await bench.run()
     assert bench.sent == ["a"]
 
@@ -85,7 +85,7 @@ async def test_what_fails_too_often_or_for_good_is_dead_lettered_and_the_next_go
         ("wrong number", 1),
         ("the sender failed: KeyError", 3),
     ]
-    assert {each for each, outcome in bench.ledger.outcomes.items() if not outcome.sent} == {"often", "never", "broken"}
+    assert {each for each, outcome in bench.store.outcomes.items() if not outcome.sent} == {"often", "never", "broken"}
 
 
 async def test_what_can_not_be_read_is_dead_lettered_as_it_is() -> None:
@@ -106,7 +106,7 @@ async def test_a_dead_letter_says_whose_it_is(caplog: pytest.LogCaptureFixture) 
 async def test_a_store_that_is_away_for_a_while_loses_and_doubles_nothing() -> None:
     bench = Bench(record(1, "a"), record(2, "b"))
     bench.source.failures = 3
-    bench.ledger.failures = 5
+    bench.store.failures = 5
     await bench.run()
     assert sorted(bench.sent) == ["a", "b"]
 
@@ -125,7 +125,7 @@ async def test_dead_letters_wait_for_the_broker() -> None:
     assert len(bench.log.records) == 1
 
 
-async def test_told_to_stop_it_commits_what_is_done_and_leaves_the_rest() -> None:
+async def test_on_stop_it_commits_what_is_done_and_leaves_the_rest() -> None:
     bench = Bench(record(1, "fails"), record(1, "behind"), record(2, "fine"), attempts=20_000)
     bench.sender.script["fails"] = [refused() for _ in range(20_000)]
     running = asyncio.create_task(bench.delivery.run(bench.stop))
@@ -133,5 +133,5 @@ async def test_told_to_stop_it_commits_what_is_done_and_leaves_the_rest() -> Non
     bench.stop.set()
     await asyncio.wait_for(running, 10)
     assert [each.record.key for each in bench.source.committed] == ["2"]
-    assert set(bench.ledger.outcomes) == {"fine"}
+    assert set(bench.store.outcomes) == {"fine"}
     assert bench.log.records == []

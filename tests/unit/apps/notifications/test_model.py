@@ -18,8 +18,8 @@ from headgate.apps.notifications.model import (
     Quota,
     Spending,
     checked_integer,
-    ruled,
-    synced,
+    decide,
+    merge_spending,
 )
 from headgate.errors import InvalidInput
 
@@ -40,29 +40,29 @@ def test_a_window_lasts_until_the_very_millisecond_it_ends() -> None:
 @given(st.integers(1, 20), st.integers(0, 30), st.integers(1, 100), st.integers(0, 200 * MINUTE))
 def test_a_send_is_allowed_if_the_current_window_has_room(limit: int, count: int, minutes: int, after: int) -> None:
     before = quota(count, limit, minutes)
-    current, verdict = ruled(before, Attempt.of(1, "m"), NOW + after)
+    current, verdict = decide(before, Attempt.of(1, "m"), NOW + after)
     elapsed = after >= minutes * MINUTE
     assert verdict.allowed == (elapsed or count < limit)
     assert current.count == (0 if elapsed else count)
     assert verdict.used == current.count + verdict.allowed
-    # Whoever waits as told is admitted.
-    assert ruled(before, Attempt.of(1, "m"), NOW + after + verdict.reset_after_ms)[1].allowed
+    # A caller who waits until the reset is admitted.
+    assert decide(before, Attempt.of(1, "m"), NOW + after + verdict.reset_after_ms)[1].allowed
 
 
-def test_a_cache_in_step_never_lowers_the_ledgers_count() -> None:
+def test_a_cache_in_step_never_lowers_the_stores_count() -> None:
     spending = Spending(1, 1, NOW, 0, 4, 2)
-    assert synced(quota(count=3), spending) == (quota(count=4), True)
-    assert synced(quota(count=7), spending) == (quota(count=7), True)
+    assert merge_spending(quota(count=3), spending) == (quota(count=4), True)
+    assert merge_spending(quota(count=7), spending) == (quota(count=7), True)
 
 
-def test_what_a_cache_admitted_beside_the_ledger_is_added() -> None:
+def test_what_a_cache_admitted_beside_the_store_is_added() -> None:
     spending = Spending(1, 1, NOW, 0, 4, 2)
-    assert synced(quota(count=5, generation=3), spending) == (quota(count=7, generation=3), False)
+    assert merge_spending(quota(count=5, generation=3), spending) == (quota(count=7, generation=3), False)
 
 
 @pytest.mark.parametrize("spending", [Spending(1, 2, NOW, 0, 4, 2), Spending(1, 1, NOW - 1, 0, 4, 2)])
 def test_sends_of_another_version_or_window_no_longer_matter(spending: Spending) -> None:
-    assert synced(quota(count=1), spending) == (quota(count=1), False)
+    assert merge_spending(quota(count=1), spending) == (quota(count=1), False)
 
 
 def test_spendings_on_one_copy_add_up() -> None:
@@ -84,23 +84,23 @@ def test_what_is_no_message_is_refused(message: object) -> None:
 @given(st.integers(0, LARGEST), st.text(min_size=1, max_size=50).filter(str.strip))
 def test_a_message_survives_the_log_in_ascii(user_id: int, text: str) -> None:
     attempt = Attempt.of(user_id, text)
-    assert attempt.encoded().isascii()
-    assert "\x00" not in attempt.encoded()
-    assert Message.decoded(attempt.encoded()) == Message(user_id, text, attempt.message_id)
+    assert attempt.to_record_value().isascii()
+    assert "\x00" not in attempt.to_record_value()
+    assert Message.from_record_value(attempt.to_record_value()) == Message(user_id, text, attempt.message_id)
 
 
 @pytest.mark.parametrize("value", ["", "{", "5", "null", "[]", "{}", '{"userId": 1, "message": "m"}', "[" * 100_000])
 def test_what_is_no_message_is_not_read_as_one(value: str) -> None:
     for kind in (Message, AttemptEvent):
         with pytest.raises(InvalidInput):
-            kind.decoded(value)
+            kind.from_record_value(value)
 
 
 @pytest.mark.parametrize("member", ["userId", "message", "messageId"])
 def test_members_of_a_message_have_their_types(member: str) -> None:
     whole = {"userId": 1, "message": "m", "messageId": "i"}
     with pytest.raises(InvalidInput):
-        Message.decoded(json.dumps(whole | {member: None}))
+        Message.from_record_value(json.dumps(whole | {member: None}))
 
 
 def test_ids_made_from_keys_are_stable_and_belong_to_a_user() -> None:
@@ -114,4 +114,4 @@ def test_ids_made_from_keys_are_stable_and_belong_to_a_user() -> None:
 
 def test_an_event_survives_the_log() -> None:
     event = AttemptEvent("e", 5, Outcome.RATE_LIMITED, NOW)
-    assert AttemptEvent.decoded(event.encoded()) == event
+    assert AttemptEvent.from_record_value(event.to_record_value()) == event

@@ -21,7 +21,7 @@ from headgate.apps.payments.downstream.simulator import (
     peak_per_second,
 )
 from headgate.apps.payments.model import Party, Payment
-from headgate.apps.payments.ports import DownstreamBusy, Passage, PaymentRefused
+from headgate.apps.payments.ports import DownstreamBusy, PaymentRefused, Permit
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.limiter import AsyncLimiter
 from headgate.testing import FakeClock, eventually
@@ -40,14 +40,14 @@ class OpenGate:
     def __init__(self) -> None:
         self.entered = self.confirmed = self.left = 0
 
-    async def enter(self) -> Passage:
+    async def acquire(self) -> Permit:
         self.entered += 1
         return self
 
     async def confirm(self) -> None:
         self.confirmed += 1
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self.left += 1
 
 
@@ -94,7 +94,7 @@ def test_a_payment_is_executed_once_however_often_it_is_asked_for() -> None:
     assert [call.executed for call in bank.calls] == [True, False]
 
 
-def test_the_bank_fails_loses_and_refuses_as_told() -> None:
+def test_the_bank_fails_loses_and_refuses_as_configured() -> None:
     bank = Simulator(Behaviour(tps=10_000, fail=0.2, lose=0.2, refuse=0.2), seed=7)
     for number in range(1000):
         bank.receive(f"p{number}", {"paymentId": f"p{number}"})
@@ -147,62 +147,62 @@ async def test_the_simulator_as_a_server() -> None:
 
 def answering(*answers: int | Exception | httpx.Response) -> tuple[httpx.MockTransport, list[httpx.Request]]:
     """A transport that gives these answers, in order."""
-    left, asked = list(answers), []
+    left, requests = list(answers), []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
+        requests.append(request)
         given = left.pop(0)
         if isinstance(given, Exception):
             raise given
         return given if isinstance(given, httpx.Response) else httpx.Response(given, json={"reference": "R1"})
 
-    return httpx.MockTransport(answer), asked
+    return httpx.MockTransport(answer), requests
 
 
-async def test_the_bank_is_asked_as_the_contract_says() -> None:
-    transport, asked = answering(201)
+async def test_the_request_to_the_bank() -> None:
+    transport, requests = answering(201)
     receipt = await HttpDownstream("http://bank/api/", OpenGate(), transport=transport).pay(payment())
-    (request,) = asked
+    (request,) = requests
     assert (request.method, str(request.url)) == ("POST", "http://bank/api/payments")
     assert request.headers["Idempotency-Key"] == "p1"
     assert request.headers["Content-Type"] == "application/json"
-    told = {"name": "Alice", "iban": "DE89370400440532013000"}
+    party = {"name": "Alice", "iban": "DE89370400440532013000"}
     assert httpx.Response(200, content=request.content).json() == {
         "paymentId": "p1",
         "amount": "12.30",
         "currency": "EUR",
-        "payer": told,
-        "payee": told,
+        "payer": party,
+        "payee": party,
     }
     assert receipt.reference == "R1"
 
 
-async def test_busy_broken_and_silent_banks_are_asked_again_each_time_through_the_gate() -> None:
+async def test_busy_broken_and_silent_banks_are_retried_each_time_with_a_permit() -> None:
     gate, pauses = OpenGate(), Pauses()
-    transport, asked = answering(
+    transport, requests = answering(
         httpx.Response(429, headers={"Retry-After": "3"}), httpx.ConnectTimeout("slow"), 503, 200
     )
     client = HttpDownstream("http://bank", gate, transport=transport, pause=pauses)
     assert (await client.pay(payment())).reference == "R1"
-    assert {request.headers["Idempotency-Key"] for request in asked} == {"p1"}
+    assert {request.headers["Idempotency-Key"] for request in requests} == {"p1"}
     assert (gate.entered, gate.left) == (4, 4)
     assert pauses.slept == [3.0, 0.5, 1.0]
 
 
 async def test_after_its_attempts_the_client_gives_up_for_now() -> None:
-    transport, asked = answering(500, httpx.ReadError("gone"), 429)
+    transport, requests = answering(500, httpx.ReadError("gone"), 429)
     client = HttpDownstream("http://bank", OpenGate(), attempts=3, transport=transport, pause=Pauses())
     with pytest.raises(DownstreamBusy, match="429"):
         await client.pay(payment())
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 409, 422, 302])
 async def test_any_other_answer_is_a_refusal(status: int) -> None:
-    transport, asked = answering(httpx.Response(status, json={"reason": "account closed"}))
+    transport, requests = answering(httpx.Response(status, json={"reason": "account closed"}))
     with pytest.raises(PaymentRefused, match=f"{status}: account closed"):
         await HttpDownstream("http://bank", OpenGate(), transport=transport).pay(payment())
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"not json", b'{"reference": 7}', b'{"reference": "\\u0000"}'])
@@ -249,7 +249,7 @@ async def test_an_admission_that_took_too_long_to_arrive_is_not_used() -> None:
     times = iter([0.0, 0.2, 1.0, 1.01])
     async with AsyncLimiter(plans=[downstream_plan(10)]) as limiter:
         gate = SharedRateGate(limiter, 10, monotonic=lambda: next(times))
-        (await gate.enter()).leave()
+        (await gate.acquire()).release()
         left = await limiter.peek("downstream", "payments-downstream")
     assert left.remaining == 8, "the late one is spent, and another was asked for"
 
@@ -257,13 +257,13 @@ async def test_an_admission_that_took_too_long_to_arrive_is_not_used() -> None:
 async def test_a_permit_of_a_call_that_is_never_answered_comes_back() -> None:
     async with AsyncLimiter(plans=[downstream_plan(1000)]) as limiter:
         gate = SharedRateGate(limiter, 1, longest_trip=0.0)
-        await gate.enter()
+        await gate.acquire()
         async with asyncio.timeout(5):
-            await gate.enter()
+            await gate.acquire()
 
 
 class CountedPermits:
-    """`Permits` in this process, by a clock the test moves."""
+    """`PermitStore` in this process, by a clock the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -298,11 +298,11 @@ async def test_a_call_held_up_before_it_leaves_has_its_permit_for_the_whole_trip
 ) -> None:
     permits = CountedPermits()
     gate = PermitRateGate(permits, monotonic=lambda: permits.now)
-    passage = await gate.enter()
+    permit = await gate.acquire()
     permits.now += held_up
-    await passage.confirm()
+    await permit.confirm()
     assert sorted(permits.held.values()) == pytest.approx(until)
-    passage.leave()
+    permit.release()
     await gate.close()
     assert max(permits.held.values()) == pytest.approx(min(until[-1], held_up + 1.0))
 
@@ -311,11 +311,11 @@ async def test_a_call_held_up_behind_a_shared_log_is_admitted_anew() -> None:
     now = [0.0]
     async with AsyncLimiter(plans=[downstream_plan(10)]) as limiter:
         gate = SharedRateGate(limiter, 1, monotonic=lambda: now[0])
-        passage = await gate.enter()
-        await passage.confirm()
+        permit = await gate.acquire()
+        await permit.confirm()
         assert (await limiter.peek("downstream", "payments-downstream")).remaining == 9
         now[0] += 0.2
-        await passage.confirm()
+        await permit.confirm()
         assert (await limiter.peek("downstream", "payments-downstream")).remaining == 8
         assert gate.permits.locked(), "it still has the same one of the process's own permits"
 
@@ -324,10 +324,10 @@ async def test_a_permit_that_went_back_before_the_call_left_is_taken_again() -> 
     now = [0.0]
     async with AsyncLimiter(plans=[downstream_plan(1000)]) as limiter:
         gate = SharedRateGate(limiter, 1, longest_trip=-1.0, monotonic=lambda: now[0])
-        passage = await gate.enter()
+        permit = await gate.acquire()
         await eventually(lambda: not gate.permits.locked())
         now[0] += 0.2
-        await passage.confirm()
+        await permit.confirm()
         assert gate.permits.locked()
         await eventually(lambda: not gate.permits.locked())
 

@@ -21,8 +21,7 @@ from headgate.apps.payments.feed import (
     initiate_feed,
     parse,
 )
-from headgate.apps.payments.intake import Accepted, Outcome, PaymentExists
-from headgate.apps.payments.model import Payment, PaymentStatus
+from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists, PaymentStatus
 from headgate.apps.payments.parsing import COLUMNS
 from headgate.errors import InvalidInput, StoreUnavailable
 
@@ -36,8 +35,8 @@ async def blocks(feed: bytes, size: int = 64) -> AsyncIterator[bytes]:
         yield feed[first : first + size]
 
 
-async def accept(payments: Sequence[Payment]) -> list[Outcome]:
-    return [Accepted(payment.payment_id, PaymentStatus.SCHEDULED, AT) for payment in payments]
+async def accept(payments: Sequence[Payment]) -> list[IntakeResult]:
+    return [AcceptedPayment(payment.payment_id, PaymentStatus.SCHEDULED, AT) for payment in payments]
 
 
 async def run(feed: bytes, kind: FeedFormat = FeedFormat.CSV, **options: object) -> list[Progress]:
@@ -133,7 +132,7 @@ async def test_a_feed_goes_on_where_it_was_left() -> None:
     first = (await run(feed, chunk=4))[0]
     seen: list[str] = []
 
-    async def note(payments: Sequence[Payment]) -> list[Outcome]:
+    async def note(payments: Sequence[Payment]) -> list[IntakeResult]:
         seen.extend(payment.payment_id for payment in payments)
         return await accept(payments)
 
@@ -158,7 +157,7 @@ async def test_chunks_are_initiated_in_the_order_of_the_feed(monkeypatch: pytest
     monkeypatch.setattr(asyncio, "to_thread", first_takes_longest)
     seen: list[str] = []
 
-    async def note(payments: Sequence[Payment]) -> list[Outcome]:
+    async def note(payments: Sequence[Payment]) -> list[IntakeResult]:
         seen.extend(payment.payment_id for payment in payments)
         return await accept(payments)
 
@@ -167,11 +166,11 @@ async def test_chunks_are_initiated_in_the_order_of_the_feed(monkeypatch: pytest
     assert seen == [f"p{number}" for number in range(10)]
 
 
-async def test_outcomes_are_counted_and_named_as_the_feed_names_them() -> None:
-    async def mixed(payments: Sequence[Payment]) -> list[Outcome]:
+async def test_results_are_counted_and_named_as_the_feed_names_them() -> None:
+    async def mixed(payments: Sequence[Payment]) -> list[IntakeResult]:
         return [
-            Accepted("p0", PaymentStatus.SCHEDULED, AT),
-            Accepted("p1", PaymentStatus.PROCESSING, AT, existing=True),
+            AcceptedPayment("p0", PaymentStatus.SCHEDULED, AT),
+            AcceptedPayment("p1", PaymentStatus.PROCESSING, AT, existing=True),
             PaymentExists("p2"),
             InvalidInput("payee.name", "is blocked"),
         ]
@@ -186,7 +185,7 @@ async def test_outcomes_are_counted_and_named_as_the_feed_names_them() -> None:
 async def test_trouble_with_the_store_ends_the_feed_instead_of_losing_lines() -> None:
     calls = 0
 
-    async def broken(payments: Sequence[Payment]) -> list[Outcome]:
+    async def broken(payments: Sequence[Payment]) -> list[IntakeResult]:
         nonlocal calls
         calls += 1
         if calls == 3:

@@ -87,7 +87,7 @@ def test_a_limit_is_the_most_that_may_pass() -> None:
 
 
 @pytest.mark.parametrize("name", ["Mallory Ltd", "MALLORY   LTD", "Mállory ltd"])
-def test_a_blocked_name_is_found_whatever_it_is_dressed_in(name: str) -> None:
+def test_a_blocked_name_is_found_in_any_spelling(name: str) -> None:
     book = rules_of({"blocked": {"names": ["Mallory Ltd"], "ibans": ["GB29 NWBK 6016 1331 9268 19"]}})
     with pytest.raises(InvalidInput, match=r"payer\.name"):
         book.check(PAYMENT._replace(payer=Party(name, "DE89370400440532013000")), NOW)
@@ -108,7 +108,7 @@ def test_nothing_is_planned_beyond_the_horizon() -> None:
         book.check(PAYMENT._replace(execute_at=NOW + timedelta(days=30, seconds=1)), NOW)
 
 
-def test_payments_alike_share_a_fingerprint_whatever_their_names_and_times() -> None:
+def test_duplicates_share_a_fingerprint_whatever_their_names_and_times() -> None:
     other = PAYMENT._replace(payment_id="q", execute_at=NOW, payer=Party("A.", PAYMENT.payer.iban))
     assert fingerprint(other) == fingerprint(PAYMENT)
     for changed in ({"amount": "1000.01"}, {"currency": "USD"}, {"payer": PAYMENT.payee}):

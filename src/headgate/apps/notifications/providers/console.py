@@ -21,8 +21,8 @@ class ConsoleSender:
 
 def log_sent(log: logging.Logger, message: Message) -> None:
     """The line every sender writes for a message that is out."""
-    told = {"user_id": message.user_id, "message_id": message.message_id}
-    log.info("SMS Sent: %d: %s", message.user_id, on_one_line(message.text), extra=told)
+    ids = {"user_id": message.user_id, "message_id": message.message_id}
+    log.info("SMS Sent: %d: %s", message.user_id, on_one_line(message.text), extra=ids)
 
 
 def on_one_line(text: str) -> str:

@@ -32,7 +32,7 @@ class WebhookSender:
     async def send(self, message: Message) -> None:
         body = {"userId": message.user_id, "message": message.text, "messageId": message.message_id}
         headers = {"Idempotency-Key": message.message_id}
-        span = self._begun(headers)
+        span = self._begin_span(headers)
         try:
             response = await self._client.post(self._url, json=body, headers=headers)
         except httpx2.HTTPError as error:
@@ -48,8 +48,8 @@ class WebhookSender:
         retry = response.status_code in WORTH_A_RETRY or response.status_code >= 500
         raise SendFailed(f"the provider answered {response.status_code}", permanent=not retry)
 
-    def _begun(self, headers: dict[str, str]) -> Span | None:
-        """The call as part of the trace that leads to it, which the provider is told of."""
+    def _begin_span(self, headers: dict[str, str]) -> Span | None:
+        """The call as part of the trace that leads to it, with its `traceparent` in the request."""
         if self._tracer is None or (origin := self._tracer.origin()) is None:
             return None
         attributes = {"http.request.method": "POST"}

@@ -23,7 +23,7 @@ from headgate.sql.outbox import SqlOutbox, append
 
 T = TypeVar("T")
 
-MOST_TRIES = 5
+MAX_TRIES = 5
 PRUNE_BATCH = 5000
 
 
@@ -38,19 +38,19 @@ class SqlQuotaStore:
         self, user_id: int, rate_limit: int, window_minutes: int, *, now_ms: int | None = None
     ) -> Quota:
         write = self._database.write
-        return await _retried(lambda: write(statements.configure, user_id, rate_limit, window_minutes, now_ms))
+        return await _retry_conflicts(lambda: write(statements.configure, user_id, rate_limit, window_minutes, now_ms))
 
     async def admit(self, attempts: Sequence[Attempt], log: MessageLog) -> list[Verdict | HeadgateError]:
         return await self._database.write(statements.admit, attempts, self._publisher(log))
 
     async def find(self, user_id: int, *, now_ms: int | None = None) -> tuple[Quota, int] | None:
-        found = await self._database.read(statements.find, user_id, now_ms)
-        if found is None or found[0].current(found[1]) is found[0]:
-            return found
+        row = await self._database.read(statements.find, user_id, now_ms)
+        if row is None or row[0].current(row[1]) is row[0]:
+            return row
         return await self._database.write(statements.renew, user_id, now_ms)
 
     async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
-        return await _retried(lambda: self._database.write(statements.sync, spendings, sent_ids))
+        return await _retry_conflicts(lambda: self._database.write(statements.sync, spendings, sent_ids))
 
     async def was_sent(self, message_id: str, *, now_ms: int | None = None) -> bool:
         return await self._database.read(statements.was_sent, message_id, now_ms)
@@ -58,11 +58,11 @@ class SqlQuotaStore:
     async def prune(self, before_ms: int) -> int:
         """Forgets idempotency keys from before a time, of those that have expired."""
         key = notification_key.c
-        return await _pruned(self._database, key.created_at, key.message_id, before_ms, statements.KEY_LIFE)
+        return await _prune_in_batches(self._database, key.created_at, key.message_id, before_ms, statements.KEY_LIFE)
 
     def _publisher(self, log: MessageLog) -> statements.Publish:
         def record(attempt: Attempt) -> Record:
-            return Record(self._topic, str(attempt.user_id), attempt.encoded(), attempt.traceparent)
+            return Record(self._topic, str(attempt.user_id), attempt.to_record_value(), attempt.traceparent)
 
         def append_here(connection: Connection, attempts: Sequence[Attempt]) -> list[HeadgateError | None]:
             append(connection, [record(attempt) for attempt in attempts])
@@ -79,10 +79,10 @@ class SqlQuotaStore:
             return await_only
         loop = asyncio.get_running_loop()
 
-        async def awaited(wanted: Awaitable[T]) -> T:
-            return await wanted
+        async def awaited(work: Awaitable[T]) -> T:
+            return await work
 
-        return lambda wanted: asyncio.run_coroutine_threadsafe(awaited(wanted), loop).result()
+        return lambda work: asyncio.run_coroutine_threadsafe(awaited(work), loop).result()
 
 
 class SqlDeliveryStore:
@@ -95,12 +95,12 @@ class SqlDeliveryStore:
         return await self._database.read(statements.settled, message_ids)
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        await _retried(lambda: self._database.write(statements.settle, outcomes))
+        await _retry_conflicts(lambda: self._database.write(statements.settle, outcomes))
 
     async def prune(self, before_ms: int) -> int:
         delivery = notification_delivery.c
         life = statements.DELIVERY_LIFE
-        return await _pruned(self._database, delivery.settled_at, delivery.message_id, before_ms, life)
+        return await _prune_in_batches(self._database, delivery.settled_at, delivery.message_id, before_ms, life)
 
 
 class SqlAnalyticsStore:
@@ -110,7 +110,7 @@ class SqlAnalyticsStore:
         self._database = database
 
     async def add(self, events: Sequence[AttemptEvent]) -> None:
-        await _retried(lambda: self._database.write(statements.add_attempts, events))
+        await _retry_conflicts(lambda: self._database.write(statements.add_attempts, events))
 
     async def counts(self, since_ms: int, until_ms: int, user_id: int | None = None) -> list[MinuteCount]:
         return await self._database.read(statements.attempt_counts, since_ms, until_ms, user_id)
@@ -120,12 +120,12 @@ class SqlAnalyticsStore:
 
     async def prune(self, before_ms: int) -> int:
         attempt = notification_attempt.c
-        return await _pruned(self._database, attempt.minute, attempt.event_id, before_ms, timedelta(0))
+        return await _prune_in_batches(self._database, attempt.minute, attempt.event_id, before_ms, timedelta(0))
 
 
-async def _retried(work: Callable[[], Awaitable[T]]) -> T:
+async def _retry_conflicts(work: Callable[[], Awaitable[T]]) -> T:
     """Runs a transaction again when somebody else inserted the same row first."""
-    for _ in range(MOST_TRIES - 1):
+    for _ in range(MAX_TRIES - 1):
         try:
             return await work()
         except Conflict:
@@ -133,7 +133,7 @@ async def _retried(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
 
 
-async def _pruned(
+async def _prune_in_batches(
     database: Database, column: sa.Column[Any], key: sa.Column[Any], before_ms: int, keep: timedelta
 ) -> int:
     total = 0

@@ -23,9 +23,9 @@ from headgate.apps.notifications.model import (
     Quota,
     Spending,
     Verdict,
-    replayed,
-    ruled,
-    synced,
+    decide,
+    merge_spending,
+    replay,
 )
 from headgate.apps.notifications.ports import DeliveryOutcome
 from headgate.apps.notifications.stores.tables import (
@@ -38,7 +38,7 @@ from headgate.durations import from_ms, to_ms
 from headgate.errors import HeadgateError, NotFound
 from headgate.sql.schema import now
 
-MOST_IDS = 900
+MAX_IDS = 900
 """Ids in one IN list: Oracle takes 1000 expressions at most."""
 KEY_LIFE = timedelta(hours=24)
 """How long an idempotency key is remembered."""
@@ -51,40 +51,40 @@ Publish = Callable[[Connection, Sequence[Attempt]], Sequence[HeadgateError | Non
 
 def configure(connection: Connection, user_id: int, rate_limit: int, window_minutes: int, now_ms: int | None) -> Quota:
     """Creates or replaces the user's row."""
-    had = _locked(connection, [user_id]).get(user_id)
+    earlier = _lock_rows(connection, [user_id]).get(user_id)
     quota = Quota(user_id, rate_limit, window_minutes, 0, clock_ms(connection, now_ms))
-    if had is None:
+    if earlier is None:
         # Two who create the same user at once: the second waits here, fails on the key, and tries again.
         connection.execute(notification_quota.insert().values(user_id=user_id, **_columns(quota)))
         return quota
-    quota = replace(quota, version=had.version + 1, generation=had.generation)
+    quota = replace(quota, version=earlier.version + 1, generation=earlier.generation)
     _write(connection, [quota])
     return quota
 
 
 def admit(connection: Connection, attempts: Sequence[Attempt], publish: Publish) -> list[Verdict | HeadgateError]:
     """Decides, publishes and counts; returns one outcome each, in order."""
-    quotas = _locked(connection, {attempt.user_id for attempt in attempts})
+    quotas = _lock_rows(connection, {attempt.user_id for attempt in attempts})
     now_ms = clock_ms(connection, None)
-    sent_before = _sent(connection, [a.message_id for a in attempts if a.keyed], now_ms)
+    sent_before = _sent_ids(connection, [a.message_id for a in attempts if a.keyed], now_ms)
     outcomes: list[Verdict | HeadgateError | None] = []
     allowed: dict[int, Attempt] = {}
     twins: dict[str, int] = {}
-    held = dict(quotas)
+    running = dict(quotas)
     for place, attempt in enumerate(attempts):
         at_ms = now_ms if attempt.now_ms is None else attempt.now_ms
-        quota = held.get(attempt.user_id)
+        quota = running.get(attempt.user_id)
         if quota is None:
             outcomes.append(NotFound("user", str(attempt.user_id)))
         elif attempt.message_id in sent_before:
-            outcomes.append(replayed(quota, attempt, at_ms))
+            outcomes.append(replay(quota, attempt, at_ms))
         elif attempt.message_id in twins:
             outcomes.append(None)  # the same key twice in one batch: answered as the first of them is
         else:
-            quota, verdict = ruled(quota, attempt, at_ms)
+            quota, verdict = decide(quota, attempt, at_ms)
             outcomes.append(verdict)
             if verdict.allowed:
-                held[attempt.user_id] = replace(quota, count=quota.count + 1)
+                running[attempt.user_id] = replace(quota, count=quota.count + 1)
                 allowed[place] = attempt
                 twins[attempt.message_id] = place
     acknowledged = _publish(connection, publish, allowed, outcomes)
@@ -142,7 +142,7 @@ def find(connection: Connection, user_id: int, now_ms: int | None) -> tuple[Quot
 
 def renew(connection: Connection, user_id: int, now_ms: int | None) -> tuple[Quota, int] | None:
     """The user's row, with a new window if the old one has elapsed, and the time."""
-    quota = _locked(connection, [user_id]).get(user_id)
+    quota = _lock_rows(connection, [user_id]).get(user_id)
     if quota is None:
         return None
     at_ms = clock_ms(connection, now_ms)
@@ -154,14 +154,14 @@ def renew(connection: Connection, user_id: int, now_ms: int | None) -> tuple[Quo
 
 def sync(connection: Connection, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
     """Counts what a cache admitted; returns the users whose copies are not valid."""
-    quotas = _locked(connection, {spending.user_id for spending in spendings})
+    quotas = _lock_rows(connection, {spending.user_id for spending in spendings})
     changed: dict[int, Quota] = {}
     stale: set[int] = set()
     for spending in spendings:
         quota = changed.get(spending.user_id) or quotas.get(spending.user_id)
         if quota is None:
             continue
-        after, valid = synced(quota, spending)
+        after, valid = merge_spending(quota, spending)
         if not valid:
             stale.add(spending.user_id)
         if after != quota:
@@ -174,20 +174,20 @@ def sync(connection: Connection, spendings: Sequence[Spending], sent_ids: Sequen
 
 def was_sent(connection: Connection, message_id: str, now_ms: int | None) -> bool:
     """Whether this id is remembered."""
-    return bool(_sent(connection, [message_id], clock_ms(connection, now_ms)))
+    return bool(_sent_ids(connection, [message_id], clock_ms(connection, now_ms)))
 
 
 def settled(connection: Connection, message_ids: Sequence[str]) -> set[str]:
     """The ids the sender has dealt with lately."""
     alive = notification_delivery.c.settled_at > now(connection) - DELIVERY_LIFE
-    return set(_among(connection, notification_delivery.c.message_id, message_ids, alive))
+    return set(_where_in(connection, notification_delivery.c.message_id, message_ids, alive))
 
 
 def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
     """Remembers what the sender did; an id that was dealt with long ago begins anew."""
     at = now(connection)
     rows = {outcome.message_id: outcome._asdict() | {"settled_at": at} for outcome in outcomes}
-    for known in _among(connection, notification_delivery.c.message_id, list(rows)):
+    for known in _where_in(connection, notification_delivery.c.message_id, list(rows)):
         connection.execute(
             notification_delivery.update().where(notification_delivery.c.message_id == known).values(rows.pop(known))
         )
@@ -198,7 +198,7 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
 def add_attempts(connection: Connection, events: Sequence[AttemptEvent]) -> None:
     """Inserts the events that are not there yet."""
     fresh = {event.event_id: event for event in events}
-    for known in _among(connection, notification_attempt.c.event_id, list(fresh)):
+    for known in _where_in(connection, notification_attempt.c.event_id, list(fresh)):
         del fresh[known]
     if fresh:
         connection.execute(
@@ -253,19 +253,19 @@ def clock_ms(connection: Connection, given: int | None) -> int:
     return to_ms(now(connection)) if given is None else given
 
 
-def _locked(connection: Connection, user_ids: Iterable[int]) -> dict[int, Quota]:
+def _lock_rows(connection: Connection, user_ids: Iterable[int]) -> dict[int, Quota]:
     """Locks the users' rows until the transaction ends, in the order of their ids."""
-    found: dict[int, Quota] = {}
+    quotas: dict[int, Quota] = {}
     ids = sorted(user_ids)
-    for first in range(0, len(ids), MOST_IDS):
+    for first in range(0, len(ids), MAX_IDS):
         rows = connection.execute(
             sa.select(notification_quota)
-            .where(notification_quota.c.user_id.in_(ids[first : first + MOST_IDS]))
+            .where(notification_quota.c.user_id.in_(ids[first : first + MAX_IDS]))
             .order_by(notification_quota.c.user_id)
             .with_for_update()
         )
-        found.update((row.user_id, _quota(row)) for row in rows)
-    return found
+        quotas.update((row.user_id, _quota(row)) for row in rows)
+    return quotas
 
 
 def _write(connection: Connection, quotas: Iterable[Quota]) -> None:
@@ -279,14 +279,14 @@ def _write(connection: Connection, quotas: Iterable[Quota]) -> None:
         )
 
 
-def _sent(connection: Connection, message_ids: Sequence[str], now_ms: int) -> set[str]:
+def _sent_ids(connection: Connection, message_ids: Sequence[str], now_ms: int) -> set[str]:
     alive = notification_key.c.created_at > from_ms(now_ms) - KEY_LIFE
-    return set(_among(connection, notification_key.c.message_id, message_ids, alive))
+    return set(_where_in(connection, notification_key.c.message_id, message_ids, alive))
 
 
 def _remember(connection: Connection, sent: dict[str, int]) -> None:
     """Notes ids as sent; one that had expired begins anew."""
-    for known in _among(connection, notification_key.c.message_id, list(sent)):
+    for known in _where_in(connection, notification_key.c.message_id, list(sent)):
         connection.execute(
             notification_key.update()
             .where(notification_key.c.message_id == known)
@@ -297,15 +297,15 @@ def _remember(connection: Connection, sent: dict[str, int]) -> None:
         connection.execute(notification_key.insert(), rows)
 
 
-def _among(
+def _where_in(
     connection: Connection, column: sa.Column[str], ids: Sequence[str], *conditions: sa.ColumnElement[bool]
 ) -> list[str]:
     """Those of `ids` that the column holds."""
-    found: list[str] = []
-    for first in range(0, len(ids), MOST_IDS):
-        query = sa.select(column).where(column.in_(ids[first : first + MOST_IDS]), *conditions)
-        found += connection.execute(query).scalars()
-    return found
+    matches: list[str] = []
+    for first in range(0, len(ids), MAX_IDS):
+        query = sa.select(column).where(column.in_(ids[first : first + MAX_IDS]), *conditions)
+        matches += connection.execute(query).scalars()
+    return matches
 
 
 def _quota(row: Row[Any]) -> Quota:

@@ -1,10 +1,10 @@
 """The hard limit at the call: no sliding second may bring more than `tps` calls to the downstream.
 
-What counts is when calls arrive there, and that is not when they are admitted here: a process may be held up after it
-was admitted, a packet may be late. So there are permits, as many as the limit, and one is free again a second after
-its call was *answered*: whatever arrives on it next arrives more than a second after the last. That holds whatever the
-delays are; only a call that takes longer than `LONGEST_TRIP` to arrive is not waited for. The trip begins when the call
-leaves: one that was held up on the way there, by a handshake or a busy machine, is confirmed first (`Passage`).
+What counts is when a call arrives there. That may be later than it was admitted here: a process may be paused, a packet
+may be delayed. So there are permits, as many as the limit. A permit is free again one second after its call was
+*answered*, so the next call on it arrives more than a second after the last. A call that takes longer than
+`LONGEST_TRIP` to arrive is not waited for. The trip begins when the call leaves: if a handshake or a busy machine holds
+it up before that, its permit is confirmed first (`Permit.confirm`).
 
 - With Redis all processes share the permits (`PermitRateGate`).
 - Without it each process has its own, and behind them all share a sliding log (`SharedRateGate`), which admits `tps`
@@ -25,7 +25,7 @@ from datetime import timedelta
 from typing import TypeVar
 from uuid import uuid4
 
-from headgate.apps.payments.ports import Passage, Permits
+from headgate.apps.payments.ports import Permit, PermitStore
 from headgate.errors import StoreError, StoreUnavailable
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Plan, SlidingLog
@@ -40,23 +40,23 @@ SECOND = 1.0
 MARGIN = 0.05
 LONGEST_TRIP = 0.5
 LATE = 0.1
-"""A shared permit that took longer to get is not used, and one that was got longer ago is confirmed; so much of
-`LONGEST_TRIP` may be gone already."""
+"""Seconds. A shared permit that took longer to acquire is not used, and an older one is confirmed: so much of
+`LONGEST_TRIP` may have passed already."""
 SHORTEST_PAUSE = 0.001
 OUTAGE_PAUSE = 0.5
 
 
 def downstream_plan(tps: int) -> Plan:
-    """The plan the shared limiter needs. Without its store nothing passes: too many calls are worse than late ones."""
+    """The plan of the shared limiter. If its store does not answer, no call is made: late is better than too many."""
     return Plan(PLAN, SlidingLog(limit=tps, window=timedelta(seconds=SECOND + MARGIN)), on_error="closed")
 
 
 class PermitRateGate:
-    """A `Gate` over permits that all processes share. Callers of one process pass in the order they came."""
+    """A `RateGate` over permits that all processes share. Callers of one process are served in order."""
 
     def __init__(
         self,
-        permits: Permits,
+        permits: PermitStore,
         *,
         longest_trip: float = LONGEST_TRIP,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -69,77 +69,77 @@ class PermitRateGate:
         self._monotonic = monotonic
         self._freeing: set[asyncio.Task[None]] = set()
 
-    async def enter(self) -> Passage:
+    async def acquire(self) -> Permit:
         return _SharedPermit(self, *await self.take())
 
     async def close(self) -> None:
-        """Returns when all answered calls are told of."""
+        """Returns when the permits of all answered calls are freed."""
         await asyncio.gather(*self._freeing)
 
     async def take(self) -> tuple[str, float]:
-        """A permit, in turn, and when it was asked for."""
+        """A permit, in turn, and when it was requested."""
         async with self._turn:
             while True:
-                permit, asked = uuid4().hex, self._monotonic()
-                wait = await self._told(self._permits.take(permit, self._hold), OUTAGE_PAUSE)
-                if not wait and not self.is_late(asked):
-                    return permit, asked
+                permit, requested_at = uuid4().hex, self._monotonic()
+                wait = await self._answer_or(self._permits.take(permit, self._hold), OUTAGE_PAUSE)
+                if not wait and not self.is_late(requested_at):
+                    return permit, requested_at
                 if not wait:
                     # It came late, so it may be free again before its call is answered: better another one.
                     self.free(permit, 0.0)
                 await self._pause(wait)
 
     async def renew(self, permit: str) -> tuple[str, float]:
-        """The permit, held anew, or another one, and when it was asked for."""
+        """The permit, held anew, or another one, and when it was requested."""
         while True:
-            asked = self._monotonic()
-            kept = await self._told(self._permits.keep(permit, self._hold), None)
+            requested_at = self._monotonic()
+            kept = await self._answer_or(self._permits.keep(permit, self._hold), None)
             if kept is None:
                 await self._pause(OUTAGE_PAUSE)
             elif kept:
-                return permit, asked
+                return permit, requested_at
             else:
                 return await self.take()
 
-    def is_late(self, asked: float) -> bool:
-        return self._monotonic() - asked > LATE
+    def is_late(self, requested_at: float) -> bool:
+        return self._monotonic() - requested_at > LATE
 
-    async def _told(self, answer: Awaitable[T], otherwise: T) -> T:
+    async def _answer_or(self, answer: Awaitable[T], default: T) -> T:
         try:
             return await answer
         except StoreUnavailable as error:
-            # Too many calls are worse than late ones: nothing passes while nobody can count.
+            # Too many calls are worse than late ones: none is made while the store can't count.
             log.warning("calls to the downstream wait: %s", error)
-            return otherwise
+            return default
 
     def free(self, permit: str, after: float) -> None:
-        task = asyncio.get_running_loop().create_task(self._tell(permit, after))
+        task = asyncio.get_running_loop().create_task(self._free(permit, after))
         self._freeing.add(task)
         task.add_done_callback(self._freeing.discard)
 
-    async def _tell(self, permit: str, after: float) -> None:
+    async def _free(self, permit: str, after: float) -> None:
         with suppress(StoreError):  # it is free after its hold, then
             await self._permits.free(permit, after)
 
 
 class _SharedPermit:
-    """The `Passage` of a `PermitRateGate`."""
+    """The `Permit` of a `PermitRateGate`."""
 
-    def __init__(self, gate: PermitRateGate, permit: str, asked: float) -> None:
+    def __init__(self, gate: PermitRateGate, permit: str, requested_at: float) -> None:
         self._gate = gate
         self._permit = permit
-        self._asked = asked
+        self._requested_at = requested_at
 
     async def confirm(self) -> None:
-        while self._gate.is_late(self._asked):
-            self._permit, self._asked = await self._gate.renew(self._permit)
+        while self._gate.is_late(self._requested_at):
+            self._permit, self._requested_at = await self._gate.renew(self._permit)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._gate.free(self._permit, SECOND)
 
 
 class SharedRateGate:
-    """A `Gate` over a limiter with `downstream_plan`. Callers pass in the order they came."""
+    """A `RateGate` over a limiter with `downstream_plan`. Callers are served in order."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class SharedRateGate:
         self.permits = asyncio.Semaphore(tps)
         self.hold = longest_trip + SECOND
 
-    async def enter(self) -> Passage:
+    async def acquire(self) -> Permit:
         await self.permits.acquire()
         try:
             return _OwnPermit(self, await self.admitted())
@@ -166,42 +166,42 @@ class SharedRateGate:
             raise
 
     async def admitted(self) -> float:
-        """Returns when the limiter admits one more call, in turn: when it was asked."""
+        """Returns when the limiter admits one more call, in turn. The result is when it was requested."""
         async with self._turn:
             while True:
-                asked = self._monotonic()
+                requested_at = self._monotonic()
                 decision = await self._limiter.acquire(KEY, PLAN)
-                if decision.allowed and not self.is_late(asked):
-                    return asked
+                if decision.allowed and not self.is_late(requested_at):
+                    return requested_at
                 if not decision.allowed:
                     await self._pause(max(decision.retry_after, SHORTEST_PAUSE))
 
-    def is_late(self, asked: float) -> bool:
-        return self._monotonic() - asked > MARGIN
+    def is_late(self, requested_at: float) -> bool:
+        return self._monotonic() - requested_at > MARGIN
 
 
 class _OwnPermit:
-    """The `Passage` of a `SharedRateGate`: one of its permits, which goes back when its time is over."""
+    """The `Permit` of a `SharedRateGate`: one of its permits, which goes back when its time is over."""
 
-    def __init__(self, gate: SharedRateGate, asked: float) -> None:
+    def __init__(self, gate: SharedRateGate, requested_at: float) -> None:
         self._gate = gate
-        self._asked = asked
+        self._requested_at = requested_at
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.TimerHandle | None = self._loop.call_later(gate.hold, self._over)
 
     async def confirm(self) -> None:
-        if not self._gate.is_late(self._asked):
+        if not self._gate.is_late(self._requested_at):
             return
         if self._end is None:
             await self._gate.permits.acquire()
         else:
             self._end.cancel()
         try:
-            self._asked = await self._gate.admitted()
+            self._requested_at = await self._gate.admitted()
         finally:
             self._end = self._loop.call_later(self._gate.hold, self._over)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         if self._end is not None and self._loop.time() + SECOND < self._end.when():
             self._end.cancel()
             self._end = self._loop.call_later(SECOND, self._over)

@@ -50,9 +50,9 @@ def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, 
     rows, audit = [], []
     for payment, terms, scheduled, print_, _ in payments:
         payment_id, amount, currency, payer, payee, execute_at, config_name = payment
-        payment_id = _escaped(payment_id)
-        parties = _escaped(f"{payer.name}\t{payer.iban}\t{payee.name}\t{payee.iban}")
-        config = "\\N" if config_name is None else _escaped(config_name)
+        payment_id = _escape(payment_id)
+        parties = _escape(f"{payer.name}\t{payer.iban}\t{payee.name}\t{payee.iban}")
+        config = "\\N" if config_name is None else _escape(config_name)
         rows.append(
             f"{payment_id}\t{to_minor(amount)}\t{currency}\t{parties}\t{instant(to_ms(execute_at))}Z\t{config}"
             f"\t{to_minor(terms.fee)}\t{terms.value_date}\t{print_}\tSCHEDULED\t{instant(to_ms(scheduled))}Z"
@@ -62,5 +62,5 @@ def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, 
     return "".join(rows), "".join(audit)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\") if "\\" in text else text

@@ -13,8 +13,8 @@ _LUA = Path(__file__).with_name("lua")
 KEY = b"payments:{downstream}:permits"
 
 
-class RedisPermits:
-    """The `Permits` port on one server, Sentinel or Cluster; whoever shares the Redis shares the permits."""
+class RedisPermitStore:
+    """The `PermitStore` port on one server, Sentinel or Cluster; whoever shares the Redis shares the permits."""
 
     def __init__(self, url: str, count: int, *, timeout: float | None = None) -> None:
         self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from headgate.apps.payments.model import PaymentAudit, PaymentRecord, PaymentStatus, Step
-from headgate.apps.payments.ports import Alike, NewPayment
+from headgate.apps.payments.model import PaymentAudit, PaymentRecord, PaymentStatus, StatusChange
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.apps.payments.stores import statements
 from headgate.errors import Conflict
 from headgate.sql.engine import Database
@@ -30,15 +30,15 @@ class SqlPaymentStore:
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return await self._database.read(statements.history, payment_id)
 
-    async def alike(self, wanted: Sequence[Alike], within: timedelta) -> dict[str, str]:
-        return await self._database.read(statements.alike, wanted, within)
+    async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
+        return await self._database.read(statements.find_duplicates, queries, within)
 
-    async def schedule(self, new: Sequence[NewPayment]) -> None:
-        ordered = sorted(new, key=lambda each: each.payment.payment_id)
+    async def schedule(self, payments: Sequence[NewPayment]) -> None:
+        ordered = sorted(payments, key=lambda new: new.payment.payment_id)
         await self._database.write(self._schedule_many, ordered)
 
-    async def advance(self, steps: Sequence[Step]) -> list[bool]:
-        return await self._database.write(statements.advance, steps)
+    async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:
+        return await self._database.write(statements.advance, changes)
 
     async def cancel(self, payment_id: str, reason: str) -> bool:
         try:

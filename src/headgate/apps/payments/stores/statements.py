@@ -11,17 +11,17 @@ from sqlalchemy.engine import Connection, Row
 
 from headgate.apps.payments.currencies import MINOR_UNITS
 from headgate.apps.payments.model import (
+    FINAL_STATUSES,
     ITEM_TYPE,
-    OVER,
     Party,
     Payment,
     PaymentAudit,
     PaymentRecord,
     PaymentStatus,
-    Step,
+    StatusChange,
     Terms,
 )
-from headgate.apps.payments.ports import Alike, NewPayment
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.apps.payments.stores.tables import payment, payment_audit
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import admin_queries, portable
@@ -30,7 +30,7 @@ from headgate.errors import Conflict, NotFound
 from headgate.slots.stores.tables import slot
 from headgate.sql.schema import now as database_clock
 
-MOST_IDS = 900
+MAX_IDS = 900
 """Ids in one IN list: Oracle takes 1000 expressions at most."""
 PRUNE_PAGE = 2000
 ACCEPTED_DETAIL = "checked, slotted and queued"
@@ -38,7 +38,7 @@ ACCEPTED_DETAIL = "checked, slotted and queued"
 
 def find(connection: Connection, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
     records: dict[str, PaymentRecord] = {}
-    for some in _among(connection, payment.c.payment_id, payment_ids):
+    for some in _where_in(connection, payment.c.payment_id, payment_ids):
         rows = connection.execute(sa.select(payment).where(some))
         records.update((row.payment_id, record(row)) for row in rows)
     return records
@@ -58,62 +58,62 @@ def history(connection: Connection, payment_id: str) -> list[PaymentAudit]:
     return [PaymentAudit(*row) for row in rows]
 
 
-def alike(connection: Connection, wanted: Sequence[Alike], within: timedelta) -> dict[str, str]:
+def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
     rows: dict[int, list[tuple[str, datetime]]] = {}
-    for some in _among(connection, payment.c.fingerprint, sorted({each.fingerprint for each in wanted})):
-        found = connection.execute(
+    for some in _where_in(connection, payment.c.fingerprint, sorted({query.fingerprint for query in queries})):
+        matches = connection.execute(
             sa.select(payment.c.fingerprint, payment.c.payment_id, payment.c.execute_at)
             .where(some, payment.c.status != PaymentStatus.CANCELLED.value)
             .order_by(payment.c.created_at, payment.c.payment_id)
         )
-        for print_, payment_id, execute_at in found:
+        for print_, payment_id, execute_at in matches:
             rows.setdefault(print_, []).append((payment_id, execute_at))
-    likenesses: dict[str, str] = {}
-    for each in wanted:
-        for payment_id, execute_at in rows.get(each.fingerprint, ()):
-            if payment_id != each.payment_id and abs(execute_at - each.execute_at) <= within:
-                likenesses.setdefault(each.payment_id, payment_id)
-    return likenesses
+    duplicates: dict[str, str] = {}
+    for query in queries:
+        for payment_id, execute_at in rows.get(query.fingerprint, ()):
+            if payment_id != query.payment_id and abs(execute_at - query.execute_at) <= within:
+                duplicates.setdefault(query.payment_id, payment_id)
+    return duplicates
 
 
 def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
     """Keeps and queues new payments; an id that is taken fails on its key."""
     moment = database_clock(connection)
-    connection.execute(sa.insert(payment), [_new_row(each, moment) for each in payments])
+    connection.execute(sa.insert(payment), [_new_row(new, moment) for new in payments])
     connection.execute(
         sa.insert(payment_audit),
         [
-            _audit_row(each.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment)
-            for each in payments
+            _audit_row(new.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment)
+            for new in payments
         ],
     )
-    portable.enqueue(connection, [each.item for each in payments], None)
+    portable.enqueue(connection, [new.item for new in payments], None)
 
 
-def advance(connection: Connection, steps: Sequence[Step]) -> list[bool]:
+def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[bool]:
     moment = database_clock(connection)
     made: dict[str, bool] = {}
     # In the order of their keys, so that two writers wait for each other instead of deadlocking.
-    for step in sorted(steps):
-        values: dict[str, Any] = {"status": step.after.value, "updated_at": moment}
-        if step.reference is not None:
-            values["reference"] = step.reference
-        if step.after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED):
-            values["reason"] = step.detail
+    for change in sorted(changes):
+        values: dict[str, Any] = {"status": change.after.value, "updated_at": moment}
+        if change.reference is not None:
+            values["reference"] = change.reference
+        if change.after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED):
+            values["reason"] = change.detail
         changed = connection.execute(
             sa.update(payment)
-            .where(payment.c.payment_id == step.payment_id, payment.c.status == step.before.value)
+            .where(payment.c.payment_id == change.payment_id, payment.c.status == change.before.value)
             .values(**values)
         )
-        made[step.payment_id] = changed.rowcount == 1
+        made[change.payment_id] = changed.rowcount == 1
     audited = [
-        _audit_row(step.payment_id, step.before, step.after, step.detail, moment)
-        for step in steps
-        if made[step.payment_id]
+        _audit_row(change.payment_id, change.before, change.after, change.detail, moment)
+        for change in changes
+        if made[change.payment_id]
     ]
     if audited:
         connection.execute(sa.insert(payment_audit), audited)
-    return [made[step.payment_id] for step in steps]
+    return [made[change.payment_id] for change in changes]
 
 
 def cancel(connection: Connection, payment_id: str, reason: str) -> None:
@@ -122,8 +122,8 @@ def cancel(connection: Connection, payment_id: str, reason: str) -> None:
         admin_queries.redirect(connection, ITEM_TYPE, [payment_id], Status.CANCELLED, None)
     except NotFound:
         raise Conflict(f"payment {payment_id!r} is not queued") from None
-    step = Step.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason)
-    if advance(connection, [step]) != [True]:
+    change = StatusChange.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason)
+    if advance(connection, [change]) != [True]:
         raise Conflict(f"payment {payment_id!r} is no longer scheduled")
 
 
@@ -160,7 +160,7 @@ def prune(connection: Connection, before: datetime, after: str, last: str) -> in
     queued = sa.select(queue.c.item_id).where(queue.c.item_type == ITEM_TYPE, queue.c.item_id == payment.c.payment_id)
     conditions = [
         payment.c.payment_id <= last,
-        payment.c.status.in_([status.value for status in OVER]),
+        payment.c.status.in_([status.value for status in FINAL_STATUSES]),
         payment.c.execute_at < before,
         payment.c.updated_at < before,
         ~queued.exists(),
@@ -213,17 +213,17 @@ def from_minor(minor: int, currency: str) -> str:
 
 
 def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
-    told = new.payment
+    source = new.payment
     return {
-        "payment_id": told.payment_id,
-        "amount_minor": to_minor(told.amount),
-        "currency": told.currency,
-        "payer_name": told.payer.name,
-        "payer_iban": told.payer.iban,
-        "payee_name": told.payee.name,
-        "payee_iban": told.payee.iban,
-        "execute_at": told.execute_at,
-        "config_name": told.config_name,
+        "payment_id": source.payment_id,
+        "amount_minor": to_minor(source.amount),
+        "currency": source.currency,
+        "payer_name": source.payer.name,
+        "payer_iban": source.payer.iban,
+        "payee_name": source.payee.name,
+        "payee_iban": source.payee.iban,
+        "execute_at": source.execute_at,
+        "config_name": source.config_name,
         "fee_minor": to_minor(new.terms.fee),
         "value_date": new.terms.value_date.isoformat(),
         "fingerprint": new.fingerprint,
@@ -246,11 +246,13 @@ def _audit_row(
     }
 
 
-def _among(connection: Connection, column: sa.Column[Any], values: Sequence[Any]) -> Iterator[sa.ColumnElement[bool]]:
+def _where_in(
+    connection: Connection, column: sa.Column[Any], values: Sequence[Any]
+) -> Iterator[sa.ColumnElement[bool]]:
     """Conditions that together find the rows with these values."""
     if connection.dialect.name == "postgresql":
         # One parameter whatever their number: the driver takes longer to read a long list of them than we to ask.
         yield column == sa.any_(sa.literal(list(values), sa.ARRAY(column.type)))
         return
-    for first in range(0, len(values), MOST_IDS):
-        yield column.in_(values[first : first + MOST_IDS])
+    for first in range(0, len(values), MAX_IDS):
+        yield column.in_(values[first : first + MAX_IDS])

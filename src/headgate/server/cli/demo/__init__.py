@@ -24,8 +24,7 @@ from headgate.server.wiring.slots import open_slots
 from headgate.slots import WindowPolicy
 
 if TYPE_CHECKING:
-    from headgate.apps.payments.intake import Outcome
-    from headgate.apps.payments.model import Payment
+    from headgate.apps.payments.model import IntakeResult, Payment
     from headgate.server.cli.demo.report import Report
     from headgate.server.cli.demo.view import View
 
@@ -104,7 +103,7 @@ async def _follow(opened: Payments, queue: DispatchQueue, payments: int, tps: in
     plan = Plan(payments, tps, at)
     view: View = LiveView(plan, opened.simulator) if live else PlainView(plan, opened.simulator)
 
-    async def initiate(chunk: Sequence[Payment]) -> list[Outcome]:
+    async def initiate(chunk: Sequence[Payment]) -> list[IntakeResult]:
         outcomes = await opened.intake.initiate(chunk)
         plan.note(outcomes)
         return outcomes

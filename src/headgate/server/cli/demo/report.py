@@ -11,9 +11,8 @@ from datetime import datetime
 from typing import Any
 
 from headgate.apps.payments.downstream.simulator import Call, Simulator, peak_per_second
-from headgate.apps.payments.feed import Rejected
-from headgate.apps.payments.intake import Accepted, Outcome
-from headgate.apps.payments.model import PaymentStatus
+from headgate.apps.payments.feed import Rejection
+from headgate.apps.payments.model import AcceptedPayment, IntakeResult, PaymentStatus
 from headgate.durations import format_instant
 
 
@@ -26,16 +25,16 @@ class Plan:
     at: datetime
     scheduled: dict[str, float] = field(default_factory=dict)
     """Payment -> seconds after the instant everybody wanted."""
-    rejected: list[Rejected] = field(default_factory=list)
+    rejected: list[Rejection] = field(default_factory=list)
     _monotonic_of_at: float = 0.0
 
     def __post_init__(self) -> None:
         self._monotonic_of_at = time.monotonic() + self.at.timestamp() - time.time()
 
-    def note(self, outcomes: Sequence[Outcome]) -> None:
+    def note(self, outcomes: Sequence[IntakeResult]) -> None:
         """Remembers when accepted payments are scheduled."""
         for outcome in outcomes:
-            if isinstance(outcome, Accepted):
+            if isinstance(outcome, AcceptedPayment):
                 self.scheduled[outcome.payment_id] = (outcome.scheduled_time - self.at).total_seconds()
 
     def seconds(self, call: Call) -> float:

@@ -11,7 +11,7 @@ import httpx2 as httpx
 import pytest
 
 from headgate.apps.payments.downstream.rate_gate import PermitRateGate
-from headgate.apps.payments.stores.redis import RedisPermits
+from headgate.apps.payments.stores.redis import RedisPermitStore
 from headgate.testing import eventually
 from headgate.testing.servers.redis import RedisServer
 from tests import warm_start
@@ -55,7 +55,7 @@ def test_three_processes_keep_one_limit(bank: str, redis_url: str) -> None:
 
 
 async def test_a_permit_is_free_a_while_after_it_was_given_back_or_forgotten(redis_url: str) -> None:
-    permits = RedisPermits(redis_url, 2)
+    permits = RedisPermitStore(redis_url, 2)
     assert [await permits.take(name, 60.0) for name in "ab"] == [0, 0]
     assert 59 < await permits.take("c", 60.0) <= 60
     await permits.free("a", 30.0)
@@ -74,7 +74,7 @@ async def test_a_permit_is_free_a_while_after_it_was_given_back_or_forgotten(red
 
 
 async def test_a_permit_is_held_for_longer_only_while_it_is_held(redis_url: str) -> None:
-    permits = RedisPermits(redis_url, 1)
+    permits = RedisPermitStore(redis_url, 1)
     assert await permits.take("a", 10.0) == 0
     assert await permits.keep("a", 60.0)
     assert 59 < await permits.take("b", 1.0) <= 60
@@ -90,14 +90,14 @@ async def test_a_permit_is_held_for_longer_only_while_it_is_held(redis_url: str)
 
 
 async def test_while_nobody_can_count_nothing_passes(own_redis: RedisServer) -> None:
-    permits = RedisPermits(own_redis.url, 5, timeout=0.5)
+    permits = RedisPermitStore(own_redis.url, 5, timeout=0.5)
     gate = PermitRateGate(permits)
-    (await gate.enter()).leave()
+    (await gate.acquire()).release()
     own_redis.kill()
-    waiting = asyncio.create_task(gate.enter())
+    waiting = asyncio.create_task(gate.acquire())
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(waiting), 1.0)
     await asyncio.to_thread(own_redis.start)
-    (await asyncio.wait_for(waiting, 60)).leave()
+    (await asyncio.wait_for(waiting, 60)).release()
     await gate.close()
     await permits.close()
