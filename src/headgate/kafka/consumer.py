@@ -66,9 +66,9 @@ class KafkaSource:
         deadline = loop.time() + wait
         while True:
             pause = max(0.0, min(SLICE_SECONDS, deadline - loop.time()))
-            found = await self._run(self._consume, most, pause)
-            if found or loop.time() >= deadline:
-                return found
+            records = await self._run(self._consume, most, pause)
+            if records or loop.time() >= deadline:
+                return records
 
     async def commit(self, done: Sequence[Delivered]) -> None:
         await self._run(self._commit, done)
@@ -89,7 +89,7 @@ class KafkaSource:
     # On the consumer's thread from here on.
 
     def _consume(self, most: int, wait: float) -> list[Delivered]:
-        found: list[Delivered] = []
+        records: list[Delivered] = []
         # `consume` waits its whole time for a full batch; so wait for one record, then take what has come with it.
         first = self._consumer.poll(wait)
         messages = [] if first is None else [first, *self._consumer.consume(most - 1, 0.01)] if most > 1 else [first]
@@ -100,7 +100,7 @@ class KafkaSource:
                 _log.warning("reading %s: %s", self._topic, error.str())
                 if error.fatal():
                     self._rejoin()
-                    return found
+                    return records
                 continue
             key = (message.key() or b"").decode(errors="replace")
             value = (message.value() or b"").decode(errors="replace")
@@ -109,8 +109,8 @@ class KafkaSource:
             assert offset is not None
             self._handed.setdefault(partition, deque()).append(offset)
             record = Record(self._topic, key, value, _trace(message.headers()))
-            found.append(Delivered(record, partition, offset))
-        return found
+            records.append(Delivered(record, partition, offset))
+        return records
 
     def _commit(self, done: Sequence[Delivered]) -> None:
         for delivered in done:

@@ -15,7 +15,7 @@ from headgate.kafka.topics import ensure_topics
 from headgate.messaging import Record
 
 DELIVERY_SECONDS = 3.0
-"""How long a record may take to be acknowledged before its sender is told that Kafka is down."""
+"""How long a record may take to be acknowledged before its sender gets `StoreUnavailable`."""
 _BREAKER = BreakerPolicy(failures=3, first_pause=0.5, longest_pause=2.0)
 
 

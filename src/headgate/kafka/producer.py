@@ -115,7 +115,7 @@ class KafkaProducer:
     async def close(self) -> None:
         """Waits for what is under way, not longer than a delivery may take."""
         deadline = time.monotonic() + self._patience
-        # librdkafka tells its backlog only when asked.
+        # librdkafka reports its backlog only on request.
         while len(self._producer) and self._thread is not None and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS / 10)
         self._stop.set()

@@ -13,7 +13,7 @@ from headgate.errors import BrokerUnavailable
 
 
 class KafkaInfo(NamedTuple):
-    """The brokers, and how many partitions each of the topics asked about has; None for one that is not there."""
+    """The brokers, and how many partitions each of the given topics has; None for one that is not there."""
 
     brokers: int
     partitions: dict[str, int | None]
@@ -27,8 +27,8 @@ async def kafka_info(bootstrap: str, topics: Collection[str], *, timeout: float)
 def _facts(bootstrap: str, topics: Collection[str], timeout: float) -> KafkaInfo:
     try:
         # All topics: asking for one by name might make it.
-        told = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=timeout)
+        metadata = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(timeout=timeout)
     except KafkaException as error:
         raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
-    known = {name: len(topic.partitions) for name, topic in told.topics.items()}
-    return KafkaInfo(len(told.brokers), {topic: known.get(topic) for topic in topics})
+    known = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+    return KafkaInfo(len(metadata.brokers), {topic: known.get(topic) for topic in topics})

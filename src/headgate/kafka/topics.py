@@ -29,8 +29,8 @@ def _ensure(bootstrap: str, topics: Collection[str], settings: Mapping[str, Any]
     missing = set(topics) - _list(client, seconds)
     if not missing:
         return
-    wanted = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=BROKERS_DEFAULT) for topic in missing]
-    for created in client.create_topics(wanted, request_timeout=seconds).values():
+    new_topics = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=BROKERS_DEFAULT) for topic in missing]
+    for created in client.create_topics(new_topics, request_timeout=seconds).values():
         try:
             created.result(seconds * 2)
         except KafkaException as error:

@@ -234,8 +234,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _use_wal(connection: Any) -> None:
-    """Switches a new database to the write-ahead log. Of several who do so at once all but one are told that it is
-    locked, without being made to wait; they try again."""
+    """Switches a new database to the write-ahead log. Of several who do so at once all but one get "database is
+    locked" at once, without waiting; they try again."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

@@ -27,7 +27,7 @@ LEASE = timedelta(seconds=30)
 """A reader that says nothing for so long is taken for dead."""
 POLL_SECONDS = 0.2
 BATCH = 1000
-MOST_IDS = 900
+MAX_IN_LIST = 900
 
 
 class SqlOutbox:
@@ -80,9 +80,9 @@ class OutboxSource:
         while True:
             if await self._leased():
                 await self.commit([])
-                # Records that are held come first again, so as many more are asked for.
-                found = await self._database.read(first_records, self._topic, most + len(self._held))
-                fresh = [delivered for delivered in found if delivered.position not in self._held][:most]
+                # Records that are held come first again, so as many more are read.
+                records = await self._database.read(first_records, self._topic, most + len(self._held))
+                fresh = [delivered for delivered in records if delivered.position not in self._held][:most]
                 if fresh:
                     self._held.update(delivered.position for delivered in fresh)
                     return fresh
@@ -151,8 +151,8 @@ def first_records(connection: Connection, topic: str, most: int) -> list[Deliver
 
 def remove(connection: Connection, positions: Sequence[int]) -> None:
     """Deletes records that are done."""
-    for first in range(0, len(positions), MOST_IDS):
-        connection.execute(outbox.delete().where(outbox.c.id.in_(positions[first : first + MOST_IDS])))
+    for first in range(0, len(positions), MAX_IN_LIST):
+        connection.execute(outbox.delete().where(outbox.c.id.in_(positions[first : first + MAX_IN_LIST])))
 
 
 def leave(connection: Connection, topic: str, owner: str) -> None:
