@@ -8,7 +8,7 @@ STAMP := $(VENV)/installed
 CHOSEN = $(if $(filter python3,$(PYTHON)),,PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd: -)")
 
 JAVASCRIPT := .venv/javascript
-CONSOLE := src/headgate/entrypoints/console/static
+CONSOLE := src/headgate/server/console/static
 
 .PHONY: run test pytest lint javascript no-javascript types imports demo bench bench-quick docs clean
 

@@ -9,6 +9,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import FunctionType
 
 import redis
@@ -17,8 +18,8 @@ import redis.asyncio
 from benchmarks import admission_http, admission_peers
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, rate, summary
 from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
-from headgate.admission.breaker import BreakerPolicy
-from headgate.admission.leases import LeasePolicy
+from headgate.circuit_breaker import BreakerPolicy
+from headgate.limits.local_lease import LeasePolicy
 from headgate.testing import eventually
 from headgate.testing.servers.redis import RedisServer
 
@@ -137,10 +138,7 @@ def threads(table: Table, repeats: int, count: int) -> None:
         {
             "headgate": lambda: rate(lambda: crowd(acquire, count // 4), count),
             "headgate, 1 thread": decisions(acquire, count),
-            **{
-                name: lambda decide=decide: rate(lambda: crowd(decide, count // 16), count // 4)
-                for name, decide in peers.items()
-            },
+            **{name: partial(rate, partial(crowd, decide, count // 16), count // 4) for name, decide in peers.items()},
         },
         repeats=repeats,
     )

@@ -15,13 +15,13 @@ from procrastinate import App
 
 from benchmarks.dispatch_peers import Dbos, procrastinate, with_procrastinate
 from benchmarks.measure import Race, Row, Spread, Table, Target, per_second, race, summary
-from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.temporal.client import connect_for_dispatch
-from headgate.adapters.temporal.engine import TemporalEngine
 from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.engines.temporal.client import connect_for_dispatch
+from headgate.dispatch.engines.temporal.engine import TemporalEngine
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.dispatch.worker import DispatchWorker
 from headgate.testing import eventually

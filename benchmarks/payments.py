@@ -70,9 +70,9 @@ def tables(quick: bool) -> list[Table]:
 class Submission:
     """One run of the command."""
 
-    def __init__(self, seconds: float, mib: float, told: dict[str, int]) -> None:
+    def __init__(self, seconds: float, mib: float, result: dict[str, int]) -> None:
         self.seconds, self.mib = seconds, mib
-        self.accepted, self.rejected = told["accepted"], told["rejectedCount"]
+        self.accepted, self.rejected = result["accepted"], result["rejectedCount"]
 
 
 def _submit(feed: Path, url: str) -> Submission:
@@ -85,12 +85,12 @@ def _submit(feed: Path, url: str) -> Submission:
         stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.read())
+        result = json.loads(process.stdout.read())
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     seconds = time.perf_counter() - started
     assert process.returncode == 1, "the feed has bad lines, and the command says so"
-    return Submission(seconds, usage.ru_maxrss / 1024, told)
+    return Submission(seconds, usage.ru_maxrss / 1024, result)
 
 
 def _write(path: Path, lines: int, name: str) -> None:

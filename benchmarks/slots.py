@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,7 @@ import psycopg
 from benchmarks import slot_baseline, slot_http
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
-from headgate.iso8601 import to_ms
+from headgate.durations import to_ms
 from headgate.slots import SlotRequest, SlotScheduler, WindowPolicy
 from headgate.testing.servers.postgres import PostgresServer
 
@@ -50,7 +50,7 @@ def tables(quick: bool) -> list[Table]:
     return [table]
 
 
-def on_scheduler(url: str, work: Callable[[SlotScheduler, str], object]) -> float:
+def on_scheduler(url: str, work: Callable[[SlotScheduler, str], Awaitable[object]]) -> float:
     """Seconds of `await work(scheduler, config)` on a config of its own."""
 
     async def run() -> float:
@@ -59,7 +59,7 @@ def on_scheduler(url: str, work: Callable[[SlotScheduler, str], object]) -> floa
             await slots.configure(name, POLICY)
             await slots.assign(f"warm-{name}", name, fresh_instant())
             started = time.perf_counter()
-            await work(slots, name)  # type: ignore[misc]
+            await work(slots, name)
             return time.perf_counter() - started
 
     return asyncio.run(run())

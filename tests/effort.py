@@ -7,4 +7,6 @@ from hypothesis import settings
 
 def examples(thorough: int) -> int:
     """So many if the check asks for it, and the profile's share of them otherwise."""
-    return max(1, thorough * settings.default.max_examples // 100)
+    profile = settings.default
+    assert profile is not None
+    return max(1, thorough * profile.max_examples // 100)

@@ -203,7 +203,7 @@ def _serve(address: str) -> tuple[list[str], str, dict[str, str]]:
     listener.listen(64)
     os.write(1, b"ready\n")
     while True:
-        readable, _, _ = select.select([0, listener], [], [])
+        readable, _, _ = select.select([0, listener.fileno()], [], [])
         if 0 in readable:  # its end: the tests are over
             shutil.rmtree(Path(address).parent, ignore_errors=True)
             os._exit(0)
@@ -224,7 +224,7 @@ def _watch(connection: socket.socket) -> tuple[list[str], str, dict[str, str]]:
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        return tuple(json.loads(told.decode("utf-8", "surrogateescape")))  # type: ignore[return-value]
+        return tuple(json.loads(told.decode("utf-8", "surrogateescape")))
     for number in (0, 1, *files):
         os.close(number)
     connection.send(str(pid).encode())

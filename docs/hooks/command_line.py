@@ -7,17 +7,17 @@ from typing import Any
 
 from click.testing import CliRunner
 
-from headgate.entrypoints.cli import app
+from headgate.server.cli import app
 
 
 def page() -> str:
     """Every command with its arguments and options."""
     lines: list[str] = []
     for names in _commands(app.load_all()):
-        told = CliRunner().invoke(app, [*names, "--help"], prog_name="headgate", terminal_width=100)
-        if told.exit_code != 0:
-            raise RuntimeError(f"headgate {' '.join(names)} --help failed: {told.output}")
-        lines += [f"### `headgate {' '.join(names)}`", "", "```text", told.output.rstrip(), "```", ""]
+        result = CliRunner().invoke(app, [*names, "--help"], prog_name="headgate", terminal_width=100)
+        if result.exit_code != 0:
+            raise RuntimeError(f"headgate {' '.join(names)} --help failed: {result.output}")
+        lines += [f"### `headgate {' '.join(names)}`", "", "```text", result.output.rstrip(), "```", ""]
     return "\n".join(lines)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 
 METHODS = ("get", "post", "put", "patch", "delete")
 
@@ -88,7 +88,7 @@ def _type(schema: dict[str, Any]) -> str:
         return f"[{name}](#schema-{name.lower()})"
     for choice in ("anyOf", "oneOf", "allOf"):
         if choice in schema:
-            return " or ".join(dict.fromkeys(_type(each) for each in schema[choice]))
+            return " or ".join(dict.fromkeys(_type(option) for option in schema[choice]))
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
     if "const" in schema:

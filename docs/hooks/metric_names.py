@@ -10,19 +10,19 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headgate.adapters import prometheus
+import headgate.server.metrics
 
 
 def page() -> str:
     """One table for each observer."""
     lines: list[str] = []
-    for found in sorted(pkgutil.iter_modules(prometheus.__path__), key=lambda module: module.name):
-        module = importlib.import_module(f"{prometheus.__name__}.{found.name}")
-        metrics = list(_metrics(module))
-        if metrics:
+    for entry in sorted(pkgutil.iter_modules(headgate.server.metrics.__path__), key=lambda module: module.name):
+        module = importlib.import_module(f"headgate.server.metrics.{entry.name}")
+        rows = list(_metrics(module))
+        if rows:
             about = (inspect.getdoc(module) or "").partition("\n\n")[0]
-            lines += [f"## {found.name.replace('_', ' ').capitalize()}", "", " ".join(about.split()), ""]
-            lines += ["| metric | type | labels | |", "|---|---|---|---|", *metrics, ""]
+            lines += [f"## {entry.name.replace('_', ' ').capitalize()}", "", " ".join(about.split()), ""]
+            lines += ["| metric | type | labels | |", "|---|---|---|---|", *rows, ""]
     return "\n".join(lines)
 
 
@@ -30,14 +30,14 @@ def collectors(observer: type) -> list[Any]:
     """What an observer registers."""
     registry = CollectorRegistry()
     observer(registry)
-    return sorted(registry._collector_to_names, key=lambda each: each._name)
+    return sorted(registry._collector_to_names, key=lambda collector: collector._name)
 
 
 def _metrics(module: Any) -> Iterator[str]:
     for name, observer in inspect.getmembers(module, inspect.isclass):
         if observer.__module__ == module.__name__ and name.endswith("Metrics"):
-            for each in collectors(observer):
-                kind = each._type
-                shown = each._name + ("_total" if kind == "counter" else "")
-                labels = ", ".join(f"`{label}`" for label in each._labelnames)
-                yield f"| `{shown}` | {kind} | {labels} | {each._documentation} |"
+            for collector in collectors(observer):
+                kind = collector._type
+                shown = collector._name + ("_total" if kind == "counter" else "")
+                labels = ", ".join(f"`{label}`" for label in collector._labelnames)
+                yield f"| `{shown}` | {kind} | {labels} | {collector._documentation} |"

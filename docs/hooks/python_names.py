@@ -64,7 +64,7 @@ def _class(name: str, value: type) -> list[str]:
     base = value.__mro__[1].__name__ if issubclass(value, Exception) else ""
     lines = [f"### `{name}`", ""]
     if issubclass(value, enum.Enum):
-        lines += [_doc(value), "", ", ".join(f"`{each.value}`" for each in value), ""]
+        lines += [_doc(value), "", ", ".join(f"`{member.value}`" for member in value), ""]
         return lines
     lines += _code(_signature(name, value))
     if base:
@@ -93,7 +93,7 @@ def _owners(value: type) -> list[type]:
     inner = [
         base
         for base in reversed(value.__mro__[1:])
-        if base.__module__.startswith("headgate.admission") and base.__name__ not in public
+        if base.__module__.startswith("headgate.limits") and base.__name__ not in public
     ]
     return [*inner, value]
 
@@ -104,7 +104,7 @@ def _fields(value: type) -> list[tuple[str, str]]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(value))).body[0]
     except (OSError, TypeError, SyntaxError):
         return []
-    found: list[tuple[str, str]] = []
+    fields: list[tuple[str, str]] = []
     body = tree.body if isinstance(tree, ast.ClassDef) else []
     for statement, after in zip(body, [*body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
@@ -112,10 +112,10 @@ def _fields(value: type) -> list[tuple[str, str]]:
         name = statement.target.id
         if name.startswith("_") or "ClassVar" in ast.unparse(statement.annotation):
             continue
-        told = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+        about = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
         shown = f"{name}: {ast.unparse(statement.annotation)}".replace("|", "\\|")
-        found.append((shown, " ".join(str(told).split()).replace("|", "\\|")))
-    return found
+        fields.append((shown, " ".join(str(about).split()).replace("|", "\\|")))
+    return fields
 
 
 def _signature(name: str, value: Any, *, without_first: bool = False) -> str:
@@ -123,7 +123,7 @@ def _signature(name: str, value: Any, *, without_first: bool = False) -> str:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return name
-    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
     if without_first and parameters and parameters[0].name == "cls":
         parameters = parameters[1:]
     prefix = "async " if inspect.iscoroutinefunction(inspect.unwrap(value)) else ""
@@ -133,23 +133,26 @@ def _signature(name: str, value: Any, *, without_first: bool = False) -> str:
     line = f"{prefix}{name}({', '.join(shown)}){after}"
     if len(line) <= LONGEST_LINE:
         return line
-    inner = "".join(f"    {each},\n" for each in shown)
+    inner = "".join(f"    {text},\n" for text in shown)
     return f"{prefix}{name}(\n{inner}){after}"
+
+
+_STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
 def _parameters(parameters: list[inspect.Parameter]) -> list[str]:
     shown: list[str] = []
     starred = False
-    for each in parameters:
-        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(each.kind, "")
-        if each.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
+    for parameter in parameters:
+        stars = _STARS.get(parameter.kind, "")
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not starred:
             shown.append("*")
-        starred = starred or each.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
-        text = stars + each.name
-        if each.annotation is not inspect.Parameter.empty:
-            text += f": {_annotation(each.annotation)}"
-        if each.default is not inspect.Parameter.empty:
-            text += f" = {_default(each.default)}"
+        starred = starred or parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
+        text = stars + parameter.name
+        if parameter.annotation is not inspect.Parameter.empty:
+            text += f": {_annotation(parameter.annotation)}"
+        if parameter.default is not inspect.Parameter.empty:
+            text += f" = {_default(parameter.default)}"
         shown.append(text)
     return shown
 

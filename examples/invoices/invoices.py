@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from headgate.dispatch.lifecycle import Scheduled, ScheduleLifecycle
+from headgate.dispatch.lifecycle import ScheduleLifecycle, ScheduleResult
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Invoice:
     currency: str
 
 
-async def prepare(lifecycle: ScheduleLifecycle, number: str, invoice: Invoice, due: datetime) -> Scheduled:
+async def prepare(lifecycle: ScheduleLifecycle, number: str, invoice: Invoice, due: datetime) -> ScheduleResult:
     """The init side: checks the invoice and leaves it to be sent at its time. Safe to repeat."""
     if not invoice.customer:
         raise ValueError("an invoice needs a customer")

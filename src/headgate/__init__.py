@@ -10,12 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.admission.async_limiter import AsyncLimiter
-    from headgate.admission.breaker import BreakerPolicy
-    from headgate.admission.leases import LeasePolicy
-    from headgate.admission.limiter import Limiter
-    from headgate.admission.model import Decision, FixedWindow, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
-    from headgate.admission.toml_plans import TomlPlans
+    from headgate.circuit_breaker import BreakerPolicy
     from headgate.dispatch.queue import DispatchQueue
     from headgate.errors import (
         ConfigurationError,
@@ -30,12 +25,17 @@ if TYPE_CHECKING:
         StoreRefused,
         StoreUnavailable,
     )
+    from headgate.limits._blocking import Limiter
+    from headgate.limits.limiter import AsyncLimiter
+    from headgate.limits.local_lease import LeasePolicy
+    from headgate.limits.model import Decision, FixedWindow, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
+    from headgate.limits.toml_plans import TomlPlans
     from headgate.slots.blocking import BlockingSlots
     from headgate.slots.calendars import Calendar
     from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
     from headgate.slots.scheduler import SlotScheduler
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AssignedSlot",
@@ -72,12 +72,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "admission.async_limiter": ("AsyncLimiter",),
-    "admission.breaker": ("BreakerPolicy",),
-    "admission.leases": ("LeasePolicy",),
-    "admission.limiter": ("Limiter",),
-    "admission.model": ("Decision", "FixedWindow", "Plan", "Reason", "SlidingLog", "SlidingWindow", "TokenBucket"),
-    "admission.toml_plans": ("TomlPlans",),
+    "limits.limiter": ("AsyncLimiter",),
+    "circuit_breaker": ("BreakerPolicy",),
+    "limits.local_lease": ("LeasePolicy",),
+    "limits._blocking": ("Limiter",),
+    "limits.model": ("Decision", "FixedWindow", "Plan", "Reason", "SlidingLog", "SlidingWindow", "TokenBucket"),
+    "limits.toml_plans": ("TomlPlans",),
     "dispatch.queue": ("DispatchQueue",),
     "errors": (
         "ConfigurationError",
@@ -100,11 +100,13 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return found
+if not TYPE_CHECKING:  # a type checker that saw it would take every misspelt name for a good one
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return found
 
 
 def __dir__() -> list[str]:

@@ -8,30 +8,30 @@ import sys
 from typing import NoReturn
 
 UNTIL_STOPPED = ("serve", "worker")
-"""The commands that run until they are told to stop."""
+"""The commands that run until SIGTERM or SIGINT."""
 
 
 def main() -> None:
-    """Runs the command line. Who is told to stop before there is anything to stop ends well at once: loading all the
-    rest takes a second, and a supervisor may change its mind."""
+    """Runs the command line. A signal during start-up exits with 0 at once: importing takes a second, and a supervisor
+    may change its mind."""
     if sys.argv[1:2] and sys.argv[1] in UNTIL_STOPPED:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, _end)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, _end)
     else:
-        _tell_unknown_variables()
-    from headgate.entrypoints import cli
+        _warn_unknown_variables()
+    from headgate.server import cli
 
     cli.main()
 
 
-def _tell_unknown_variables() -> None:
-    """Before a command's own words; those that keep a log tell it there. Who asks for help is spared loading the
-    settings."""
+def _warn_unknown_variables() -> None:
+    """Warns on standard error, before a command's own output; `serve` and `worker` log it. `--help` and `--version`
+    do not load the settings."""
     if not any(name.startswith("HEADGATE_") for name in os.environ) or {"--help", "--version"} & {*sys.argv}:
         return
-    from headgate.settings import told_unknown
+    from headgate.server.settings import unknown_variable_warnings
 
-    for line in told_unknown():
+    for line in unknown_variable_warnings():
         sys.stderr.write(f"headgate: {line}\n")
 
 

@@ -24,7 +24,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.admission.model import Decision
+    from headgate.limits.model import Decision
 
 
 class HeadgateError(Exception):

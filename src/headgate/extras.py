@@ -60,7 +60,7 @@ def needed(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in MODULES[extra]:
+        if (error.name or "").partition(".")[0] in {module.partition(".")[0] for module in MODULES[extra]}:
             raise MissingExtra(what, extra) from error
         raise
 

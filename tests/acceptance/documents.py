@@ -195,6 +195,8 @@ class Reader:
             self._run(["bash", "-euo", "pipefail", "-c", f"{text}\nenv -0 > .environment"])
             pairs = (self._directory / ".environment").read_text().split("\0")
             self._environment = dict(pair.split("=", 1) for pair in pairs if pair)
+            # A document puts the clone's programs first; ours does what `headgate` there does, and starts sooner.
+            self._environment["PATH"] = os.pathsep.join([str(self._directory / ".typed"), self._environment["PATH"]])
 
     def _begin(self, text: str, last: re.Match[str]) -> None:
         """Types what stands before a line that keeps running."""
@@ -203,7 +205,7 @@ class Reader:
             self._type(before)
 
     def _run(self, typed: list[str]) -> None:
-        started = {"cwd": self._directory, "env": self._environment, "timeout": PATIENCE}
+        started: dict[str, Any] = {"cwd": self._directory, "env": self._environment, "timeout": PATIENCE}
         if typed[0] == sys.executable:
             ended = warm_start.run(typed, **started)
         else:

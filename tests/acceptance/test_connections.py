@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from headgate.entrypoints.http import connection
+from headgate.server.http import connection
 from headgate.testing import eventually
 from tests.acceptance.service import Service
 
@@ -96,7 +96,7 @@ async def served(app: Any = nothing) -> AsyncIterator[int]:
 async def test_a_head_that_takes_for_ever_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, heard: bytes
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_SECONDS", 0.05)
     async with served() as port, asyncio.timeout(20):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
@@ -128,7 +128,7 @@ async def answered(send: Any) -> None:
 async def test_a_body_that_stops_coming_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, early: bool
 ) -> None:
-    monkeypatch.setattr(connection, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "BODY_TIMEOUT_SECONDS", 0.05)
     ended: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -150,16 +150,16 @@ async def test_a_body_that_stops_coming_is_not_waited_for(
 
 async def test_silence_that_is_ours_or_is_broken_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The application is slow to ask for more than is kept, and then the client sends on in pieces."""
-    monkeypatch.setattr(connection, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(connection, "BODY_TIMEOUT_SECONDS", 0.2)
     checks = 0
-    check = connection.BoundedConnection._is_silent
+    check = connection.BoundedConnection._body_timed_out
 
     def counted(self: connection.BoundedConnection) -> None:
         nonlocal checks
         checks += 1
         check(self)
 
-    monkeypatch.setattr(connection.BoundedConnection, "_is_silent", counted)
+    monkeypatch.setattr(connection.BoundedConnection, "_body_timed_out", counted)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await eventually(lambda: checks >= 3)

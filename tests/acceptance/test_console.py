@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import httpx2 as httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
-from headgate import bootstrap
-from headgate.access.gate import create_token
-from headgate.settings import Settings
+from headgate.server.access.authenticator import create_token
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store
 from tests.acceptance.service import Service, run
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -44,7 +44,9 @@ def chromium() -> str:
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
     if found is None:
         reason = "no Chromium is installed; Debian's chromium or chromium-headless-shell will do"
-        pytest.fail(reason) if os.environ.get("HEADGATE_REQUIRE") == "all" else pytest.skip(reason)
+        if os.environ.get("HEADGATE_REQUIRE") == "all":
+            pytest.fail(reason)
+        pytest.skip(reason)
     return found
 
 
@@ -70,7 +72,7 @@ def browser(chromium: str, console: Console) -> Iterator[Browser]:
 
 def token(directory: Path, name: str, scopes: list[str]) -> str:
     async def work() -> str:
-        async with bootstrap.access_store(Settings(database_url=f"sqlite:///{directory / 'headgate.db'}")) as store:
+        async with open_access_store(Settings(database_url=f"sqlite:///{directory / 'headgate.db'}")) as store:
             secret, _ = await create_token(store, name, scopes)
         return secret
 
@@ -319,7 +321,11 @@ def is_quiet(page: Page) -> bool:
     """Whether nothing is asked for as time goes by; what was under way before may go on to its end."""
     for _ in range(5):
         asked: list[str] = []
-        page.on("request", lambda request, asked=asked: asked.append(request.url))
+
+        def note(request: Request, asked: list[str] = asked) -> None:
+            asked.append(request.url)
+
+        page.on("request", note)
         page.clock.run_for(30_000)
         if not asked:
             return True

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-import httpx
+import httpx2 as httpx
 import pytest
 from playwright.sync_api import Page, Request, Response, expect
 
@@ -168,7 +168,7 @@ def show(page: Page, route: str) -> None:
                 field.fill(text)
 
 
-def press(page: Page, wanted: Press, scope: str) -> list[tuple[str, str, int]]:
+def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]:
     """Presses a control, and agrees if it is asked; returns the calls that were made: method, path, status."""
     made: list[tuple[str, str, int]] = []
     asked: list[Request] = []
@@ -180,28 +180,28 @@ def press(page: Page, wanted: Press, scope: str) -> list[tuple[str, str, int]]:
         made.append((response.request.method, response.url, response.status))
 
     controls = page.evaluate(FIND, scope)
-    assert wanted.control in controls, (wanted, controls)
+    assert expected.control in controls, (expected, controls)
     visible = page.evaluate_handle(
         "([scope, n]) => [...document.querySelectorAll(scope)].filter(e => e.checkVisibility() && !e.disabled)[n]",
-        [scope, controls.index(wanted.control)],
+        [scope, controls.index(expected.control)],
     ).as_element()
     assert visible is not None
     page.on("request", begun)
     page.on("response", answered)
     before = page.evaluate(STATE)
-    if wanted.control.startswith("SELECT"):
+    if expected.control.startswith("SELECT"):
         other = "select => [...select.options].find(each => !each.selected).value"
         visible.select_option(visible.evaluate(other))
     else:
         visible.focus()  # the link that skips the tabs is seen only then
         visible.click()
-    here = f"#/{wanted.route}" == wanted.control.split("|")[2].rstrip("/")
+    here = f"#/{expected.route}" == expected.control.split("|")[2].rstrip("/")
     try:
         until(lambda: here or asked or page.evaluate(STATE) != before, within=20)
     except AssertionError:
-        pytest.fail(f"{wanted} does nothing")
+        pytest.fail(f"{expected} does nothing")
     if page.locator("#dialog[open]").count():
-        assert not [each for each in asked if each.method != "GET"], f"{wanted} does not wait for an answer"
+        assert not [each for each in asked if each.method != "GET"], f"{expected} does not wait for an answer"
         page.locator("#dialog button").last.click()
         until(lambda: page.evaluate("true") and [each for each in asked if each.method != "GET"])
     until(lambda: page.evaluate("true") and len(made) >= len(asked))
@@ -210,8 +210,8 @@ def press(page: Page, wanted: Press, scope: str) -> list[tuple[str, str, int]]:
     return made
 
 
-def check(console: Console, wanted: Press, calls: list[tuple[str, str, int]]) -> None:
-    name = f"{wanted.route}|{wanted.text}"
+def check(console: Console, expected: Press, calls: list[tuple[str, str, int]]) -> None:
+    name = f"{expected.route}|{expected.text}"
     changes = [each for each in calls if each[0] != "GET"]
     effect = next((effect for pattern, effect in EFFECTS.items() if re.fullmatch(pattern, name)), None)
     assert all(status < 300 for _, _, status in changes), (name, changes)
@@ -233,11 +233,11 @@ def test_every_control_of_a_page_does_something(page: Page, console: Console, ro
         for control in found:
             if re.match(r"A\|\|.*JOB/item/m-[0-9]|INPUT\|checkbox\|mark m-", control) and "m-00" not in control:
                 continue  # one of sixty rows that are alike
-            wanted = Press(route, control)
+            expected = Press(route, control)
             if re.search(r"\|(API|Metrics|Health)$", control):
                 continue  # other pages than the console's
             show(page, route)
-            check(console, wanted, press(page, wanted, scope))
+            check(console, expected, press(page, expected, scope))
             stock(console, http)
 
 

@@ -119,7 +119,7 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "status", "told"),
+    ("method", "path", "body", "status", "message"),
     [
         ("GET", "/admin/dispatch/NOPE", None, 404, "NOPE"),
         ("PATCH", "/admin/dispatch/NOPE", {"enabled": False}, 404, "NOPE"),
@@ -144,11 +144,13 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         ("POST", "/admin/dispatch/INVOICE/discard", {"ids": ["a"], "status": "DEAD_LETTER"}, 400, "ids"),
     ],
 )
-def test_what_is_wrong_is_told(invoices: Service, method: str, path: str, body: Any, status: int, told: str) -> None:
+def test_what_is_wrong_is_reported(
+    invoices: Service, method: str, path: str, body: Any, status: int, message: str
+) -> None:
     with invoices.client() as http:
         answer = http.request(method, path, json=body)
         assert answer.status_code == status, answer.text
-        assert told in answer.json()["detail"]
+        assert message in answer.json()["detail"]
         assert http.get("/admin/dispatch/INVOICE").json()["batchSize"] == 500
 
 
@@ -173,7 +175,7 @@ def invoices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def test_the_command_line_tells_mistakes_in_one_line(tmp_path: Path) -> None:
     variables = settings(tmp_path, f"sqlite:///{tmp_path / 'headgate.db'}")
-    for arguments, status, told in [
+    for arguments, status, message in [
         (["queue", "stats", "NOPE"], 1, "NOPE"),
         (["queue", "stats", "a b"], 2, "TYPE"),
         (["queue", "list", "NOPE", "--status", "SLEEPING"], 1, "NOPE"),
@@ -185,7 +187,7 @@ def test_the_command_line_tells_mistakes_in_one_line(tmp_path: Path) -> None:
     ]:
         ended = run(tmp_path, *arguments, **variables)
         assert (ended.returncode, ended.stdout) == (status, ""), (arguments, ended.stderr)
-        assert told in ended.stderr
+        assert message in ended.stderr
         assert ended.stderr.count("\n") == 1, ended.stderr
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from headgate.entrypoints.cli import app
+from headgate.server.cli import app
 from tests.acceptance.documents import assert_alike, matches
 from tests.acceptance.service import run
 
@@ -168,13 +168,13 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(tm
         ids = set(re.findall(r'\bid="([^"]+)"', text))
         assert {"", *ids} >= {unescape(name) for name in re.findall(r'href="#([^"]*)"', text)}, page.name
     reference = site / "reference"
-    for page, mentioned in {
+    for name, mentioned in {
         "http.html": "/api/v1/slots/{eventId}",
         "cli.html": "headgate config history",
         "metrics.html": "rate_limiter_window_lookahead_depth",
         "python.html": "The event's slot: the one it has, or else the earliest free one",
     }.items():
-        assert mentioned in unescape((reference / page).read_text("utf-8")), page
+        assert mentioned in unescape((reference / name).read_text("utf-8")), name
 
 
 def test_a_dead_link_stops_the_build_of_the_site(tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ async def check(words: list[str], environment: dict[str, str]) -> None:
     """All at once: they share a database, and crowd each other, which spreads their first moments."""
     chance = random.Random(15)
     moments = [chance.uniform(0, SPAN) for _ in range(MOMENTS)]
-    told = await asyncio.gather(*(stopped_early(words, environment, moment) for moment in moments))
-    for moment, (status, output) in zip(moments, told, strict=True):
+    endings = await asyncio.gather(*(stopped_early(words, environment, moment) for moment in moments))
+    for moment, (status, output) in zip(moments, endings, strict=True):
         assert status == 0, (moment, output)
         assert "Traceback" not in output, (moment, output)
 

@@ -101,10 +101,10 @@ def test_beyond_the_horizon_nothing_is_booked(http: httpx.Client) -> None:
 
 
 def test_the_forecast_books_nothing(http: httpx.Client) -> None:
-    asked = "/api/v1/forecast?configName=default&events=250&at=2028-01-01T00:00:00Z"
-    told = http.get(asked).json()
-    assert (told["placed"], told["windowCount"], told["drainedBy"]) == (250, 3, "2028-01-01T00:00:12.000Z")
-    assert http.get(asked).json()["windows"] == told["windows"]
+    path = "/api/v1/forecast?configName=default&events=250&at=2028-01-01T00:00:00Z"
+    forecast = http.get(path).json()
+    assert (forecast["placed"], forecast["windowCount"], forecast["drainedBy"]) == (250, 3, "2028-01-01T00:00:12.000Z")
+    assert http.get(path).json()["windows"] == forecast["windows"]
 
 
 def test_health_metrics_and_documents(http: httpx.Client) -> None:

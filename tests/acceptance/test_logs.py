@@ -111,10 +111,10 @@ def test_a_request_is_one_line_with_its_id_and_what_it_was_about(records: list[d
 
 def test_lines_written_for_a_request_have_its_id(records: list[dict[str, Any]]) -> None:
     miss = next(record for record in records if record["event"].startswith("Config cache miss for tight"))
-    asked = [
+    requests = [
         record for record in records if record["event"] == "request" and record["request_id"] == miss["request_id"]
     ]
-    assert [record["path"] for record in asked] == ["/admin/rate-limit/config"]
+    assert [record["path"] for record in requests] == ["/admin/rate-limit/config"]
     batch = next(record for record in records if record["event"].startswith("Assigned slot"))
     assert "request_id" not in batch, "a transaction may carry many requests; it is none's own"
 

@@ -19,11 +19,11 @@ def test_a_feed_is_submitted_shown_and_submitted_again(tmp_path: Path) -> None:
     feed.write_text(HEADER + f"p1,{REST}\nbroken\np2,{REST}\n" + f"p3,{REST}".replace("GB29", "GB11"))
     first = run(tmp_path, "payments", "submit", "feed.csv", "--json")
     assert first.returncode == 1, first.stderr
-    told = json.loads(first.stdout)
-    assert (told["accepted"], told["duplicates"], told["rejectedCount"], told["lines"]) == (2, 0, 2, 5)
-    assert [each["line"] for each in told["rejected"]] == [3, 5]
+    result = json.loads(first.stdout)
+    assert (result["accepted"], result["duplicates"], result["rejectedCount"], result["lines"]) == (2, 0, 2, 5)
+    assert [each["line"] for each in result["rejected"]] == [3, 5]
     written = [json.loads(line) for line in (tmp_path / "feed.csv.rejected.jsonl").read_text().splitlines()]
-    assert written == told["rejected"]
+    assert written == result["rejected"]
     assert not (tmp_path / "feed.csv.checkpoint").exists()
     again = run(tmp_path, "payments", "submit", "feed.csv")
     assert again.stdout.splitlines()[0] == "0 accepted, 2 were there already, 2 rejected"
@@ -104,8 +104,8 @@ def test_an_interrupted_feed_goes_on_where_it_was_left(tmp_path: Path) -> None:
     assert 0 < done < count
     second = run(tmp_path, "payments", "submit", "feed.csv", "--json")
     assert f"going on after line {done}" in second.stderr
-    told = json.loads(second.stdout)
-    assert (told["accepted"] + told["duplicates"], told["rejectedCount"]) == (count - count // 100, count // 100)
+    result = json.loads(second.stdout)
+    assert (result["accepted"] + result["duplicates"], result["rejectedCount"]) == (count - count // 100, count // 100)
     written = [json.loads(line)["line"] for line in (tmp_path / "feed.csv.rejected.jsonl").read_text().splitlines()]
     assert written == [number + 2 for number in range(0, count, 100)], "each refused line once, none forgotten"
     assert not checkpoint.exists()
@@ -114,10 +114,10 @@ def test_an_interrupted_feed_goes_on_where_it_was_left(tmp_path: Path) -> None:
 def test_the_demo_keeps_its_promises_and_draws_them(tmp_path: Path) -> None:
     ended = run(tmp_path, "demo", "--payments", "120", "--tps", "40", "--plot", "demo.png", "--json")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = json.loads(ended.stdout)
-    assert (told["executedOnce"], told["executedMoreThanOnce"], told["deadLetters"]) == (120, 0, 0)
-    assert told["peakPerSecond"] <= 40
-    assert (told["turnedAway"], told["statuses"]) == (0, {"PROCESSING": 120})
-    assert len(told["rejected"]) == 3
+    result = json.loads(ended.stdout)
+    assert (result["executedOnce"], result["executedMoreThanOnce"], result["deadLetters"]) == (120, 0, 0)
+    assert result["peakPerSecond"] <= 40
+    assert (result["turnedAway"], result["statuses"]) == (0, {"PROCESSING": 120})
+    assert len(result["rejected"]) == 3
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.png"]

@@ -93,12 +93,12 @@ def test_a_csv_feed(paying: httpx.Client) -> None:
     feed = "\r\n".join(lines) + "\r\n"
     answer = paying.post("/api/v1/payments/bulk", content=feed, headers={"Content-Type": "text/csv; charset=utf-8"})
     assert answer.status_code == 200
-    told = answer.json()
-    assert (told["accepted"], told["duplicates"]) == (2, 1)
-    assert [each["line"] for each in told["rejected"]] == [3, 4, 7]
-    assert all(set(each) == {"line", "reason"} for each in told["rejected"])
-    assert told["rejected"][0]["reason"].startswith("amount:")
-    assert "was used before" in told["rejected"][2]["reason"]
+    result = answer.json()
+    assert (result["accepted"], result["duplicates"]) == (2, 1)
+    assert [each["line"] for each in result["rejected"]] == [3, 4, 7]
+    assert all(set(each) == {"line", "reason"} for each in result["rejected"])
+    assert result["rejected"][0]["reason"].startswith("amount:")
+    assert "was used before" in result["rejected"][2]["reason"]
     again = paying.post("/api/v1/payments/bulk", content=feed, headers={"Content-Type": "text/csv"}).json()
     assert (again["accepted"], again["duplicates"], len(again["rejected"])) == (0, 3, 3)
 
@@ -110,9 +110,9 @@ def test_a_feed_of_json_lines_streamed_in_pieces(paying: httpx.Client) -> None:
         yield b"not json\n"
 
     answer = paying.post("/api/v1/payments/bulk", content=body(), headers={"Content-Type": "application/x-ndjson"})
-    told = answer.json()
-    assert (told["accepted"], told["duplicates"]) == (2500, 0)
-    assert told["rejected"] == [{"line": 2501, "reason": "line: is not valid JSON"}]
+    result = answer.json()
+    assert (result["accepted"], result["duplicates"]) == (2500, 0)
+    assert result["rejected"] == [{"line": 2501, "reason": "line: is not valid JSON"}]
 
 
 @pytest.mark.parametrize(

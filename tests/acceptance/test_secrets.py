@@ -80,8 +80,8 @@ class Shown:
         self._parts.append((where, text))
 
     def answer(self, answer: httpx.Response) -> httpx.Response:
-        told = "\n".join(f"{name}: {value}" for name, value in answer.headers.items())
-        self.add(f"answer to {answer.request.method} {answer.request.url.path}", f"{told}\n{answer.text}")
+        headers_text = "\n".join(f"{name}: {value}" for name, value in answer.headers.items())
+        self.add(f"answer to {answer.request.method} {answer.request.url.path}", f"{headers_text}\n{answer.text}")
         return answer
 
     def command(self, ended: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
@@ -216,7 +216,7 @@ def logged_in(service: Service, shown: Shown) -> str:
 def few_calls(http: httpx.Client, shown: Shown) -> set[int]:
     """One of each kind that needs a store."""
     headers = credentials()[-1]
-    asked = [
+    calls = [
         ("GET", "/health/ready", None),
         ("POST", "/api/v1/slots", BODIES[1]),
         ("POST", "/api/v1/limits/acquire", BODIES[5]),
@@ -227,7 +227,7 @@ def few_calls(http: httpx.Client, shown: Shown) -> set[int]:
         ("GET", "/metrics", None),
     ]
     return {
-        shown.answer(http.request(method, path, json=body, headers=headers)).status_code for method, path, body in asked
+        shown.answer(http.request(method, path, json=body, headers=headers)).status_code for method, path, body in calls
     }
 
 
@@ -276,7 +276,7 @@ def test_no_secret_is_ever_shown(
             commands(tmp_path, settings, shown, own_postgres.address, own_redis.address)
     assert len(service.log.splitlines()) > 300
     assert "Header format invalid" in service.log, "the log is there before the tracer is"
-    assert "while exporting" in service.log, "a collector that is away is told of"
+    assert "while exporting" in service.log, "a collector that is away is reported"
     assert shown.leaks(SECRETS | {"made token": token, "session": session}) == []
 
 

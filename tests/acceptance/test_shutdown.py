@@ -12,7 +12,7 @@ import httpx2 as httpx
 import pytest
 
 from headgate.testing import eventually
-from headgate.testing.servers.watch import family
+from headgate.testing.servers.reaper import family
 from tests.acceptance.service import Service
 
 AT = "2027-07-01T00:00:00Z"

@@ -37,10 +37,10 @@ def payment(payment_id: str) -> dict[str, Any]:
     }
 
 
-def traced(told: Collector, paid: Bank, **others: str) -> dict[str, str]:
+def traced(spans_sent: Collector, paid: Bank, **others: str) -> dict[str, str]:
     return {
         "HEADGATE_TRACES": "otlp",
-        "OTEL_EXPORTER_OTLP_ENDPOINT": told.url,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": spans_sent.url,
         "OTEL_BSP_SCHEDULE_DELAY": "100",
         "HEADGATE_SLOTS_DEFAULT_WINDOW": "PT0.1S",
         "HEADGATE_PAYMENTS_DOWNSTREAM_URL": paid.url,
@@ -65,9 +65,9 @@ def headgate_worker(directory: Path, variables: dict[str, str]) -> Iterator[None
 
 async def test_a_payment_is_one_trace_in_the_service_that_executes_it(tmp_path: Path) -> None:
     with (
-        collector() as told,
+        collector() as spans_sent,
         bank() as paid,
-        Service(tmp_path, **traced(told, paid, HEADGATE_LOG_FORMAT="json")) as service,
+        Service(tmp_path, **traced(spans_sent, paid, HEADGATE_LOG_FORMAT="json")) as service,
     ):
         with service.client() as http:
             answer = http.post("/api/v1/payments", json=payment("pay-1"), headers={"traceparent": TRACEPARENT})
@@ -75,18 +75,18 @@ async def test_a_payment_is_one_trace_in_the_service_that_executes_it(tmp_path: 
             http.get("/health/live")
             http.get("/metrics")
 
-        await eventually(lambda: "POST /payments" in told.of(TRACE), within=30)
-        await eventually(lambda: "execute PAYMENT" in told.of(TRACE), within=30)
+        await eventually(lambda: "POST /payments" in spans_sent.of(TRACE), within=30)
+        await eventually(lambda: "execute PAYMENT" in spans_sent.of(TRACE), within=30)
         with service.client(headers={"traceparent": f"00-{'1' * 32}-{CALLER}-00"}) as http:
             item = http.get("/admin/dispatch/PAYMENT/items/pay-1").json()
     lines = [json.loads(line) for line in service.log.splitlines()]
-    told_of_trace = {line["event"]: line for line in lines if line.get("trace_id") == TRACE}
-    assert sorted(told_of_trace) == ["payment pay-1: the payee is told", "payment pay-1: the payer is told", "request"]
-    assert told_of_trace["request"]["request_id"] == answer.headers["X-Request-Id"]
-    assert {line["item_id"] for line in told_of_trace.values()} == {"pay-1"}
+    lines_of_trace = {line["event"]: line for line in lines if line.get("trace_id") == TRACE}
+    assert sorted(lines_of_trace) == ["payment pay-1: the payee is told", "payment pay-1: the payer is told", "request"]
+    assert lines_of_trace["request"]["request_id"] == answer.headers["X-Request-Id"]
+    assert {line["item_id"] for line in lines_of_trace.values()} == {"pay-1"}
     (batch,) = [line for line in lines if line["event"].startswith("Batch ")]
     assert (batch["item_type"], batch["event"].endswith("of PAYMENT: 1 DISPATCHED")) == ("PAYMENT", True)
-    spans = told.of(TRACE)
+    spans = spans_sent.of(TRACE)
     assert parents(spans) == {
         "POST /api/v1/payments": None,
         "slots.assign": "POST /api/v1/payments",
@@ -95,7 +95,7 @@ async def test_a_payment_is_one_trace_in_the_service_that_executes_it(tmp_path: 
         "execute PAYMENT": "dispatch",
         "POST /payments": "execute PAYMENT",
     }
-    assert {span.trace_id for span in told.spans} == {TRACE}, "what machines poll is not traced"
+    assert {span.trace_id for span in spans_sent.spans} == {TRACE}, "what machines poll is not traced"
     request = spans["POST /api/v1/payments"]
     assert (request.parent_id, request.kind, request.service) == (CALLER, SERVER, "headgate")
     assert request.attributes["http.route"] == "/api/v1/payments"
@@ -121,16 +121,16 @@ async def test_a_payment_is_one_trace_in_the_service_that_executes_it(tmp_path: 
     call = spans["POST /payments"]
     assert (call.kind, call.attributes["http.response.status_code"]) == (CLIENT, 201)
     assert [each["traceparent"] for each in paid.calls] == [f"00-{TRACE}-{call.span_id}-01"]
-    tells_no_secrets(told)
+    holds_no_secrets(spans_sent)
 
 
 async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
     tmp_path: Path, postgres_url: str, temporal_address: str
 ) -> None:
     payment_id = f"pay-{uuid4().hex[:8]}"
-    with collector() as told, bank() as paid:
+    with collector() as spans_sent, bank() as paid:
         variables = traced(
-            told,
+            spans_sent,
             paid,
             OTEL_SERVICE_NAME="payments-worker",
             HEADGATE_DATABASE_URL=postgres_url,
@@ -142,8 +142,8 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
             with service.client() as http:
                 answer = http.post("/api/v1/payments", json=payment(payment_id), headers={"traceparent": TRACEPARENT})
                 assert answer.status_code == 202, answer.text
-            await eventually(lambda: "workflow PaymentExecWorkflow" in told.of(TRACE), within=60)
-    spans = told.of(TRACE)
+            await eventually(lambda: "workflow PaymentExecWorkflow" in spans_sent.of(TRACE), within=60)
+    spans = spans_sent.of(TRACE)
     assert parents(spans) == {
         "POST /api/v1/payments": None,
         "workflow PaymentInitWorkflow": "POST /api/v1/payments",
@@ -156,8 +156,8 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
         "POST /payments": "activity execute_payment",
         "activity send_notifications": "workflow PaymentExecWorkflow",
     }
-    assert len([span for span in told.spans if span.trace_id == TRACE]) == len(spans), "each once"
-    assert {span.trace_id for span in told.spans} == {TRACE}, "the dispatcher's own cycles are not traced"
+    assert len([span for span in spans_sent.spans if span.trace_id == TRACE]) == len(spans), "each once"
+    assert {span.trace_id for span in spans_sent.spans} == {TRACE}, "the dispatcher's own cycles are not traced"
     services = {name: span.service for name, span in spans.items()}
     assert services["POST /api/v1/payments"] == "payments-service"
     assert services["POST /payments"] == services["dispatch"] == "payments-worker"
@@ -166,23 +166,23 @@ async def test_a_payment_is_one_trace_across_temporal_and_two_processes(
     assert execution.attributes["headgate.outcome"] == "completed"
     assert execution.seconds >= spans["activity execute_payment"].seconds, "a workflow lasts as long as its activities"
     assert [each["traceparent"] for each in paid.calls] == [f"00-{TRACE}-{spans['POST /payments'].span_id}-01"]
-    tells_no_secrets(told)
+    holds_no_secrets(spans_sent)
     for log in (service.log, (tmp_path / "worker.log").read_text()):
         assert TRACE in log
         assert "Traceback" not in log
 
 
 async def test_a_message_is_one_trace_from_the_caller_to_the_provider(tmp_path: Path) -> None:
-    with collector() as told, bank() as provider:
-        variables = traced(told, provider, HEADGATE_SMS_WEBHOOK_URL=f"{provider.url}/sms?key={PROVIDER_KEY}")
+    with collector() as spans_sent, bank() as provider:
+        variables = traced(spans_sent, provider, HEADGATE_SMS_WEBHOOK_URL=f"{provider.url}/sms?key={PROVIDER_KEY}")
         with Service(tmp_path, **variables) as service:
             with service.client(headers={"traceparent": TRACEPARENT}) as http:
                 quota = {"userId": 7, "rateLimit": 1, "timeWindow": 1}
                 assert http.post("/api/config", json=quota, headers={"traceparent": "none"}).status_code == 200
                 sent = http.post("/api/send", json={"userId": 7, "message": "Bob Example paid 12.34"})
                 assert sent.status_code == 200
-            await eventually(lambda: "sms.deliver" in told.of(TRACE), within=30)
-    spans = told.of(TRACE)
+            await eventually(lambda: "sms.deliver" in spans_sent.of(TRACE), within=30)
+    spans = spans_sent.of(TRACE)
     assert parents(spans) == {
         "POST /api/send": None,
         "sms.send": "POST /api/send",
@@ -192,20 +192,20 @@ async def test_a_message_is_one_trace_from_the_caller_to_the_provider(tmp_path: 
     assert spans["sms.send"].attributes == {"headgate.message_id": sent.json()["messageId"], "headgate.outcome": "SENT"}
     assert spans["sms.deliver"].attributes["headgate.outcome"] == "sent"
     assert [call["traceparent"] for call in provider.calls] == [f"00-{TRACE}-{spans['POST webhook'].span_id}-01"]
-    tells_no_secrets(told)
+    holds_no_secrets(spans_sent)
 
 
 async def test_requests_without_a_trace_begin_one_and_unsampled_ones_are_left_alone(tmp_path: Path) -> None:
     slot = {"eventId": "e-1", "requestedTime": "2030-03-01T16:00:00Z"}
-    with collector() as told, bank() as paid, Service(tmp_path, **traced(told, paid)) as service:
+    with collector() as spans_sent, bank() as paid, Service(tmp_path, **traced(spans_sent, paid)) as service:
         with service.client() as http:
             for header in (UNSAMPLED, "nonsense", f"00-{'0' * 32}-{CALLER}-01"):
                 assert http.post("/api/v1/slots", json=slot, headers={"traceparent": header}).status_code == 200
             assert http.post("/api/v1/slots", json={"eventId": "e-2"}).status_code == 400
-        await eventually(lambda: len(told.spans) == 5, within=30)
-    assert told.of(TRACE) == {}
-    assigned = [span for span in told.spans if span.name == "slots.assign"]
-    requests = {span.span_id: span for span in told.spans if span.name == "POST /api/v1/slots"}
+        await eventually(lambda: len(spans_sent.spans) == 5, within=30)
+    assert spans_sent.of(TRACE) == {}
+    assigned = [span for span in spans_sent.spans if span.name == "slots.assign"]
+    requests = {span.span_id: span for span in spans_sent.spans if span.name == "POST /api/v1/slots"}
     assert [span.attributes["headgate.outcome"] for span in assigned] == ["existing", "existing"]
     assert all(span.parent_id in requests and span.trace_id == requests[span.parent_id].trace_id for span in assigned)
     assert [span.parent_id for span in requests.values()] == ["", "", ""]
@@ -238,11 +238,11 @@ import asyncio, sys
 def imported(*names):
     return [name for name in sys.modules if name.startswith(names)]
 
-import headgate, headgate.bootstrap, headgate.entrypoints.cli
-import headgate.adapters.local.engine, headgate.adapters.temporal.workers, headgate.apps.payments.workflow_intake
-print(imported("opentelemetry", "headgate.adapters.opentelemetry"))
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+import headgate, headgate.server.wiring, headgate.server.cli, headgate.apps.payments.workflows
+import headgate.dispatch.engines.local.engine, headgate.dispatch.engines.temporal.workers
+print(imported("opentelemetry", "headgate.integrations.opentelemetry"))
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 
 async def main():
     app = create_app(Settings.load())
@@ -250,7 +250,8 @@ async def main():
         await app.state.services.slots.assign("e", "default", "2030-03-01T16:00:00Z")
 
 asyncio.run(main())
-print(imported("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto", "headgate.adapters.opentelemetry"))
+sending = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto")
+print(imported(*sending, "headgate.integrations.opentelemetry"))
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -271,6 +272,6 @@ def parents(spans: dict[str, Any]) -> dict[str, str | None]:
     return {name: names.get(span.parent_id) for name, span in spans.items()}
 
 
-def tells_no_secrets(told: Collector) -> None:
-    everything = "\n".join(span.raw for span in told.spans)
+def holds_no_secrets(spans_sent: Collector) -> None:
+    everything = "\n".join(span.raw for span in spans_sent.spans)
     assert not [secret for secret in (*SECRETS, PROVIDER_KEY) if secret in everything]

@@ -76,14 +76,14 @@ asyncio.run(main())
 
 ALONE = {
     "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
-    "kafka": "import headgate.adapters.kafka.log, headgate.adapters.kafka.facts",
+    "kafka": "import headgate.kafka.log, headgate.kafka.server_info",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
     "plot": "import matplotlib.figure",
     "postgres": NO_ANSWER.format(url="postgresql://u:p@127.0.0.1:1/x"),
     "redis": "from headgate import Limiter\nLimiter('redis://127.0.0.1:1')",
-    "temporal": "import headgate.adapters.temporal.crew, headgate.adapters.temporal.engine",
-    "traces": "from headgate.bootstrap import tracer\nfrom headgate.settings import Settings\n"
+    "temporal": "import headgate.dispatch.engines.temporal.worker_group, headgate.dispatch.engines.temporal.engine",
+    "traces": "from headgate.server.wiring import tracer\nfrom headgate.server.settings import Settings\n"
     "assert tracer(Settings(traces='console')) and tracer(Settings(traces='otlp'))",
 }
 """What each extra is for, without a server to talk to."""

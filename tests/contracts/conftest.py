@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import pytest
 
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.admission.ports import AsyncLimitStore, LimitStore
-from headgate.bootstrap import slot_store
-from headgate.bootstrap.limit_stores import async_limit_store, limit_store
+from headgate.limits.ports import AsyncLimitStore, LimitStore
+from headgate.limits.stores import async_limit_store, limit_store
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.slots.ports import SlotStore
+from headgate.slots.stores import slot_store
 from headgate.testing.availability import available
 from headgate.testing.plugin import SHARED
 from headgate.testing.servers.postgres import PostgresDatabases

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from hypothesis import strategies as st
 
-from headgate.admission.algorithms import State, life_us
-from headgate.admission.chain import refunded, rule_on
-from headgate.admission.holds import Held, held, settled
-from headgate.admission.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
-from headgate.admission.ports import AsyncLimitStore, Hold, LimitStore
+from headgate.limits.algorithms import State, life_us
+from headgate.limits.chain import refunded, rule_on
+from headgate.limits.holds import HoldRecord, place_hold, settle_hold
+from headgate.limits.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.ports import AsyncLimitStore, Hold, LimitStore
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
 T0 = 1_800_000_000_000_000
@@ -45,7 +45,9 @@ class Blocking:
 
 def blocking(store: LimitStore | AsyncLimitStore, runner: asyncio.Runner) -> LimitStore:
     """`store` as a blocking one; an awaited store must have been made on `runner`'s loop."""
-    return Blocking(store, runner) if inspect.iscoroutinefunction(store.decide) else store  # type: ignore[return-value]
+    if not inspect.iscoroutinefunction(store.decide):
+        return cast(LimitStore, store)
+    return cast(LimitStore, Blocking(cast(AsyncLimitStore, store), runner))
 
 
 limits = st.integers(1, 8)
@@ -109,7 +111,7 @@ class Replay:
         self.now = self.latest = T0
         self.rules = {plan: self._rule(plan, spec, False) for plan, spec in zip(PLANS, first, strict=True)}
         self.cells: dict[tuple[str, str], _Cell] = {}
-        self.holds: dict[tuple[int, frozenset[tuple[str, str]]], Held] = {}
+        self.holds: dict[tuple[int, frozenset[tuple[str, str]]], HoldRecord] = {}
         self.asked: list[tuple[int, Cells]] = []
         """Ids and chains that were to be held, in this order."""
 
@@ -227,7 +229,7 @@ class Replay:
         writes: Sequence[State | None] = ruling.writes
         assert got == ruling.decision, f"{chain} on {states} at {self.now}: {got} is not {ruling.decision}"
         if got.allowed:
-            writes, self.holds[name] = held(chain, ruling, 2**62)
+            writes, self.holds[name] = place_hold(chain, ruling, 2**62)
         for charge, state in zip(chain, writes, strict=True):
             self._wrote(charge, state)
 
@@ -240,6 +242,6 @@ class Replay:
         got = self.store.settle(f"h{number}", chain, actual, now_us=self.now)
         assert got == ("UNKNOWN" if known is None else "REPEATED" if known.settled else "APPLIED")
         if known is not None and not known.settled:
-            after, self.holds[name] = settled(chain, states, self.now, known, actual)
+            after, self.holds[name] = settle_hold(chain, states, self.now, known, actual)
             for charge, state in zip(chain, after, strict=True):
                 self._wrote(charge, state)

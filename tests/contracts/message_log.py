@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headgate.apps.notifications.ports import Delivered, MessageLog, MessageSource, Record
+from headgate.messaging import Delivered, MessageLog, MessageSource, Record
 
 WITHIN = 30.0
 

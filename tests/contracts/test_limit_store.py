@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from headgate.adapters.memory.limits import MemoryLimitStore
-from headgate.admission.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
-from headgate.admission.ports import Hold, LimitStore
+from headgate.limits.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.ports import Hold, LimitStore
+from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
 from tests.contracts.limit_store import START, T0, Blocking, Replay, blocking, histories
 from tests.effort import examples
@@ -349,7 +349,7 @@ def test_the_stores_own_clock_is_used_when_none_is_given(store: LimitStore, key:
 
 
 class _Shortest:
-    """A memory store on a clock of its own, asked the shortest way it has, as a limiter does."""
+    """A memory store on a clock of its own, asked the shortest fast_path it has, as a limiter does."""
 
     def __init__(self) -> None:
         self._clock = FakeClock(START)
@@ -366,8 +366,8 @@ class _Shortest:
     def decide(self, chain: Any, *, spend: bool = True, hold: Hold | None = None, now_us: int) -> Decision:
         self._clock.advance(us=now_us - T0 - self._clock.monotonic_us())
         if spend and hold is None and len(chain) == 1 and chain[0].cost == 1:
-            way = self._store.spender(chain[0].rule)
-            decision = way(chain[0].key) if way is not None else None
+            fast_path = self._store.fast_path(chain[0].rule)
+            decision = fast_path(chain[0].key) if fast_path is not None else None
             if decision is not None:
                 return decision
         return self._store.decide(chain, spend=spend, hold=hold)

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from headgate.adapters.kafka.log import KafkaLog
-from headgate.apps.notifications.ports import Record
+from headgate.kafka.log import KafkaLog
+from headgate.messaging import Record
 from tests.contracts.message_log import MessageLogContract, publish
 
 

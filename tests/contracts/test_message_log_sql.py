@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.outbox import SqlOutbox
-from headgate.apps.notifications.ports import Record
-from headgate.bootstrap import database
 from headgate.errors import StoreError
+from headgate.messaging import Record
+from headgate.sql.databases import database
+from headgate.sql.engine import Database
+from headgate.sql.outbox import SqlOutbox
 from tests.contracts.message_log import MessageLogContract, publish, take, values
 
 
@@ -44,8 +44,8 @@ class TestSqlOutbox(MessageLogContract):
     async def test_a_dead_readers_lease_ends(self, log: SqlOutbox, opened: Database, topic: str) -> None:
         import sqlalchemy as sa
 
-        from headgate.adapters.sql.notification_tables import outbox_reader
-        from headgate.iso8601 import EPOCH
+        from headgate.durations import EPOCH
+        from headgate.sql.outbox_tables import outbox_reader
 
         await publish(log, Record(topic, "k", "v"))
         dead, heir = await log.read(topic, "readers"), await log.read(topic, "readers")

@@ -9,28 +9,28 @@ from itertools import product
 
 import pytest
 
-from headgate.adapters.memory.payments import MemoryPaymentStore
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.memory.slots import MemorySlotStore
-from headgate.adapters.sql import payments
-from headgate.adapters.sql.payment_store import SqlPaymentStore
-from headgate.adapters.sql.queue import SqlQueueStore
-from headgate.adapters.sql.slot_store import SqlSlotStore
-from headgate.apps.payments.context import context_json
-from headgate.apps.payments.domain import ITEM_TYPE, TRANSITIONS, Party, Payment, PaymentStatus, Step, Terms
 from headgate.apps.payments.intake import OWNER, SLOT_PREFIX
-from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
+from headgate.apps.payments.model import ITEM_TYPE, TRANSITIONS, Party, Payment, PaymentStatus, StatusChange, Terms
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentStore
 from headgate.apps.payments.rules import fingerprint
-from headgate.bootstrap import database
+from headgate.apps.payments.serialization import context_json
+from headgate.apps.payments.stores import statements
+from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_success, unrunnable
 from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.queue import Store as QueueStore
+from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.status import Status
+from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import Conflict
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql.databases import database
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
+from tests.models.payment_store import MemoryPaymentStore
+from tests.models.queue_store import MemoryQueueStore
+from tests.models.slot_store import MemorySlotStore
 
 AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
 ALICE = Party("Alice", "DE89370400440532013000")
@@ -118,20 +118,20 @@ async def test_if_one_is_there_already_none_is_kept_and_none_is_queued(bench: Be
 @pytest.mark.parametrize(("before", "after"), list(product(PaymentStatus, PaymentStatus)))
 async def test_no_step_outside_the_table_can_even_be_asked_for(before: PaymentStatus, after: PaymentStatus) -> None:
     if after in TRANSITIONS[before]:
-        assert Step.of("p", before, after).after is after
+        assert StatusChange.of("p", before, after).after is after
     else:
         with pytest.raises(Conflict):
-            Step.of("p", before, after)
+            StatusChange.of("p", before, after)
 
 
 async def test_a_step_counts_once_and_only_from_where_it_begins(bench: Bench) -> None:
     await bench.store.schedule([new(payment("p")), new(payment("q"))])
-    accept = Step.of("p", PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, "done", "BANK-1")
-    early = Step.of("q", PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING)
-    nobody = Step.of("nobody", PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED)
+    accept = StatusChange.of("p", PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, "done", "BANK-1")
+    early = StatusChange.of("q", PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING)
+    nobody = StatusChange.of("nobody", PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED)
     assert await bench.store.advance([early, accept, nobody]) == [False, True, False]
     assert await bench.store.advance([accept]) == [False]
-    assert await bench.store.advance([Step.of("p", PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING)]) == [True]
+    assert await bench.store.advance([StatusChange.of("p", PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING)]) == [True]
     record = (await bench.store.find(["p"]))["p"]
     assert (record.status, record.reference, record.reason) == (PaymentStatus.PROCESSING, "BANK-1", None)
     trail = [(entry.status_before, entry.status_after) for entry in await bench.store.history("p")]
@@ -141,7 +141,7 @@ async def test_a_step_counts_once_and_only_from_where_it_begins(bench: Bench) ->
 
 async def test_a_failed_payment_says_why(bench: Bench) -> None:
     await bench.store.schedule([new(payment("p"))])
-    await bench.store.advance([Step.of("p", PaymentStatus.SCHEDULED, PaymentStatus.FAILED, "account closed")])
+    await bench.store.advance([StatusChange.of("p", PaymentStatus.SCHEDULED, PaymentStatus.FAILED, "account closed")])
     record = (await bench.store.find(["p"]))["p"]
     assert (record.status, record.reason) == (PaymentStatus.FAILED, "account closed")
 
@@ -168,10 +168,10 @@ async def test_payments_alike_are_found_within_their_span(bench: Bench) -> None:
     await bench.store.schedule([new(payment("p")), new(payment("other", "99.00"))])
     print_ = fingerprint(payment("x"))
     hour = timedelta(hours=1)
-    near, far = Alike(print_, "near", AT + hour), Alike(print_, "far", AT + 2 * hour)
-    assert await bench.store.alike([near, far, Alike(print_, "p", AT)], hour) == {"near": "p"}
+    near, far = DuplicateQuery(print_, "near", AT + hour), DuplicateQuery(print_, "far", AT + 2 * hour)
+    assert await bench.store.find_duplicates([near, far, DuplicateQuery(print_, "p", AT)], hour) == {"near": "p"}
     await bench.store.cancel("p", "gone")
-    assert await bench.store.alike([near], hour) == {}
+    assert await bench.store.find_duplicates([near], hour) == {}
 
 
 async def test_slots_without_a_payment_are_found_and_nobody_elses(bench: Bench) -> None:
@@ -188,17 +188,17 @@ async def test_slots_without_a_payment_are_found_and_nobody_elses(bench: Bench) 
 async def test_retention_forgets_what_is_over_and_out_of_the_queue_and_nothing_else(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payments, "PRUNE_PAGE", 3)
+    monkeypatch.setattr(statements, "PRUNE_PAGE", 3)
     past = datetime.now(UTC) - timedelta(days=400)
     names = ["paid", "refused", "waiting", "accepted", "queued", "dead"]
     await bench.store.schedule([new(payment(name)._replace(execute_at=past), past) for name in [*names, "cancelled"]])
     await bench.store.schedule([new(payment("to-come"))])
     scheduled, accepted, final = PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING
-    await bench.store.advance([Step.of("refused", scheduled, PaymentStatus.FAILED, "closed")])
+    await bench.store.advance([StatusChange.of("refused", scheduled, PaymentStatus.FAILED, "closed")])
     for name in ("paid", "accepted", "queued", "dead"):
-        await bench.store.advance([Step.of(name, scheduled, accepted)])
+        await bench.store.advance([StatusChange.of(name, scheduled, accepted)])
         if name != "accepted":
-            await bench.store.advance([Step.of(name, accepted, final)])
+            await bench.store.advance([StatusChange.of(name, accepted, final)])
     for name in ("cancelled", "to-come"):
         assert await bench.store.cancel(name, "changed my mind")
     batch = await bench.queue.claim(ITEM_TYPE, 10, timedelta(0))
@@ -216,6 +216,6 @@ async def test_retention_forgets_what_is_over_and_out_of_the_queue_and_nothing_e
     assert len(await bench.store.history("dead")) == 3
     assert await bench.store.prune(before) == 0
     print_ = fingerprint(payment("x"))
-    assert (await bench.store.alike([Alike(print_, "x", past)], timedelta(hours=1)))["x"] in kept
+    assert (await bench.store.find_duplicates([DuplicateQuery(print_, "x", past)], timedelta(hours=1)))["x"] in kept
     await bench.store.schedule([new(payment("paid"))])
     assert len(await bench.store.history("paid")) == 1, "who comes again is new"

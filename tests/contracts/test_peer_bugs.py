@@ -16,11 +16,11 @@ import pytest
 import redis
 
 from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
-from headgate.admission.breaker import BreakerPolicy
-from headgate.admission.model import Spec
+from headgate.circuit_breaker import BreakerPolicy
 from headgate.errors import CostExceedsCapacity
+from headgate.limits.model import Spec
 from headgate.testing.servers.ports import PortClaim
-from tests.unit.admission.both import Awaited, Watcher
+from tests.unit.limits.both import Awaited, Watcher
 
 REDIS = [pytest.param(name, marks=pytest.mark.redis) for name in ("redis", "redis_cluster", "redis_sentinel")]
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
@@ -189,7 +189,7 @@ async def test_peer_bug_12_limit_lowered_or_raised_in_flight(opened: Open, key: 
         return Plan("day", FixedWindow(limit, "P1D"))
 
     limiter = opened(day(10))
-    replace = getattr(limiter, "limiter", limiter).replace_plans
+    replace = (limiter.limiter if isinstance(limiter, Awaited) else limiter).replace_plans
     assert (await limiter.acquire(key, "day", 10)).remaining == 0
     replace([day(20)])
     assert (await limiter.acquire(key, "day", 4)).remaining == 6

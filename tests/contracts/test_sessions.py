@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate import bootstrap
-from headgate.access.gate import Gate, create_token
-from headgate.access.model import ANYONE, Scope, Token, digest
-from headgate.access.sessions import Sessions
-from headgate.adapters.sql.access import SqlAccessStore
-from headgate.settings import Settings
+from headgate.server.access.authenticator import Authenticator, create_token
+from headgate.server.access.model import ANYONE, Scope, Token, digest
+from headgate.server.access.sessions import Sessions
+from headgate.server.access.stores.sql import SqlAccessStore
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store
 
 DAY = timedelta(days=1)
 
@@ -23,13 +23,13 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     url = f"sqlite:///{tmp_path / 'sessions.db'}"
     if request.param == "postgres":
         url = request.getfixturevalue("postgres_url")
-    async with bootstrap.access_store(Settings(database_url=url)) as opened:
+    async with open_access_store(Settings(database_url=url)) as opened:
         yield opened
 
 
 def sessions(store: SqlAccessStore, *fixed: Token, lifetime: timedelta = DAY) -> Sessions:
     """As each process has them: with a gate of its own."""
-    return Sessions(store.sessions, Gate(store, fixed), lifetime)
+    return Sessions(store.sessions, Authenticator(store, fixed), lifetime)
 
 
 async def test_a_session_is_known_in_every_process_until_it_is_closed_in_one(store: SqlAccessStore) -> None:

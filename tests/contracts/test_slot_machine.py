@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from headgate.bootstrap import slot_store
-from headgate.iso8601 import to_ms
+from headgate.durations import to_ms
 from headgate.slots.calendars import Calendar
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
+from headgate.slots.stores import slot_store
 from headgate.slots.windows import LATEST_MS, align
 from tests.contracts.conftest import slot_store_url
-from tests.contracts.slot_ledger import check_ledger
+from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T
 from tests.effort import examples
 
@@ -189,7 +189,7 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
 
         @invariant()
         def ledger_agrees(self) -> None:
-            self.run(check_ledger(store, self.name, self.now))
+            self.run(check_windows(store, self.name, self.now))
 
     return SlotMachine
 

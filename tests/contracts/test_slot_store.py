@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from headgate.durations import from_ms, to_ms
 from headgate.errors import NotFound, SlotOwned, SlotsExhausted
-from headgate.iso8601 import from_ms, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler
 from headgate.slots.windows import LATEST_MS
-from tests.contracts.slot_ledger import check_ledger, windows_and_runs
+from tests.contracts.slot_windows import check_windows, windows_and_runs
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
 T_MS = to_ms(T)
@@ -38,7 +38,7 @@ async def test_a_burst_packs_window_after_window(slots: SlotStore) -> None:
     assert [slot.window_start_ms for slot in booked] == [T_MS + n // 10 * 4000 for n in range(35)]
     assert all(0 <= slot.scheduled_ms - slot.window_start_ms < 4000 for slot in booked)
     assert not any(slot.existing for slot in booked)
-    assert await check_ledger(slots, "c", NOW) == {T_MS: 10, T_MS + 4000: 10, T_MS + 8000: 10, T_MS + 12000: 5}
+    assert await check_windows(slots, "c", NOW) == {T_MS: 10, T_MS + 4000: 10, T_MS + 8000: 10, T_MS + 12000: 5}
     _, _, runs = await windows_and_runs(slots, "c")
     assert runs == [(T_MS, T_MS + 12000)]
 
@@ -50,15 +50,15 @@ async def test_the_same_event_keeps_its_slot_whatever_else_the_call_says(slots: 
     for name, at in [("c", T_MS), ("c", T_MS + 99_000), ("other", T_MS), ("unknown", T_MS)]:
         assert await book(slots, wants(1, at), name=name) == [first._replace(existing=True)]
     assert await slots.find("e0") == first._replace(existing=True)
-    assert await check_ledger(slots, "c", NOW) == {T_MS: 1}
-    assert await check_ledger(slots, "other", NOW) == {}
+    assert await check_windows(slots, "c", NOW) == {T_MS: 1}
+    assert await check_windows(slots, "other", NOW) == {}
 
 
 async def test_an_event_named_twice_in_one_batch_has_one_slot(slots: SlotStore) -> None:
     await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
     first, again = await book(slots, wants(1) + wants(1))
     assert again == first._replace(existing=True)
-    assert await check_ledger(slots, "c", NOW) == {T_MS: 1}
+    assert await check_windows(slots, "c", NOW) == {T_MS: 1}
 
 
 async def test_the_first_window_holds_in_proportion_to_what_is_left_of_it(slots: SlotStore) -> None:
@@ -118,7 +118,7 @@ async def test_a_raise_offers_room_in_partly_and_fully_filled_windows(slots: Slo
     booked = await book(slots, wants(5, prefix="r"))
     assert [slot.window_start_ms - T_MS for slot in booked] == [0, 4000, 8000, 8000, 12000]
     assert {slot.config_version for slot in booked} == {2}
-    await check_ledger(slots, "c", NOW)
+    await check_windows(slots, "c", NOW)
 
 
 async def test_a_lowered_limit_leaves_booked_slots_and_fills_no_window_above_it(slots: SlotStore) -> None:
@@ -128,7 +128,7 @@ async def test_a_lowered_limit_leaves_booked_slots_and_fills_no_window_above_it(
     booked = await book(slots, wants(1, prefix="l"))
     assert [slot.window_start_ms - T_MS for slot in booked] == [8000]
     assert await book(slots, wants(6)) == [slot._replace(existing=True) for slot in before]
-    assert await check_ledger(slots, "c", NOW) == {T_MS: 4, T_MS + 4000: 2, T_MS + 8000: 1}
+    assert await check_windows(slots, "c", NOW) == {T_MS: 4, T_MS + 4000: 2, T_MS + 8000: 1}
 
 
 @pytest.mark.parametrize("window", ["PT1S", "PT7S", "PT0.5S"])
@@ -136,9 +136,9 @@ async def test_a_resize_counts_booked_slots_in_the_new_windows(slots: SlotStore,
     await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
     await book(slots, wants(30))
     await slots.configure("c", WindowPolicy(10, window), now_ms=NOW)
-    before = await check_ledger(slots, "c", NOW)
+    before = await check_windows(slots, "c", NOW)
     await book(slots, wants(100, prefix="r"))
-    after = await check_ledger(slots, "c", NOW)
+    after = await check_windows(slots, "c", NOW)
     assert all(count <= max(10, before.get(start, 0)) for start, count in after.items())
     assert sum(after.values()) == 130
 
@@ -176,7 +176,7 @@ async def test_beyond_the_horizon_nothing_is_booked(slots: SlotStore) -> None:
     assert refused.earliest == T + timedelta(seconds=6, milliseconds=1)
     assert all(slot.delay <= timedelta(seconds=6) for slot in bookings if isinstance(slot, AssignedSlot))
     assert await slots.find("e5") is None
-    assert sum((await check_ledger(slots, "c", NOW)).values()) == 3
+    assert sum((await check_windows(slots, "c", NOW)).values()) == 3
 
 
 async def test_a_calendar_defers_work_and_keeps_one_run_over_the_weekend(slots: SlotStore) -> None:
@@ -192,7 +192,7 @@ async def test_a_calendar_defers_work_and_keeps_one_run_over_the_weekend(slots: 
     ]
     _, _, runs = await windows_and_runs(slots, "c")
     assert runs == [(friday, to_ms(datetime(2027, 3, 15, 15, tzinfo=UTC)))]
-    await check_ledger(slots, "c", NOW)
+    await check_windows(slots, "c", NOW)
 
 
 async def test_configs_are_listed_in_their_active_version(slots: SlotStore) -> None:
@@ -212,6 +212,8 @@ async def test_history_keeps_every_version(slots: SlotStore) -> None:
     for policy in policies:
         await slots.configure("c", policy, now_ms=NOW)
     history = await slots.history("c")
+    assert await slots.active_version("c") == history[0].version
+    assert await slots.active_version("nope") is None
     assert [(version.version, version.policy) for version in history] == [
         (3, policies[2]),
         (2, policies[1]),
@@ -235,7 +237,7 @@ async def test_far_ahead_windows_end_with_the_time_that_is_taken(slots: SlotStor
     assert all(isinstance(booking, SlotsExhausted) for booking in booked[-3:])
     held = [booking for booking in booked if isinstance(booking, AssignedSlot)]
     assert all(LATEST_MS - 2 <= slot.scheduled_ms < LATEST_MS for slot in held)
-    await check_ledger(slots, "c", NOW)
+    await check_windows(slots, "c", NOW)
 
 
 async def test_concurrent_writers_lose_and_double_nothing(slots: SlotStore) -> None:
@@ -250,7 +252,7 @@ async def test_concurrent_writers_lose_and_double_nothing(slots: SlotStore) -> N
             by_event.setdefault(slot.event_id, set()).add(slot.scheduled_ms)
     assert len(by_event) == 130
     assert all(len(times) == 1 for times in by_event.values())
-    held = await check_ledger(slots, "c", NOW)
+    held = await check_windows(slots, "c", NOW)
     assert sorted(held.values(), reverse=True) == [7] * 18 + [4]
 
 
@@ -270,7 +272,7 @@ async def test_configs_that_want_the_same_events_at_once_agree(slots: SlotStore,
             assert isinstance(slot, AssignedSlot)
             slots_of.setdefault(slot.event_id, set()).add((slot.config_name, slot.scheduled_ms))
     assert all(len(one) == 1 for one in slots_of.values())
-    assert sum([sum((await check_ledger(slots, name, NOW)).values()) for name in names]) == count
+    assert sum([sum((await check_windows(slots, name, NOW)).values()) for name in names]) == count
 
 
 async def test_reconciliation_pages_through_booked_slots(slots: SlotStore) -> None:
@@ -291,7 +293,7 @@ async def test_pruning_forgets_the_past_only(slots: SlotStore) -> None:
     assert pruned == (4, 2)
     left = await slots.booked(T_MS + 10**9, None, 100)
     assert Counter(slot.window_start_ms for slot in left) == {T_MS + n * 4000: 2 for n in (2, 3, 4)}
-    await check_ledger(slots, "c", T_MS + 8000)
+    await check_windows(slots, "c", T_MS + 8000)
     assert await slots.prune(T_MS + 8000) == (0, 0)
 
 
@@ -317,7 +319,7 @@ async def test_no_slot_is_booked_in_a_window_that_was_closed_meanwhile(slots: Sl
     assert await slots.cancel("e125") is not None
     (booked,) = await book(slots, wants(1, prefix="n"))
     assert booked.window_start_ms == T_MS + 250 * 4000
-    await check_ledger(slots, "c", NOW)
+    await check_windows(slots, "c", NOW)
     await slots.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
     (opened,) = await book(slots, wants(1, prefix="o"))
     assert opened.window_start_ms == T_MS + 125 * 4000
@@ -331,7 +333,7 @@ async def test_the_window_that_the_horizon_cuts_holds_in_proportion_to_what_lies
     bookings = await slots.book("c", wants(500, T_MS + 1000, "later"), now_ms=NOW)
     held = Counter(slot.window_start_ms for slot in bookings if isinstance(slot, AssignedSlot))
     assert held == {T_MS + 4000: 50}
-    await check_ledger(slots, "c", NOW)
+    await check_windows(slots, "c", NOW)
 
 
 @pytest.mark.parametrize("spread", ["jitter", "even"])
@@ -345,7 +347,8 @@ async def test_steady_overload_against_a_horizon_does_not_crowd_at_the_start_of_
         bookings = await slots.book("c", wants(2, now, f"{step}-"), now_ms=now)
         booked += [slot.scheduled_ms for slot in bookings if isinstance(slot, AssignedSlot)]
     steady = Counter(at % 4000 // 1000 for at in booked if T_MS + 8000 <= at < T_MS + 24_000)
-    assert all(30 <= steady[second] <= 50 for second in range(4)), steady
+    # Forty a second, at random; crowded, the first second held three quarters of all.
+    assert all(20 <= steady[second] <= 60 for second in range(4)), steady
 
 
 @pytest.mark.parametrize("count", [3, 500])
@@ -362,7 +365,7 @@ async def test_only_its_owner_cancels_a_slot(slots: SlotStore, count: int) -> No
             await slots.cancel(event_id, owner=owner)
     (again,) = await book(slots, [SlotRequest("own1", T_MS)])
     assert again == owned
-    assert sum((await check_ledger(slots, "c", NOW)).values()) == count + 1
+    assert sum((await check_windows(slots, "c", NOW)).values()) == count + 1
     assert await slots.cancel("own1", owner="payments") == owned
     assert await slots.cancel("free0") == free
     assert {slot.owner for slot in await slots.booked(LATEST_MS - 1, None, 1000)} == {"payments"}
@@ -376,7 +379,7 @@ async def test_a_resize_after_a_prune_into_the_current_window_still_counts_all_o
     now = T_MS + 30 * 60_000
     assert await slots.prune(now) == (2, 1), "of the window that has ended, and nothing of the one that has not"
     await slots.configure("c", WindowPolicy(45, "PT2H"), now_ms=now)
-    assert sum((await check_ledger(slots, "c", now)).values()) == 40
+    assert sum((await check_windows(slots, "c", now)).values()) == 40
     booked = await book(slots, wants(10, now, "n"), now_ms=now)
     assert {slot.window_start_ms for slot in booked} == {T_MS + 2 * 3_600_000}
 

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from headgate.adapters.local.engine import LocalEngine
-from headgate.bootstrap import queue_store
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
+from headgate.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
-from tests.contracts.workflow_engine import Ran, Store, WorkflowEngineContract
+from tests.contracts.workflow_engine import Ran, WorkflowEngineContract
 
 
 class LocalHarness:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: QueueStore) -> None:
         self.store = store
         self.work = "WORK"
         self.ran: list[Ran] = []

@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
-from headgate.adapters.temporal.client import connect, connect_for_dispatch
-from headgate.adapters.temporal.engine import TemporalEngine
-from headgate.adapters.temporal.workers import exec_worker
-from headgate.bootstrap import queue_store
+from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
+from headgate.dispatch.engines.temporal.engine import TemporalEngine
+from headgate.dispatch.engines.temporal.workers import exec_worker
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
+from headgate.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
-from tests.contracts.workflow_engine import Ran, Store, WorkflowEngineContract
+from tests.contracts.workflow_engine import Ran, WorkflowEngineContract
 
 
 class TemporalHarness:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: QueueStore) -> None:
         self.store = store
         self.work = f"WORK-{uuid.uuid4().hex}"
         self.ran: list[Ran] = []

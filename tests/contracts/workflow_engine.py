@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headgate.dispatch.decisions import released
 from headgate.dispatch.model import Claim, EnqueueRequest, Item
-from headgate.dispatch.ports import Execution, QueueLedger, QueueStore, Start, StartRequest, WorkflowEngine
+from headgate.dispatch.ports import Execution, QueueStore, Start, StartRequest, WorkflowEngine
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
 
@@ -28,15 +28,11 @@ class Ran(NamedTuple):
     """`time.monotonic()`"""
 
 
-class Store(QueueStore, QueueLedger, Protocol):
-    """Both sides of a store."""
-
-
 class EngineHarness(Protocol):
     """An engine with a queue behind it, in which `work` is configured (two retries, no backoff)."""
 
     engine: WorkflowEngine
-    store: Store
+    store: QueueStore
     work: str
     """An item type nobody else uses."""
     ran: list[Ran]

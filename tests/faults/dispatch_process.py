@@ -17,14 +17,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.sql.engine import database_url
+from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.model import Action, Batch, BatchSummary, Change
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import StartOutcome, StartRequest
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.worker import DispatchWorker
+from headgate.sql.engine import database_url
 
 POINTS = ["claimed", "started", "recorded", "executing", "executed", "completing", "completed"]
 ITEM_TYPE = "WORK"

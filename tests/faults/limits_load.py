@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import redis
 
 from headgate import AsyncLimiter, BreakerPolicy, FixedWindow, Plan, SlidingLog, TokenBucket
-from headgate.admission.algorithms import State, at, room, take
-from headgate.admission.leases import LeasePolicy
+from headgate.limits.algorithms import State, at, room, take
+from headgate.limits.local_lease import LeasePolicy
 
 TASKS = 64
 GOLD = TokenBucket(capacity=500, per_second=2000)
@@ -97,7 +97,7 @@ class Crowd:
 def crowd(load: Load, *, processes: int) -> Iterator[Crowd]:
     """Starts `processes` at once; whatever happens, none outlives the context."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headgate.adapters.redis.limits", "headgate.bootstrap", __name__])
+    context.set_forkserver_preload(["headgate.limits.stores.redis", "headgate.server.wiring", __name__])
     counts = context.Array("q", processes, lock=False)
     start, stop = context.Barrier(processes), context.Event()
     started = [
@@ -106,7 +106,7 @@ def crowd(load: Load, *, processes: int) -> Iterator[Crowd]:
     for process in started:
         process.start()
     try:
-        yield Crowd(counts, stop, started)  # type: ignore[arg-type]
+        yield Crowd(counts, stop, started)
     finally:
         stop.set()
         for process in started:
@@ -115,7 +115,7 @@ def crowd(load: Load, *, processes: int) -> Iterator[Crowd]:
 
 
 def redis_time_us(client: redis.Redis) -> int:
-    seconds, microseconds = client.time()  # type: ignore[misc]
+    seconds, microseconds = client.time()
     return int(seconds) * 1_000_000 + int(microseconds)
 
 

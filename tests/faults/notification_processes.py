@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from headgate.testing import eventually
@@ -31,7 +32,7 @@ async def served(count: int, directory: Path, **environment: str) -> AsyncIterat
                     stderr=subprocess.STDOUT,
                 )
             processes.append((process, said))
-        yield [await eventually(lambda said=said: url_in(said), within=60) for _, said in processes]
+        yield [await eventually(partial(url_in, said), within=60) for _, said in processes]
     finally:
         for process, _ in processes:
             process.terminate()

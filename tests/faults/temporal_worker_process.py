@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
-from headgate.entrypoints.worker import end_process, run_temporal_workers
-from headgate.settings import Settings
+from headgate.server.settings import Settings
+from headgate.server.worker import end_process, run_temporal_workers
 
 
 async def die(*args: Any, **options: Any) -> Any:

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.adapters.local.engine import LocalEngine
 from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.model import Item
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
 from tests import warm_start

@@ -20,8 +20,8 @@ async def spent(redis_url: str) -> int:
 
 
 def held(limiter: AsyncLimiter) -> int:
-    assert limiter._purses is not None
-    return sum(purse.tokens for purse in limiter._purses._purses.values())
+    assert limiter._leases is not None
+    return sum(lease.tokens for lease in limiter._leases._by_name.values())
 
 
 @pytest.mark.parametrize("longest", [1.0, 0.002], ids=["long leases", "leases that end"])

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from headgate import FixedWindow, Limiter, Plan
-from headgate.adapters.redis.calls import common_slot
-from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
-from headgate.adapters.redis.remedies import SLOTS
-from headgate.admission.model import Charge, Rule
 from headgate.errors import StoreUnavailable
+from headgate.limits.model import Charge, Rule
+from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
+from headgate.limits.stores.redis_commands import common_slot
+from headgate.redis.redirects import SLOTS
 from headgate.testing import eventually
 from headgate.testing.availability import available
 from headgate.testing.servers.redis_cluster import RedisCluster

@@ -7,21 +7,20 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from headgate import AsyncLimiter, BreakerPolicy, Decision, LeasePolicy, Limiter, Plan, TokenBucket
 from headgate.testing import RedisServer, eventually
 from headgate.testing.availability import available
-from headgate.testing.servers.group import ServerGroup
 from headgate.testing.servers.redis_cluster import RedisCluster
 from headgate.testing.servers.redis_sentinel import RedisSentinel
 
 LIMIT = TokenBucket(capacity=50, per_second=1)
 BREAKER = BreakerPolicy(failures=3, first_pause=0.2, longest_pause=0.5)
 ENDS = {"kill": RedisServer.kill, "pause": RedisServer.pause}
-RETURNS = {"kill": RedisServer.start, "pause": RedisServer.resume}
+RETURNS: dict[str, Callable[[RedisServer], object]] = {"kill": RedisServer.start, "pause": RedisServer.resume}
 DEADLINES = {"kill": 2, "pause": 0.5}
 """Of a killed server everybody hears at once."""
 
@@ -150,13 +149,13 @@ def _judge(decisions: list[Decision], reason: str, admits: int, seconds: float) 
 
 
 @pytest.fixture(params=["sentinel", "cluster"])
-def own_group(request: pytest.FixtureRequest) -> Iterator[ServerGroup]:
+def own_group(request: pytest.FixtureRequest) -> Iterator[RedisSentinel | RedisCluster]:
     with available("redis"), RedisSentinel() if request.param == "sentinel" else RedisCluster() as group:
         yield group
 
 
-async def test_all_of_sentinel_or_cluster_falls_silent(own_group: ServerGroup) -> None:
-    url: str = own_group.url  # type: ignore[attr-defined]
+async def test_all_of_sentinel_or_cluster_falls_silent(own_group: RedisSentinel | RedisCluster) -> None:
+    url = own_group.url
     plans, watch = [Plan("gold", LIMIT, on_error="closed")], Watch()
     async with AsyncLimiter(url, plans=plans, breaker=BREAKER, deadline=0.5, observer=watch) as streaming:
         with Limiter(url, plans=plans, breaker=BREAKER, deadline=0.5, observer=watch, lease=LeasePolicy()) as blocking:

@@ -43,7 +43,7 @@ def test_forked_children_neither_spend_nor_give_back_what_their_parent_leased(re
     limiter = Limiter(redis_url, plans=plans, lease=lease, deadline=30)
     admitted = sum(limiter.acquire("k", "hour").allowed for _ in range(140))
     with Limiter(redis_url, plans=plans, deadline=30) as plain:
-        # The purse is full when the children get their copies of it.
+        # The lease is full when the children get their copies of it.
         assert 1000 - plain.peek("k", "hour").remaining > admitted + 50
         for _ in range(4):
             read, write = os.pipe()

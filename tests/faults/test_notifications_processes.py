@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from headgate.adapters.sql.engine import Database
+from headgate.sql.engine import Database
 from headgate.testing import eventually
 from tests.faults.notification_processes import served
 
@@ -55,7 +55,7 @@ async def counts_of(url: str, wanted: list[int]) -> bool:
     """Whether the rows say so; the Redis path brings them in step a moment later."""
     import sqlalchemy as sa
 
-    from headgate.adapters.sql.notification_tables import notification_quota as quota
+    from headgate.apps.notifications.stores.tables import notification_quota as quota
 
     database = Database(url)
     query = sa.select(quota.c.current_count).order_by(quota.c.user_id)

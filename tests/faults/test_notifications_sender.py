@@ -18,19 +18,20 @@ from pathlib import Path
 
 import pytest
 
+from headgate.messaging import Delivered
 from headgate.testing import eventually
 from tests import warm_start
 from tests.integration.notification_gateway import Gateway, gateway
 
 SENDER = """
 import sys
-from headgate.entrypoints.cli import main
+from headgate.server.cli import main
 sys.argv = ["headgate", "worker", "sender"]
 main()
 """
 DIES_BEFORE_COMMIT = """
 import os, signal
-from headgate.adapters.kafka.consumer import KafkaSource
+from headgate.kafka.consumer import KafkaSource
 commit = KafkaSource.commit
 async def dies(source, done):
     if source._topic == os.environ["HEADGATE_SMS_TOPIC"]:
@@ -177,8 +178,8 @@ async def test_told_to_stop_it_leaves_at_once_and_nothing_comes_again(served: Ga
 
 
 async def test_what_a_provider_keeps_refusing_goes_to_the_dead_letters(served: Gateway, tmp_path: Path) -> None:
-    from headgate.adapters.kafka.log import KafkaLog
-    from headgate.apps.notifications.ports import Record
+    from headgate.kafka.log import KafkaLog
+    from headgate.messaging import Record
 
     wanted = await send_messages(served)
     topic = served.settings.sms.topic
@@ -188,7 +189,7 @@ async def test_what_a_provider_keeps_refusing_goes_to_the_dead_letters(served: G
         found.fails = set(sorted(wanted)[:2])
         async with sender(served, url, tmp_path):
             source = await log.read(f"{topic}-dlt", uuid.uuid4().hex)
-            dead = []
+            dead: list[Delivered] = []
             async with asyncio.timeout(60):
                 while len(dead) < 3:
                     dead += await source.receive(3 - len(dead), 1.0)

@@ -14,8 +14,10 @@ from typing import Any
 
 import psycopg
 
-from headgate import bootstrap
-from headgate.settings import Settings
+from headgate.server.settings import Settings
+from headgate.server.wiring.payments import open_payments
+from headgate.server.wiring.queue import open_queue
+from headgate.server.wiring.slots import open_slots
 from tests import warm_start
 
 LINES = 6000
@@ -61,13 +63,13 @@ async def test_killed_submissions_lose_nothing_and_double_nothing(postgres_url: 
         contexts = rows(postgres_url, "SELECT count(*) FROM headgate_dispatch_context")
         assert kept == queued == contexts, "payment, queue entry and context are one"
     settings = Settings.load(database_url=postgres_url)
-    async with bootstrap.slot_scheduler(settings) as slots, bootstrap.dispatch_queue(settings) as queue:
+    async with open_slots(settings) as slots, open_queue(settings) as queue:
         # A slot nobody will come back for: its payment is not in the feed.
         await slots.assign_many([("payment:never-sent", "2030-03-01T16:00:00Z")], "default", owner="payments")
         told = await asyncio.to_thread(run_to_the_end, submit, environment)
         assert told["accepted"] + told["duplicates"] == LINES
-        async with bootstrap.payments(settings, slots, queue) as payments:
-            assert await payments.desk.reclaim_slots(timedelta(0)) == 1
+        async with open_payments(settings, slots, queue) as payments:
+            assert await payments.queries.reclaim_slots(timedelta(0)) == 1
     for table in ("headgate_payment", "headgate_payment_audit", "headgate_dispatch_queue", "headgate_slot"):
         assert rows(postgres_url, f"SELECT count(*) FROM {table}") == [(LINES,)], table
     apart = "SELECT count(*) FROM headgate_payment p JOIN headgate_slot s ON s.event_id = 'payment:' || p.payment_id"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from headgate.adapters.temporal.client import connect
+from headgate.dispatch.engines.temporal.client import connect
 from headgate.testing import TemporalServer
 from headgate.testing.availability import available, require
 from tests.faults.payment_stack import all_completed, check, installed, queue_depth, write_feed

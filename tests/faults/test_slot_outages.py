@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.slot_store import SqlSlotStore
-from headgate.bootstrap import slot_store
+from headgate.durations import to_ms
 from headgate.errors import StoreUnavailable
-from headgate.iso8601 import to_ms
 from headgate.slots import AssignedSlot, SlotScheduler, WindowPolicy
+from headgate.slots.stores import slot_store
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql.engine import Database
 from headgate.testing import PostgresServer, eventually
-from tests.contracts.slot_ledger import check_ledger
+from tests.contracts.slot_windows import check_windows
 
 T = datetime(2031, 3, 1, 16, tzinfo=UTC)
 NOW_MS = to_ms(T) - 1
@@ -52,7 +52,7 @@ async def test_a_database_killed_under_load_loses_nothing_that_was_told(own_post
         assert outages > 0
         for event_id, slot in told.items():
             assert (await slots.find(event_id)).scheduled_ms == slot.scheduled_ms
-        held = await check_ledger(store, "c", NOW_MS)
+        held = await check_windows(store, "c", NOW_MS)
         # "while-down" may have been committed or not: its caller was told neither.
         assert sum(held.values()) - len(told) in (0, 1)
         assert sorted(held.values())[1:] == [10] * (len(held) - 1)

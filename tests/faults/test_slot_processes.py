@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 from headgate.testing.load import KeepAlive
+from headgate.testing.servers.postgres import PostgresDatabases
 from tests import warm_start
 
 PROCESSES = 8
@@ -58,7 +59,7 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def database_url(postgres_server) -> Iterator[str]:  # type: ignore[no-untyped-def]
+def database_url(postgres_server: PostgresDatabases) -> Iterator[str]:
     yield postgres_server.create("slot_processes")
     postgres_server.drop("slot_processes")
 

@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 from headgate import BlockingSlots, WindowPolicy
-from headgate.bootstrap import slot_store
-from headgate.iso8601 import to_ms
+from headgate.durations import to_ms
+from headgate.slots.stores import slot_store
 from tests import warm_start
-from tests.contracts.slot_ledger import check_ledger
+from tests.contracts.slot_windows import check_windows
 from tests.faults.test_slot_outages import T
 
 CHILD = """
@@ -60,7 +60,7 @@ async def test_processes_share_a_file(tmp_path: Path) -> None:
         told.update(output.split())
     assert [child.returncode for child in children] == [0, -9, 0, 0]
     store = await slot_store(url)
-    held = await check_ledger(store, "c", to_ms(T) - 1)
+    held = await check_windows(store, "c", to_ms(T) - 1)
     assert sum(held.values()) >= len(told)
     assert set(told) <= {slot.event_id for slot in await store.booked(to_ms(T) + 10**9, None, 1000)}
     assert {f"e{n}" for n in range(500)} - set(told) <= {f"e{n}" for n in range(160, 200)}

@@ -7,20 +7,19 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.flight import awaited, copy
-from headgate.adapters.sql.slot_store import SqlSlotStore
-from headgate.adapters.sql.slot_tables import slot
-from headgate.adapters.sql.slots_postgres import COPY_FROM
-from headgate.bootstrap import slot_store
 from headgate.errors import Conflict, StoreError, StoreUnavailable
 from headgate.slots.model import SlotRequest, WindowPolicy
+from headgate.slots.stores import slot_store
+from headgate.slots.stores.postgres import COPY_FROM
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.slots.stores.tables import slot
+from headgate.sql.engine import Database
+from headgate.sql.pipeline import copy, run_async
 
 T = datetime(2031, 3, 1, 16, tzinfo=UTC)
 CALLS = 150
@@ -28,7 +27,7 @@ MANY = COPY_FROM + 100
 
 
 async def cancelled_at_random(
-    start: Callable[[int], Awaitable[Any]], *, calls: int = CALLS, most_turns: int = 30
+    start: Callable[[int], Awaitable[object]], *, calls: int = CALLS, most_turns: int = 30
 ) -> None:
     """Starts many calls, one after another, and cancels each up to three times, after any number of turns."""
     chance = random.Random(7)
@@ -139,7 +138,7 @@ async def test_a_copy_that_fails_leaves_no_broken_connection(
 
     def copied(connection: Connection, rows: str) -> None:
         connection.execute(sa.text("SELECT 1"))  # begins
-        awaited(connection, lambda raw: copy(raw, "COPY numbers FROM STDIN", rows))
+        run_async(connection, lambda raw: copy(raw, "COPY numbers FROM STDIN", rows))
 
     async def cut(_: object) -> None:
         is_locked.set()
@@ -149,7 +148,7 @@ async def test_a_copy_that_fails_leaves_no_broken_connection(
 
     def while_locked(connection: Connection) -> None:
         connection.execute(sa.text("LOCK numbers"))
-        awaited(connection, cut)
+        run_async(connection, cut)
 
     await database.write(lambda connection: connection.execute(sa.text("CREATE TABLE numbers (number int unique)")))
     try:
@@ -163,7 +162,7 @@ async def test_a_copy_that_fails_leaves_no_broken_connection(
         with pytest.raises(StoreError, match="invalid input syntax"):
             await database.write(copied, "".join(f"{number}\n" for number in range(100_000)) + "none\n")
         with pytest.raises(StoreError, match="does not exist"):
-            await database.write(lambda c: awaited(c, lambda raw: copy(raw, "COPY nothing FROM STDIN", "1\n")))
+            await database.write(lambda c: run_async(c, lambda raw: copy(raw, "COPY nothing FROM STDIN", "1\n")))
         await check_pool(database, caplog)
         await database.write(copied, "".join(f"{number}\n" for number in range(2, 100_000)))
     finally:

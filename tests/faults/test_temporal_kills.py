@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from headgate import bootstrap
-from headgate.adapters.temporal.client import connect
+from headgate.dispatch.engines.temporal.client import connect
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
+from headgate.dispatch.stores import queue_store
 from headgate.testing import TemporalServer, eventually
 from tests import warm_start
 
@@ -59,7 +59,7 @@ def worker_process(
 
 async def test_sigkill_at_every_point(postgres_url: str, tmp_path: Path) -> None:
     with TemporalServer(durable=False, namespaces=list(POINTS)) as server:
-        async with DispatchQueue(await bootstrap.queue_store(postgres_url)) as queue:
+        async with DispatchQueue(await queue_store(postgres_url)) as queue:
             for point in POINTS:
                 item_type = point.upper()
                 await queue.configure(

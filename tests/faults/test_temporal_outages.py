@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from headgate import bootstrap
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.model import Action, Claim
 from headgate.dispatch.ports import Execution, ExecutionState
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.status import Status
-from headgate.entrypoints.worker import run_temporal_workers
-from headgate.settings import Settings
+from headgate.dispatch.stores import queue_store
+from headgate.server.settings import Settings
+from headgate.server.wiring.temporal import temporal_engine
+from headgate.server.worker import run_temporal_workers
 from headgate.testing import PostgresServer, TemporalServer, eventually
 
 ITEM_TYPE = "STORMY"
@@ -53,7 +54,7 @@ async def working(address: str, url: str) -> AsyncIterator[tuple[DispatchQueue, 
     registry.register(
         ITEM_TYPE, work.execute, dispatch_interval_secs=1, jitter_window_ms=500, stale_claim_threshold_mins=0.1
     )
-    async with DispatchQueue(await bootstrap.queue_store(url)) as queue:
+    async with DispatchQueue(await queue_store(url)) as queue:
         running = asyncio.create_task(run_temporal_workers(settings, ["dispatch", "exec"], registry, stop=stop))
         try:
             await eventually(lambda: defined(queue))
@@ -82,7 +83,7 @@ async def test_temporal_stopped_for_thirty_seconds(
 
 
 async def survived(
-    server: TemporalServer, directory: Path, stop: Callable[[], None], start: Callable[[], None]
+    server: TemporalServer, directory: Path, stop: Callable[[], object], start: Callable[[], object]
 ) -> None:
     """Work goes on before, during and after the outage."""
     async with working(server.address, f"sqlite:///{directory / 'queue.db'}") as (queue, settings, work):
@@ -90,7 +91,7 @@ async def survived(
         await eventually(lambda: stand(queue, Status.COMPLETED, BEFORE), within=30)
         await eventually(lambda: stand(queue, Status.DISPATCHED, HELD), within=30)
         # Dispatchers of the test's own: one that is connected when it happens, and one that connects during it.
-        engines = [await bootstrap.temporal_engine(settings) for _ in range(2)]
+        engines = [await temporal_engine(settings) for _ in range(2)]
         assert await engines[0].describe([Claim(ITEM_TYPE, "nobody", 1, 0)]) == [ExecutionState(Execution.NOT_FOUND)]
         dispatchers = [DispatchCycle(queue.store, engine) for engine in engines]
         loop = asyncio.get_running_loop()

@@ -18,15 +18,15 @@ import psycopg
 import redis.asyncio
 
 from headgate import AsyncLimiter, DispatchQueue, Plan, SlidingLog
-from headgate.adapters.local.engine import LocalEngine
-from headgate.admission.model import Charge, Decision
-from headgate.dispatch.guard import PlanGuard
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.dispatch.worker import DispatchWorker
+from headgate.limits.model import Charge, Decision
+from headgate.limits.stores import async_limit_store
 from headgate.testing import eventually
-from headgate.wiring import factory
 
 ITEM_TYPE, PLAN = "GUARDED", "guarded-downstream"
 Tell = Callable[[], Awaitable[int]]
@@ -81,7 +81,7 @@ async def main(queue_url: str, limits_url: str, limit: int, items: int) -> None:
 
     registry = Registry()
     registry.register(ITEM_TYPE, execute)
-    store = Stamped(factory("async_limit_store")(limits_url, deadline=30), await clock_of(limits_url))
+    store = Stamped(async_limit_store(limits_url, deadline=30), await clock_of(limits_url))
     plan = Plan(PLAN, SlidingLog(limit=limit, window="PT1S"))
     async with (
         DispatchQueue.open(queue_url) as queue,

@@ -16,11 +16,12 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.notification_tables import notification_quota, outbox
 from headgate.apps.notifications.intake import Intake
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+from headgate.apps.notifications.stores.tables import notification_quota
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
+from headgate.sql.engine import Database
+from headgate.sql.outbox_tables import outbox
 from tests import effort
 
 examples = hypothesis.settings(
@@ -48,8 +49,8 @@ class Gateway:
 
     @property
     def intake(self) -> Intake:
-        found: Intake = self.app.state.services.notifications.intake
-        return found
+        intake: Intake = self.app.state.services.notifications.intake
+        return intake
 
     async def configure(self, user_id: Any, rate_limit: Any, time_window: Any) -> httpx.Response:
         body = {"userId": user_id, "rateLimit": rate_limit, "timeWindow": time_window}
@@ -95,20 +96,20 @@ async def gateways(count: int = 1, **settings: Any) -> AsyncIterator[list[Gatewa
         "sender": "worker",
         **settings.pop("sms", {}),
     }
-    told = Settings.load(sms=sms, **settings)
+    loaded = Settings.load(sms=sms, **settings)
     async with AsyncExitStack() as opened:
-        found = []
-        database = Database(told.database_url)
+        gateways = []
+        database = Database(loaded.database_url)
         opened.push_async_callback(database.close)
         for _ in range(count):
-            app = create_app(told)
+            app = create_app(loaded)
             await opened.enter_async_context(app.router.lifespan_context(app))
             transport = httpx.ASGITransport(app)
             client = await opened.enter_async_context(
                 httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=60)
             )
-            found.append(Gateway(told, client, app, database))
-        yield found
+            gateways.append(Gateway(loaded, client, app, database))
+        yield gateways
 
 
 @asynccontextmanager

@@ -6,10 +6,10 @@ import asyncio
 import sys
 from datetime import UTC, datetime
 
-from headgate.adapters.redis.permits import RedisPermits
-from headgate.apps.payments.domain import Party, Payment
 from headgate.apps.payments.downstream.client import HttpDownstream
-from headgate.apps.payments.downstream.gate import PermitGate
+from headgate.apps.payments.downstream.rate_gate import PermitRateGate
+from headgate.apps.payments.model import Party, Payment
+from headgate.apps.payments.stores.redis import RedisPermitStore
 
 PARTY = Party("Alice", "DE89370400440532013000")
 BUSY_MACHINE = 30.0
@@ -18,8 +18,8 @@ crowd it out. A call that is longer underway than it may be is not waited for, a
 
 
 async def main(bank: str, redis_url: str, name: str, calls: str, tps: str) -> None:
-    permits = RedisPermits(redis_url, int(tps), timeout=2.0)
-    gate = PermitGate(permits, longest_trip=BUSY_MACHINE)
+    permits = RedisPermitStore(redis_url, int(tps), timeout=2.0)
+    gate = PermitRateGate(permits, longest_trip=BUSY_MACHINE)
     client = HttpDownstream(bank, gate, timeout=BUSY_MACHINE)
     now = datetime.now(UTC)
     await asyncio.gather(

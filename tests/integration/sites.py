@@ -14,15 +14,18 @@ from django.http import HttpRequest, HttpResponse
 from django.test import AsyncRequestFactory, RequestFactory, override_settings
 from fastapi import FastAPI
 from flask import Flask
+from werkzeug.datastructures import Headers
 
 if not settings.configured:
     settings.configure(ALLOWED_HOSTS=["*"], SECRET_KEY="test", ROOT_URLCONF=__name__)
     django.setup()
 
 from headgate import AsyncLimiter, Limiter
-from headgate.admission.keys import Key
 from headgate.integrations import asgi, fastapi, flask
 from headgate.integrations import django as django_integration
+from headgate.limits.keys import Key
+
+__all__ = ["BLOCKING", "ON_A_LOOP", "SITES", "Answer", "Site", "django_integration", "override_settings"]
 
 urlpatterns: list[Any] = []
 
@@ -36,7 +39,7 @@ class Answer(NamedTuple):
     """What a site answered."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] | Headers
 
 
 Get: TypeAlias = Callable[..., Awaitable[Answer]]
@@ -94,10 +97,10 @@ def _flask(limiter: Limiter, routes: Routes) -> Iterator[Get]:
 
 @contextmanager
 def _installed_in_django(limiter: Limiter | AsyncLimiter) -> Iterator[None]:
-    django_integration._gate.cache_clear()
+    django_integration._request_limiter.cache_clear()
     with override_settings(HEADGATE_LIMITER=limiter):
         yield
-    django_integration._gate.cache_clear()
+    django_integration._request_limiter.cache_clear()
 
 
 @contextmanager

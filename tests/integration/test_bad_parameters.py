@@ -10,9 +10,9 @@ import pytest
 import structlog
 from fastapi import FastAPI
 
-from headgate.entrypoints.http.app import create_app
 from headgate.errors import StoreError
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 
 ADMIN = "admin-token-of-the-test"
 HEADERS = {"Authorization": f"Bearer {ADMIN}"}
@@ -39,7 +39,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def app(postgres_url: str) -> FastAPI:
-    return create_app(Settings(database_url=postgres_url, admin_token=ADMIN))  # type: ignore[arg-type]
+    return create_app(Settings(database_url=postgres_url, admin_token=ADMIN))
 
 
 def client(app: FastAPI) -> httpx.AsyncClient:
@@ -113,7 +113,7 @@ async def test_a_change_that_cannot_be_recorded_is_told_in_the_log(
     async def refuse(*_: object) -> int:
         raise StoreError("the audit can't be written")
 
-    monkeypatch.setattr("headgate.adapters.sql.access.SqlAccessStore.begin", refuse)
+    monkeypatch.setattr("headgate.server.access.stores.sql.SqlAccessStore.begin", refuse)
     async with app.router.lifespan_context(app), client(app) as http:
         with structlog.testing.capture_logs() as told:
             assert (await http.delete("/admin/plans/x")).status_code == 500

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headgate import DispatchQueue, bootstrap
-from headgate.access.ports import AuditEntry
+from headgate import DispatchQueue
 from headgate.dispatch.config import DispatchConfig
-from headgate.entrypoints.cli import app
-from headgate.settings import Settings
+from headgate.server.access.ports import AuditEntry
+from headgate.server.cli import app
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store
 
 ME = f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
 
@@ -36,7 +37,7 @@ def entries(url: str) -> list[AuditEntry]:
     """Oldest first."""
 
     async def read() -> list[AuditEntry]:
-        async with bootstrap.access_store(Settings(database_url=url)) as store:
+        async with open_access_store(Settings(database_url=url)) as store:
             return [entry for _, entry in reversed(await store.recent(100))]
 
     return asyncio.run(read())
@@ -84,9 +85,9 @@ def test_operating_a_real_queue_is_recorded_with_its_ids(url: str) -> None:
         "queue discard INVOICE dead-1 dead-2": "discarded 2 items",
         "queue resume INVOICE": "INVOICE is enabled",
     }
-    for words, told in done.items():
+    for words, output in done.items():
         ended = CliRunner().invoke(app, words.split())
-        assert (ended.exit_code, ended.output.strip()) == (0, told), words
+        assert (ended.exit_code, ended.output.strip()) == (0, output), words
     assert [(entry.path, entry.status, entry.caller) for entry in entries(url)] == [(each, 200, ME) for each in done]
 
 
@@ -109,6 +110,6 @@ def test_a_change_that_cannot_be_recorded_is_not_made(url: str, monkeypatch: pyt
         async def refuse(*_: object) -> int:
             raise RuntimeError("the audit can't be written")
 
-        broken.setattr("headgate.adapters.sql.access.SqlAccessStore.begin", refuse)
+        broken.setattr("headgate.server.access.stores.sql.SqlAccessStore.begin", refuse)
         assert CliRunner().invoke(app, ["config", "set", "bulk", "--max", "10", "--window", "PT1S"]).exit_code == 1
     assert CliRunner().invoke(app, ["config", "get", "bulk"]).exit_code == 1

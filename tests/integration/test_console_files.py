@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from headgate.entrypoints.console.files import FILES
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import IngressSettings, Settings
+from headgate.server.console.files import FILES
+from headgate.server.http.app import create_app
+from headgate.server.settings import IngressSettings, Settings
 
 SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))
 
@@ -119,8 +119,8 @@ def test_the_page_holds_no_code_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", sorted(FILES))
 def test_every_file_names_only_files_that_are_there(name: str) -> None:
-    for wanted in re.findall(r"""["']/console/([\w.-]+)["']""", source(name)):
-        assert wanted in FILES or wanted == "session", wanted
+    for file in re.findall(r"""["']/console/([\w.-]+)["']""", source(name)):
+        assert file in FILES or file == "session", file
     assert not re.search(r"""["'(]\s*(https?:)?//(?!www\.w3\.org/2000/svg)""", source(name)), "something from elsewhere"
 
 

@@ -17,11 +17,11 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-import headgate.adapters.prometheus
+import headgate.server.metrics
 from headgate import __version__
-from headgate.entrypoints.http import health
 from headgate.errors import ConfigurationError
-from headgate.settings import Settings
+from headgate.server.http import health
+from headgate.server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yml"
@@ -33,7 +33,9 @@ def promtool() -> str:
     found = shutil.which("promtool")
     if found is None:
         reason = "promtool is not installed; Debian's prometheus package carries it"
-        pytest.fail(reason) if os.environ.get("HEADGATE_REQUIRE") == "all" else pytest.skip(reason)
+        if os.environ.get("HEADGATE_REQUIRE") == "all":
+            pytest.fail(reason)
+        pytest.skip(reason)
     return found
 
 
@@ -53,13 +55,13 @@ def test_prometheus_agrees(promtool: str, arguments: tuple[str, ...]) -> None:
 def exported() -> set[str]:
     """Every sample name that headgate's observers register."""
     registry = CollectorRegistry()
-    for module in pkgutil.iter_modules(headgate.adapters.prometheus.__path__):
-        loaded = importlib.import_module(f"headgate.adapters.prometheus.{module.name}")
+    for module in pkgutil.iter_modules(headgate.server.metrics.__path__):
+        loaded = importlib.import_module(f"headgate.server.metrics.{module.name}")
         for observer in vars(loaded).values():
             ours = inspect.isclass(observer) and observer.__module__ == loaded.__name__
             if ours and "registry" in inspect.signature(observer).parameters:
                 observer(registry)
-    names = set()
+    names: set[str] = set()
     for metric in registry.collect():
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(metric.type, [""])
         names.update(metric.name + suffix for suffix in suffixes)
@@ -79,9 +81,9 @@ def expressions() -> list[str]:
 
 
 def test_alerts_and_panels_ask_for_metrics_that_exist() -> None:
-    wanted = set().union(*map(named, expressions()))
-    assert len(wanted) > 15
-    assert wanted - exported() == set()
+    metrics = set().union(*map(named, expressions()))
+    assert len(metrics) > 15
+    assert metrics - exported() == set()
 
 
 def test_every_alert_has_a_test_and_a_runbook_entry() -> None:
@@ -169,7 +171,7 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
     service = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "headgate")
     container = service["spec"]["template"]["spec"]["containers"][0]
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
-    assert container["readinessProbe"]["timeoutSeconds"] > health.PATIENCE_SECONDS
+    assert container["readinessProbe"]["timeoutSeconds"] > health.TIMEOUT_SECONDS
     assert container["livenessProbe"]["httpGet"]["path"] == "/health/live"
     stopping = Settings().http.shutdown_seconds + int(container["lifecycle"]["preStop"]["exec"]["command"][1])
     assert service["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping

@@ -17,12 +17,14 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from headgate import bootstrap
-from headgate.access.gate import create_token
-from headgate.entrypoints.cli import app
-from headgate.entrypoints.cli.doctor import _examined, finding, servers
-from headgate.entrypoints.cli.doctor.finding import Finding
-from headgate.settings import Settings
+from headgate.server.access.authenticator import create_token
+from headgate.server.cli import app
+from headgate.server.cli.doctor import _examine, finding, servers
+from headgate.server.cli.doctor.finding import Finding
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store
+from headgate.server.wiring.database import migrate_up
+from headgate.server.wiring.notifications import open_notifications
 from headgate.testing.servers.postgres import PostgresServer
 from headgate.testing.servers.redis import RedisServer
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
@@ -35,8 +37,8 @@ SECRET = "pa55-w0rd"
 
 
 async def examined(tmp_path: Path, **settings: Any) -> dict[str, Finding]:
-    wanted = {"database_url": f"sqlite:///{tmp_path / 'doctor.db'}"} | settings
-    return {each.name: each for each in await _examined(Settings(**wanted))}
+    values = {"database_url": f"sqlite:///{tmp_path / 'doctor.db'}"} | settings
+    return {each.name: each for each in await _examine(Settings(**values))}
 
 
 def made_in(folder: Path) -> list[Path]:
@@ -45,15 +47,15 @@ def made_in(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(finding, "LONGEST_SECONDS", 1.5)
+    monkeypatch.setattr(servers, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(finding, "MAX_SECONDS", 1.5)
 
 
 async def test_nothing_is_made_by_looking(tmp_path: Path) -> None:
     found = await examined(tmp_path)
     assert all(each.ok for each in found.values())
-    assert "will be made" in found["database"].told
-    assert "GiB free" in found["disk"].told
+    assert "will be made" in found["database"].summary
+    assert "GiB free" in found["disk"].summary
     assert not made_in(tmp_path)
     lost = await examined(tmp_path, database_url=f"sqlite:///{tmp_path}/no/such/folder.db")
     assert not lost["database"].ok
@@ -67,23 +69,23 @@ async def test_a_database_tells_its_version_schema_and_clock(tmp_path: Path, dat
         assert found["database"].ok
         assert not found["schema"].ok
         assert found["schema"].advice == "run headgate migrate up"
-    await bootstrap.migrate_up(database_url)
+    await migrate_up(database_url)
     found = await examined(tmp_path, database_url=database_url)
     assert found["database"].ok
     assert found["schema"].ok
     assert found["clock"].ok
-    assert any(letter.isdigit() for letter in found["database"].told.rpartition(" ")[2])
+    assert any(letter.isdigit() for letter in found["database"].summary.rpartition(" ")[2])
 
 
 async def test_tokens_of_the_database_make_it_safe_to_listen_anywhere(tmp_path: Path) -> None:
     found = await examined(tmp_path, host="0.0.0.0")
     assert not found["listening"].ok
     settings = Settings(database_url=f"sqlite:///{tmp_path / 'doctor.db'}")
-    async with bootstrap.access_store(settings) as store:
+    async with open_access_store(settings) as store:
         await create_token(store, "somebody", ["read"])
     found = await examined(tmp_path, host="0.0.0.0")
     assert found["listening"].ok
-    assert "1 of the database" in found["listening"].told
+    assert "1 of the database" in found["listening"].summary
     short = await examined(tmp_path, api_token="short")
     assert short["listening"].ok
     assert "guessed" in str(short["listening"].advice)
@@ -100,9 +102,9 @@ async def test_the_wrong_password_of_a_database(tmp_path: Path, own_postgres: Po
     assert right["database"].ok
     wrong = await examined(tmp_path, database_url=f"postgresql://guarded:{SECRET}x@{host}/postgres")
     assert not wrong["database"].ok
-    assert "authentication failed" in wrong["database"].told
+    assert "authentication failed" in wrong["database"].summary
     lost = await examined(tmp_path, database_url=f"postgresql://guarded:{SECRET}@{host}/nowhere")
-    assert "does not exist" in lost["database"].told
+    assert "does not exist" in lost["database"].summary
     own_postgres.kill()
     gone = await examined(tmp_path, database_url=f"postgresql://guarded:{SECRET}@{host}/postgres")
     assert not gone["database"].ok
@@ -112,8 +114,8 @@ async def test_the_wrong_password_of_a_database(tmp_path: Path, own_postgres: Po
 async def test_a_redis_tells_how_it_is(tmp_path: Path, own_redis: RedisServer) -> None:
     found = await examined(tmp_path, redis_url=own_redis.url)
     assert found["redis"].ok
-    assert "Redis 6" in found["redis"].told
-    assert "master" in found["redis"].told
+    assert "Redis 6" in found["redis"].summary
+    assert "master" in found["redis"].summary
     assert found["redis clock"].ok
     assert "redis memory" not in found
     with own_redis.client() as client:
@@ -146,7 +148,7 @@ async def test_a_redis_of_several_servers(
     assert all(each.ok for each in masters)
     found = await examined(tmp_path, redis_url=redis_sentinel.url)
     assert found["redis"].ok
-    assert "master with 1 replicas" in found["redis"].told
+    assert "master with 1 replicas" in found["redis"].summary
     unknown = await examined(tmp_path, redis_url=redis_sentinel.url.replace("mymaster", "nobody"))
     assert not unknown["redis"].ok
     replica_address = next(each.address for each in redis_sentinel.members() if type(each).__name__ == "Replica")
@@ -159,36 +161,36 @@ async def test_kafka_tells_its_brokers_and_topics(tmp_path: Path, kafka_bootstra
     names = {"topic": "doctor-sms", "events_topic": "doctor-events"}
     found = await examined(tmp_path, kafka_bootstrap=kafka_bootstrap, sms=names)
     assert found["kafka"].ok
-    assert "1 brokers" in found["kafka"].told
-    assert "doctor-sms is made when it is first used" in found["kafka topics"].told
-    async with bootstrap.notifications(
+    assert "1 brokers" in found["kafka"].summary
+    assert "doctor-sms is made when it is first used" in found["kafka topics"].summary
+    async with open_notifications(
         Settings(
             database_url=f"sqlite:///{tmp_path / 'doctor.db'}",
             kafka_bootstrap=kafka_bootstrap,
-            sms=names,  # type: ignore[arg-type]
+            sms=names,
         )
     ) as gateway:
         await gateway.intake.configure(1, 5, 5)
         await gateway.intake.send(1, "hello")
     found = await examined(tmp_path, kafka_bootstrap=kafka_bootstrap, sms=names)
-    assert "doctor-sms has 4 partitions" in found["kafka topics"].told
+    assert "doctor-sms has 4 partitions" in found["kafka topics"].summary
 
 
 async def test_temporal_tells_its_version_namespace_and_workers(tmp_path: Path, temporal_address: str) -> None:
     found = await examined(tmp_path, temporal_address=temporal_address)
     assert found["temporal"].ok
-    assert "namespace default" in found["temporal"].told
-    assert "payment-exec-task-queue" in found["temporal workers"].told
+    assert "namespace default" in found["temporal"].summary
+    assert "payment-exec-task-queue" in found["temporal workers"].summary
     lost = await examined(tmp_path, temporal_address=temporal_address, temporal_namespace="nowhere")
     assert not lost["temporal"].ok
     assert "namespace create --namespace nowhere" in str(lost["temporal"].advice)
 
 
 @contextmanager
-def provider(asked: list[str]) -> Iterator[str]:
+def provider(requests: list[str]) -> Iterator[str]:
     class Provider(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
-            asked.append(f"{self.command} {self.path}")
+            requests.append(f"{self.command} {self.path}")
             self.send_response(404)
             self.end_headers()
 
@@ -208,8 +210,8 @@ def provider(asked: list[str]) -> Iterator[str]:
 
 
 async def test_providers_are_only_asked_whether_they_are_there(tmp_path: Path) -> None:
-    asked: list[str] = []
-    with provider(asked) as address:
+    requests: list[str] = []
+    with provider(requests) as address:
         found = await examined(
             tmp_path,
             payments={"downstream_url": f"http://{address}/bank"},
@@ -217,12 +219,12 @@ async def test_providers_are_only_asked_whether_they_are_there(tmp_path: Path) -
         )
     assert found["downstream"].ok
     assert found["sms provider"].ok
-    assert asked == ["HEAD /", "HEAD /"]
+    assert requests == ["HEAD /", "HEAD /"]
     assert SECRET not in str(found)
 
 
 async def test_silent_servers_are_given_up_on(tmp_path: Path, impatient: None) -> None:
-    """They take connections and never answer. All are asked at once, and none is waited for longer than allowed."""
+    """They take connections and never answer. All are checked at once, and none is waited for longer than allowed."""
     with socket.create_server((("127.0.0.1"), 0), backlog=100) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         async with asyncio.timeout(60):
@@ -251,7 +253,7 @@ def test_the_command_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HEADGATE_REDIS_URL", f"redis://:{SECRET}@{NOWHERE}")
     monkeypatch.setenv("HEADGATE_KAFKA_BOOTSTRAP", NOWHERE)
     monkeypatch.setenv("HEADGATE_TEMPORAL_ADDRESS", NOWHERE)
-    monkeypatch.setattr(servers, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(servers, "TIMEOUT_SECONDS", 0.5)
     unwell = CliRunner().invoke(app, ["doctor"])
     assert unwell.exit_code == 1
     for name in ("redis", "kafka", "temporal"):
@@ -270,16 +272,16 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def test_the_collector_of_traces_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await examined(tmp_path))["traces"] == Finding("traces", True, "off")
-    assert (await examined(tmp_path, traces="console"))["traces"].told == "written to standard error"
+    assert (await examined(tmp_path, traces="console"))["traces"].summary == "written to standard error"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://user:{SECRET}@{NOWHERE}/otlp")
     away = (await examined(tmp_path, traces="otlp"))["traces"]
-    assert (away.ok, away.told) == (False, f"http://{NOWHERE}: can't be reached (ConnectError)")
+    assert (away.ok, away.summary) == (False, f"http://{NOWHERE}: can't be reached (ConnectError)")
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in str(away.advice)
-    with collector() as told:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{told.url}/v1/traces")
+    with collector() as spans:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{spans.url}/v1/traces")
         found = (await examined(tmp_path, traces="otlp"))["traces"]
         assert found.ok
-        assert found.told.startswith(f"{told.url} answers")
+        assert found.summary.startswith(f"{spans.url} answers")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter", None)
     missing = (await examined(tmp_path, traces="otlp"))["traces"]
     assert (missing.ok, missing.advice) == (False, "pip install 'headgate[traces]'")
@@ -294,30 +296,33 @@ MISTAKES = {
 @pytest.mark.parametrize("variable", MISTAKES)
 def test_what_the_settings_name_is_loaded(tmp_path: Path, variable: str) -> None:
     """The doctor says so, and the service does not start, in one line."""
-    value, told = MISTAKES[variable]
+    value, message = MISTAKES[variable]
     examined = run(tmp_path, "doctor", **{variable: value})
     assert examined.returncode == 1, examined.stderr
     (line,) = [line for line in examined.stdout.splitlines() if line.startswith("FAIL")]
     assert variable in line
-    assert told in line
+    assert message in line
     served = run(tmp_path, "serve", "--port", "0", **{variable: value})
     assert served.returncode == 2
     assert served.stdout == ""
     (line,) = served.stderr.splitlines()
     assert line.startswith(f"headgate: {variable}: ")
-    assert told in line
+    assert message in line
 
 
 async def test_rules_and_item_types_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = await examined(tmp_path)
-    assert (found["payment rules"].told, found["item types"].told) == ("not configured: nothing is refused", "PAYMENT")
+    assert (found["payment rules"].summary, found["item types"].summary) == (
+        "not configured: nothing is refused",
+        "PAYMENT",
+    )
     rules = tmp_path / "rules.toml"
     rules.write_text('duplicates = "reject"\n')
     found = await examined(tmp_path, payments={"rules": str(rules)})
     assert found["payment rules"] == Finding("payment rules", True, str(rules))
     rules.write_text('duplicates = "perhaps"\n')
     found = await examined(tmp_path, payments={"rules": str(rules)})
-    assert (found["payment rules"].ok, found["payment rules"].told) == (
+    assert (found["payment rules"].ok, found["payment rules"].summary) == (
         False,
         "payments.rules: duplicates: must be allow or reject",
     )

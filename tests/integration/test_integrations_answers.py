@@ -1,5 +1,8 @@
 """Answers under the decorators, whoever calls the endpoint: Starlette, Django REST framework, a mounted one."""
 
+# Django publishes no types.
+# mypy: allow-subclassing-any, allow-untyped-decorators
+
 from __future__ import annotations
 
 import logging
@@ -155,10 +158,10 @@ async def test_what_a_function_finds_in_the_request_is_the_clients_mistake(cost:
 
 @pytest.fixture
 def on_django() -> Iterator[None]:
-    django_integration._gate.cache_clear()
+    django_integration._request_limiter.cache_clear()
     with override_settings(HEADGATE_LIMITER=Limiter(plans=PLANS)):
         yield
-    django_integration._gate.cache_clear()
+    django_integration._request_limiter.cache_clear()
 
 
 def rest_views() -> dict[str, Any]:

@@ -118,7 +118,7 @@ async def sent(app: Any, **scope: Any) -> list[dict[str, Any]]:
         (lambda: PathRule("api", "p", key=everyone("a")), "pattern"),
         (lambda: PathRule("/", [], key=everyone("a")), "plans"),
         (lambda: PathRule("/", "p", key=everyone("a"), methods="GET"), "methods"),
-        (lambda: PathRule("/", "p", key="X-API-Key"), "key"),
+        (lambda: PathRule("/", "p", key="X-API-Key"), "key"),  # type: ignore[arg-type]
         (lambda: PathRule("/", "p", key=everyone("a"), cost=0), "cost"),
         (lambda: PathRule("/", "p", key=everyone("a"), cost=True), "cost"),
         (lambda: RateLimitMiddleware(greet, None, []), "limiter"),  # type: ignore[arg-type]
@@ -130,17 +130,17 @@ def test_a_wrong_rule_is_refused_when_it_is_made(wrong: Any, named: str) -> None
 
 
 async def test_a_key_is_asked_for_once_a_request_however_it_is_decided() -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     def named(scope: Any) -> str:
-        asked.append(scope["path"])
+        paths.append(scope["path"])
         return "k"
 
     async with talk_to(PathRule("*", "large", key=named)) as client:
-        told = [(await client.get("/a")).headers["RateLimit"] for _ in range(5)]
+        limits = [(await client.get("/a")).headers["RateLimit"] for _ in range(5)]
         assert (await client.get("/a")).status_code == 429
-    assert told == [f'"large";r={left};t=86400' for left in (4, 3, 2, 1, 0)]
-    assert len(asked) == 6
+    assert limits == [f'"large";r={left};t=86400' for left in (4, 3, 2, 1, 0)]
+    assert len(paths) == 6
 
 
 async def test_keys_that_a_cluster_keeps_apart_are_named_and_nothing_is_asked() -> None:

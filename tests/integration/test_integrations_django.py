@@ -1,5 +1,8 @@
 """Django: middleware and decorator, for sync and async views. The process has one Django, so it is set up once."""
 
+# Django publishes no types.
+# mypy: allow-subclassing-any, allow-untyped-decorators
+
 from __future__ import annotations
 
 import gc
@@ -45,11 +48,11 @@ urlpatterns: list[Any] = [route("", lambda request: HttpResponse("hello"))]
 def fresh() -> Iterator[None]:
     with use(HEADGATE_LIMITER=Limiter(plans=PLANS)):
         yield
-    integration._gate.cache_clear()
+    integration._request_limiter.cache_clear()
 
 
 def use(**values: Any) -> Any:
-    integration._gate.cache_clear()
+    integration._request_limiter.cache_clear()
     return override_settings(**values)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Annotated, Any
@@ -20,7 +20,6 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import HTTPConnection
 
 from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, SlidingWindow, TokenBucket
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.errors import ConfigurationError
 from headgate.integrations.fastapi import (
     client_address,
@@ -33,6 +32,7 @@ from headgate.integrations.fastapi import (
     principal,
     rate_limit,
 )
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.testing import FakeClock
 from tests.integration.asgi_calls import connect, statuses, talk_to
 
@@ -80,7 +80,9 @@ def shouting(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     return shouted
 
 
-async def test_who_waits_as_told_is_admitted(app: FastAPI, client: httpx.AsyncClient, clock: FakeClock) -> None:
+async def test_a_caller_who_waits_retry_after_is_admitted(
+    app: FastAPI, client: httpx.AsyncClient, clock: FakeClock
+) -> None:
     @app.get("/")
     @rate_limit("gold", key=header("X-API-Key"))
     async def endpoint() -> str:
@@ -123,7 +125,7 @@ async def test_endpoints_keep_their_parameters(app: FastAPI, client: httpx.Async
     assert thread != threading.main_thread().name
     assert (await client.get("/async/x", headers=KEY)).status_code == 422
     parameters = app.openapi()["paths"]["/async/{item}"]["get"]["parameters"]
-    assert [each["name"] for each in parameters] == ["item", "q", "token"]
+    assert [parameter["name"] for parameter in parameters] == ["item", "q", "token"]
 
 
 async def test_stacked_decorators_are_one_atomic_chain(app: FastAPI, client: httpx.AsyncClient) -> None:
@@ -134,9 +136,9 @@ async def test_stacked_decorators_are_one_atomic_chain(app: FastAPI, client: htt
         return "hello"
 
     assert await statuses(client, 5, headers=KEY) == [200, 200, 429, 429, 429]
-    told = (await client.get("/", headers=KEY)).headers
-    assert told["RateLimit-Policy"] == '"daily";q=3;w=86400, "gold";q=2;w=4'
-    assert told["RateLimit"] == '"daily";r=1;t=86400, "gold";r=0;t=2'
+    fields = (await client.get("/", headers=KEY)).headers
+    assert fields["RateLimit-Policy"] == '"daily";q=3;w=86400, "gold";q=2;w=4'
+    assert fields["RateLimit"] == '"daily";r=1;t=86400, "gold";r=0;t=2'
 
 
 async def test_a_list_of_plans_is_one_atomic_chain(app: FastAPI, client: httpx.AsyncClient, clock: FakeClock) -> None:
@@ -206,8 +208,8 @@ async def test_a_dependency_and_a_decorator_both_tell(app: FastAPI, client: http
     async def endpoint() -> str:
         return "hello"
 
-    told = (await client.get("/", headers=KEY)).headers
-    assert told.get_list("RateLimit") == ['"wide";r=99;t=120', '"gold";r=1;t=2']
+    fields = (await client.get("/", headers=KEY)).headers
+    assert fields.get_list("RateLimit") == ['"wide";r=99;t=120', '"gold";r=1;t=2']
 
 
 def test_a_generator_endpoint_is_refused_when_it_is_decorated() -> None:
@@ -291,11 +293,11 @@ async def test_nothing_of_a_request_is_left_to_the_garbage_collector(app: FastAP
     async def receive() -> dict[str, Any]:
         return {"type": "http.request"}
 
-    async def send(message: dict[str, Any]) -> None:
+    async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            told.append(message["headers"][-1])
+            fields.append(message["headers"][-1])
 
-    told: list[tuple[bytes, bytes]] = []
+    fields: list[tuple[bytes, bytes]] = []
     gc.disable()
     try:
         for _ in range(2):
@@ -306,7 +308,7 @@ async def test_nothing_of_a_request_is_left_to_the_garbage_collector(app: FastAP
             assert watched() is None
     finally:
         gc.enable()
-    assert told == [(b"ratelimit", b'"wide";r=99;t=120'), (b"ratelimit", b'"wide";r=98;t=120')]
+    assert fields == [(b"ratelimit", b'"wide";r=99;t=120'), (b"ratelimit", b'"wide";r=98;t=120')]
 
 
 def test_install_wants_a_limiter() -> None:
@@ -367,8 +369,8 @@ async def test_install_may_say_who_the_principal_is(limiter: Limiter | AsyncLimi
         return "hello"
 
     async with talk_to(app) as client:
-        told = (await client.get("/?as=ada")).headers
-        assert told["RateLimit"] == '"gold";r=1;t=2;pk=:/e5DDUC9V97qwYbN:'
+        fields = (await client.get("/?as=ada")).headers
+        assert fields["RateLimit"] == '"gold";r=1;t=2;pk=:/e5DDUC9V97qwYbN:'
         assert (await client.get("/")).status_code == 400
 
 
@@ -407,8 +409,8 @@ async def test_an_endpoint_that_fails_has_been_charged(app: FastAPI) -> None:
 
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        told = await client.get("/?status=404", headers=KEY)
-        assert told.headers["RateLimit"] == '"gold";r=1;t=2'
+        response = await client.get("/?status=404", headers=KEY)
+        assert response.headers["RateLimit"] == '"gold";r=1;t=2'
         failed = await client.get("/", headers=KEY)
         assert failed.status_code == 500
         assert "RateLimit" not in failed.headers  # Starlette answers outside of all middleware, as the docs say
@@ -450,7 +452,7 @@ async def test_a_websocket_counts_when_it_connects(app: FastAPI) -> None:
 async def test_with_leases_no_more_is_admitted_than_the_plan_has(
     kind: type[Limiter] | type[AsyncLimiter],
 ) -> None:
-    """A purse remembers its store's denial; that must be answered as one."""
+    """A lease keeps its store's denial; the response must be a denial, too."""
     app = FastAPI()
     limiter = kind("memory://", plans=[Plan("p", FixedWindow(limit=20, window="PT1H"))], lease=LeasePolicy())
     install(app, limiter)

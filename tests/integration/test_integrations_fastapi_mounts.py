@@ -10,8 +10,8 @@ from fastapi import Depends, FastAPI, WebSocket
 from fastapi.exception_handlers import http_exception_handler
 
 from headgate import AsyncLimiter, Plan, TokenBucket
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.integrations.fastapi import everyone, header, install, limited, rate_limit
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.testing import FakeClock
 from tests.integration.asgi_calls import connect, statuses, talk_to
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, TokenBucket
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.errors import ConfigurationError, InvalidInput, RateLimitExceeded
 from headgate.integrations.functions import rate_limit
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.testing import FakeClock
 
 PLANS = [Plan("small", FixedWindow(limit=2, window="PT1H")), Plan("quick", TokenBucket(capacity=1, per_second=1))]

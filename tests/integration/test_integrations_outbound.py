@@ -19,9 +19,9 @@ import requests
 from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
-from headgate.integrations.outbound import Courtesy
+from headgate.integrations.outbound import OutboundLimiter
 from headgate.integrations.requests import LimitedAdapter
-from headgate.integrations.served import Pauses, ServiceLimit, retry_after, service_limits, told
+from headgate.integrations.service_limits import Pauses, ServiceLimit, pause_of, retry_after, service_limits
 
 PLANS = [Plan("own", TokenBucket(capacity=2, per_second=0.01)), Plan("free", TokenBucket(capacity=99, per_second=99))]
 
@@ -74,7 +74,7 @@ def test_retry_after_may_be_seconds_or_a_date() -> None:
     ],
 )
 def test_what_a_response_asks_for(status: int, headers: dict[str, str], wait: float) -> None:
-    assert told(status, headers.get) == wait
+    assert pause_of(status, headers.get) == wait
 
 
 class Time:
@@ -98,64 +98,64 @@ class Time:
 def test_pauses_end_are_bounded_and_are_not_shortened() -> None:
     time = Time()
     pauses = Pauses(3600, time.monotonic)
-    pauses.learn("a", 429, {"Retry-After": "10"}.get)
-    pauses.learn("a", 429, {"Retry-After": "3"}.get)
-    pauses.learn("b", 429, {"Retry-After": "999999999"}.get)
+    pauses.record_response("a", 429, {"Retry-After": "10"}.get)
+    pauses.record_response("a", 429, {"Retry-After": "3"}.get)
+    pauses.record_response("b", 429, {"Retry-After": "999999999"}.get)
     assert (pauses.remaining("a"), pauses.remaining("b"), pauses.remaining("c")) == (10, 3600, 0)
     time.now += 10
     assert pauses.remaining("a") == 0
     for n in range(3000):
-        pauses.learn(f"host{n}", 429, {"Retry-After": "10"}.get)
+        pauses.record_response(f"host{n}", 429, {"Retry-After": "10"}.get)
     assert len(pauses._until) <= 1024
     assert pauses.remaining("host2999") == 10
 
 
 async def test_a_request_waits_as_long_as_the_server_asked() -> None:
     time = Time()
-    courtesy = Courtesy("free", None, 1, 30, time.monotonic)
-    courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
+    courtesy = OutboundLimiter("free", None, 1, 30, time.monotonic)
+    courtesy.wait(Limiter(plans=PLANS), "host", time.sleep)
     assert time.slept == []
-    courtesy.learn("host", 429, {"Retry-After": "12"}.get)
-    courtesy.hold(Limiter(plans=PLANS), "other", time.sleep)
+    courtesy.record_response("host", 429, {"Retry-After": "12"}.get)
+    courtesy.wait(Limiter(plans=PLANS), "other", time.sleep)
     assert time.slept == []
-    courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
+    courtesy.wait(Limiter(plans=PLANS), "host", time.sleep)
     assert time.slept == [12]
-    courtesy.learn("host", 200, {"RateLimit": '"x";r=0;t=4'}.get)
-    await courtesy.hold_async(AsyncLimiter(plans=PLANS), "host", time.sleep_async)
+    courtesy.record_response("host", 200, {"RateLimit": '"x";r=0;t=4'}.get)
+    await courtesy.wait_async(AsyncLimiter(plans=PLANS), "host", time.sleep_async)
     assert time.slept == [12, 4]
 
 
 async def test_a_wait_beyond_the_bound_is_refused() -> None:
     time = Time()
-    courtesy = Courtesy("free", None, 1, 30, time.monotonic)
-    courtesy.learn("host", 429, {"Retry-After": "31"}.get)
+    courtesy = OutboundLimiter("free", None, 1, 30, time.monotonic)
+    courtesy.record_response("host", 429, {"Retry-After": "31"}.get)
     with pytest.raises(RateLimitExceeded) as refused:
-        courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
+        courtesy.wait(Limiter(plans=PLANS), "host", time.sleep)
     assert refused.value.decision.retry_after == 31
     with pytest.raises(RateLimitExceeded):
-        await courtesy.hold_async(AsyncLimiter(plans=PLANS), "host", time.sleep_async)
+        await courtesy.wait_async(AsyncLimiter(plans=PLANS), "host", time.sleep_async)
     time.now += 2
-    courtesy.hold(Limiter(plans=PLANS), "host", time.sleep)
+    courtesy.wait(Limiter(plans=PLANS), "host", time.sleep)
     assert time.slept == [29]
 
 
 def test_a_pause_learnt_while_waiting_for_our_own_limit_is_kept() -> None:
     time = Time()
-    courtesy = Courtesy("free", None, 1, 30, time.monotonic)
+    courtesy = OutboundLimiter("free", None, 1, 30, time.monotonic)
 
     class Learning(Limiter):
         def wait(self, *args: Any, **kwargs: Any) -> Any:
             if not time.slept:
-                courtesy.learn("host", 429, {"Retry-After": "5"}.get)
+                courtesy.record_response("host", 429, {"Retry-After": "5"}.get)
             return super().wait(*args, **kwargs)
 
-    courtesy.hold(Learning(plans=PLANS), "host", time.sleep)
+    courtesy.wait(Learning(plans=PLANS), "host", time.sleep)
     assert time.slept == [5]
 
 
 def test_a_negative_bound_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="max_wait"):
-        Courtesy("free", None, 1, -1)
+        OutboundLimiter("free", None, 1, -1)
 
 
 class Partner(BaseHTTPRequestHandler):
@@ -226,22 +226,22 @@ async def test_async_httpx_is_held_back_by_its_own_limit_and_the_servers(
 
 @pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 async def test_the_transport_given_is_opened_used_and_closed(library: Any) -> None:
-    told: list[str] = []
+    events: list[str] = []
 
-    class Own(library.BaseTransport, library.AsyncBaseTransport):  # type: ignore[misc, name-defined]
+    class Own(library.BaseTransport, library.AsyncBaseTransport):  # type: ignore[misc]
         def handle_request(self, request: Any) -> Any:
-            told.append(str(request.url))
+            events.append(str(request.url))
             return library.Response(204)
 
         async def handle_async_request(self, request: Any) -> Any:
             return self.handle_request(request)
 
         def __enter__(self) -> Any:
-            told.append("open")
+            events.append("open")
             return self
 
         def close(self) -> None:
-            told.append("close")
+            events.append("close")
 
         async def __aenter__(self) -> Any:
             return self.__enter__()
@@ -255,7 +255,7 @@ async def test_the_transport_given_is_opened_used_and_closed(library: Any) -> No
         transport=AsyncLimitedTransport(AsyncLimiter(plans=PLANS), "own", transport=Own())
     ) as client:
         assert (await client.get("http://b.example")).status_code == 204
-    assert told == ["open", "http://a.example", "close", "open", "http://b.example", "close"]
+    assert events == ["open", "http://a.example", "close", "open", "http://b.example", "close"]
 
 
 def test_neither_library_is_loaded_before_it_is_used() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan, TokenBucket
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.admission.keys import client_address, everyone, header
-from headgate.admission.model import Charge
-from headgate.admission.ports import Hold
+from headgate.limits.keys import client_address, everyone, header
+from headgate.limits.model import Charge
+from headgate.limits.ports import Hold
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.testing import FakeClock
 from tests.integration.sites import ON_A_LOOP, SITES, Site
 
@@ -28,7 +28,7 @@ def limiter_of(kind: Any, store: MemoryLimitStore) -> Any:
 
 @pytest.mark.parametrize(("kind", "site"), SITES)
 async def test_peer_bug_08_wrong_headers(kind: Any, site: Site) -> None:
-    """`Retry-After` on denials only, one item a plan, and who waits as told is admitted."""
+    """`Retry-After` on denials only, one item a plan, and a caller who waits as long is admitted."""
     clock = FakeClock(datetime(2027, 1, 1, tzinfo=UTC))
     limiter = limiter_of(kind, MemoryLimitStore(clock=clock))
     with site(limiter, {"/": (["gold", "daily"], header("X-API-Key"))}) as get:
@@ -65,8 +65,8 @@ async def test_peer_bug_09_an_address_behind_a_proxy(kind: Any, site: Site) -> N
     limiter = limiter_of(kind, MemoryLimitStore())
     with site(limiter, {"/": (["gold"], client_address(trusted_proxies=["10.0.0.0/8"]))}) as get:
         forged = [{"X-Forwarded-For": f"203.0.113.{number}"} for number in range(4)]
-        assert [(await get("/", each, peer="198.51.100.7")).status for each in forged] == [200, 200, 429, 429]
-        assert [(await get("/", each, peer="10.0.0.1")).status for each in forged] == [200] * 4
+        assert [(await get("/", headers, peer="198.51.100.7")).status for headers in forged] == [200, 200, 429, 429]
+        assert [(await get("/", headers, peer="10.0.0.1")).status for headers in forged] == [200] * 4
 
 
 class HeldStore(MemoryLimitStore):

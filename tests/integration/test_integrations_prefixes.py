@@ -101,11 +101,11 @@ def on_django() -> Iterator[Any]:
         return kind()
 
     opened: list[Any] = []
-    django_integration._gate.cache_clear()
+    django_integration._request_limiter.cache_clear()
     yield use
     for overridden in opened:
         overridden.disable()
-    django_integration._gate.cache_clear()
+    django_integration._request_limiter.cache_clear()
 
 
 async def test_an_asgi_rule_holds_under_a_root_path() -> None:
@@ -156,8 +156,8 @@ async def test_a_websocket_is_held_under_a_root_path() -> None:
 
 def test_a_django_rule_holds_under_a_script_name(on_django: Any) -> None:
     client = WsgiClient(on_django(rule()))
-    told = [client.get("/login", environ_overrides={"SCRIPT_NAME": "/shop"}).status_code for _ in range(2)]
-    assert told == [200, 429]
+    statuses = [client.get("/login", environ_overrides={"SCRIPT_NAME": "/shop"}).status_code for _ in range(2)]
+    assert statuses == [200, 429]
 
 
 async def test_a_django_rule_holds_under_a_root_path(on_django: Any) -> None:
@@ -242,11 +242,11 @@ async def test_a_rule_that_matches_no_route_is_named_at_the_start(
     app = included()
     app.add_middleware(RateLimitMiddleware, limiter=Limiter(plans=PLANS), rules=[rule(pattern, **options)])
     await start(app)
-    told = warnings(caplog)
-    assert bool(told) is unmatched
-    assert all(f"PathRule({pattern!r}, 'logins'" in message for message in told)
+    messages = warnings(caplog)
+    assert bool(messages) is unmatched
+    assert all(f"PathRule({pattern!r}, 'logins'" in message for message in messages)
     await statuses(app, "/")
-    assert warnings(caplog) == told, "it is said once"
+    assert warnings(caplog) == messages, "it is logged once"
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -260,7 +260,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_it_is_named_also_around_an_application_and_in_a_mounted_one(caplog: pytest.LogCaptureFixture) -> None:
     await start(RateLimitMiddleware(included(), Limiter(plans=PLANS), [rule("/lgin")]))
     assert len(warnings(caplog)) == 1
-    # What is mounted is never told that the application starts; its first request has to do.
+    # A mounted application gets no lifespan events; it is checked at its first request.
     parent = Starlette(routes=[Mount("/shop", starlette(rule("/shop/login")))])
     await start(parent)
     assert await statuses(parent, "/shop/login", "/shop/login") == [200, 200]

@@ -12,7 +12,7 @@ from flask import Flask
 from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
 from headgate.errors import ConfigurationError
 from headgate.integrations import asgi, fastapi, flask, functions, httpx, requests
-from headgate.integrations.gate import PathRule
+from headgate.integrations.request_limiter import PathRule
 from tests.integration.sites import django_integration, override_settings
 
 PLANS = [Plan("gold", FixedWindow(1, "PT1H")), Plan("daily", FixedWindow(5, "P1D"))]
@@ -31,12 +31,12 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 
 def django_middleware(limiter: Any, rules: list[PathRule]) -> None:
-    django_integration._gate.cache_clear()
+    django_integration._request_limiter.cache_clear()
     try:
         with override_settings(HEADGATE_LIMITER=limiter, HEADGATE_RULES=rules):
             django_integration.RateLimitMiddleware(lambda request: None)
     finally:
-        django_integration._gate.cache_clear()
+        django_integration._request_limiter.cache_clear()
 
 
 def rules(plan: str) -> list[PathRule]:
@@ -55,7 +55,7 @@ MADE: dict[str, Callable[[Any, str], object]] = {
 
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
-def test_a_plan_nobody_has_is_refused(made: Callable[[Any, str], object]) -> None:
+def test_an_unknown_plan_is_refused(made: Callable[[Any, str], object]) -> None:
     limiter = Limiter(plans=PLANS)
     made(limiter, "daily")
     with pytest.raises(ConfigurationError, match="there is no plan 'glod'; the limiter has gold, daily"):
@@ -124,19 +124,19 @@ LIMITED = [
 async def started(app: FastAPI) -> list[dict[str, Any]]:
     """What an application tells the server that starts it."""
     events = iter(["startup", "shutdown"])
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, str]:
         return {"type": f"lifespan.{next(events)}"}
 
     async def send(message: Any) -> None:
-        told.append(message)
+        messages.append(message)
 
     try:
         await app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
     except ConfigurationError as error:
-        told.append({"raised": str(error)})
-    return told
+        messages.append({"raised": str(error)})
+    return messages
 
 
 @pytest.mark.parametrize("limited", LIMITED)

@@ -15,11 +15,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.engine import Connection
 
-import headgate.adapters.sql
-from headgate.adapters.sql import migrate
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.tables import metadata
+import headgate.sql
 from headgate.errors import ConfigurationError
+from headgate.sql import migrate
+from headgate.sql.engine import Database
+from headgate.sql.schema import metadata
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -31,9 +31,9 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _every_table_is_known() -> None:
-    for module in pkgutil.iter_modules(headgate.adapters.sql.__path__):
+    for module in pkgutil.iter_modules(headgate.sql.__path__):
         if module.name.endswith("_tables"):
-            importlib.import_module(f"headgate.adapters.sql.{module.name}")
+            importlib.import_module(f"headgate.sql.{module.name}")
 
 
 async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> None:

@@ -103,8 +103,8 @@ async def test_attempts_are_counted_for_analytics(embedded: Gateway) -> None:
     client = embedded.client
 
     async def counted() -> Any:
-        found = (await client.get("/admin/notifications/analytics", params={"minutes": 5})).json()
-        return found if found["attempts"] == 6 else None
+        report = (await client.get("/admin/notifications/analytics", params={"minutes": 5})).json()
+        return report if report["attempts"] == 6 else None
 
     overview = await eventually(counted)
     assert {name: overview[name] for name in ("sent", "rateLimited", "failed", "users")} == {

@@ -7,14 +7,15 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 
 import pytest
 import sqlalchemy as sa
 
-from headgate import bootstrap
-from headgate.adapters.sql.notification_tables import notification_delivery, notification_key
-from headgate.apps.notifications.ports import Record
+from headgate.apps.notifications.stores.tables import notification_delivery, notification_key
 from headgate.errors import BrokerUnavailable, HeadgateError
+from headgate.messaging import Record
+from headgate.server.wiring.notifications import prune_notifications
 from headgate.testing import RedisServer, eventually
 from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
 
@@ -152,13 +153,13 @@ async def test_only_what_has_no_effect_any_more_is_pruned(postgres_url: str) -> 
         now = datetime.now(UTC)
 
         async def counted() -> int:
-            return sum((await bootstrap.prune_notifications(served.settings, now + timedelta(days=1))).values())
+            return sum((await prune_notifications(served.settings, now + timedelta(days=1))).values())
 
         # The attempt is there a moment later; the delivery and the key must stay, whatever is asked for.
         await eventually(counted)
         assert (await served.send(user, key="k")).json() == first.json()
         await age(served, timedelta(hours=25))
-        pruned = await bootstrap.prune_notifications(served.settings, now)
+        pruned = await prune_notifications(served.settings, now)
         assert pruned == {"attempts": 0, "deliveries": 1, "keys": 1}
 
 
@@ -167,4 +168,4 @@ async def age(served: Gateway, by: timedelta) -> None:
     then = datetime.now(UTC) - by
     for column in (notification_key.c.created_at, notification_delivery.c.settled_at):
         statement = sa.update(column.table).values({column: then})
-        await served.database.write(lambda connection, statement=statement: connection.execute(statement))
+        await served.database.write(methodcaller("execute", statement))

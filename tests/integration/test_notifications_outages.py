@@ -18,14 +18,14 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headgate.adapters.redis.quotas import RedisQuotaCache
-from headgate.adapters.sql.notification_store import SqlQuotaLedger
-from headgate.adapters.sql.outbox import SqlOutbox
 from headgate.apps.notifications.intake import Intake
 from headgate.apps.notifications.model import Attempt, Quota, Spending
 from headgate.apps.notifications.ports import Busy, Hit, Miss
-from headgate.bootstrap import database
+from headgate.apps.notifications.stores.redis import RedisQuotaCache
+from headgate.apps.notifications.stores.sql import SqlQuotaStore
 from headgate.errors import StoreUnavailable
+from headgate.sql.databases import database
+from headgate.sql.outbox import SqlOutbox
 from headgate.testing import FakeClock, RedisServer, eventually
 from tests.effort import examples
 from tests.integration.notification_gateway import gateway, in_this_loop, new_user
@@ -41,7 +41,7 @@ class UnreliableCache:
         self._cache = RedisQuotaCache(url, timeout=5)
         self._server = redis.Redis.from_url(url)
         self._restarts = 0
-        self._old: dict[bytes, tuple[bytes, int]] = {}
+        self._old: dict[bytes | str, tuple[bytes, int]] = {}
         self.down = False
         self.loses_next_answer = False
         self.restarts_under_next = False
@@ -53,7 +53,7 @@ class UnreliableCache:
     def save(self) -> None:
         """What the server will come back with, if it is restarted."""
         keys = self._server.keys()
-        self._old = {key: (self._server.dump(key), self._server.pttl(key)) for key in keys}
+        self._old = {key: (self._server.dump(key) or b"", self._server.pttl(key)) for key in keys}
 
     def restart(self) -> None:
         """The server comes back with what was saved."""
@@ -71,13 +71,13 @@ class UnreliableCache:
         if self.restarts_under_next:
             self.restarts_under_next = False
             self.restart()
-        found = await self._cache.spend(attempt)
+        answer = await self._cache.spend(attempt)
         await asyncio.sleep(0)
         self._reach()
         if self.loses_next_answer:
             self.loses_next_answer = False
             raise StoreUnavailable("the answer was lost")
-        return found
+        return answer
 
     async def settle(self, attempt: Attempt, *, sent: bool) -> None:
         self._reach()
@@ -100,8 +100,8 @@ class UnreliableCache:
             raise StoreUnavailable("cut")
 
 
-class SlowLedger(SqlQuotaLedger):
-    """The real ledger, whose syncs take a while: what the cache admitted is not in it for just as long."""
+class SlowLedger(SqlQuotaStore):
+    """The real store, whose syncs take a while: what the cache admitted is not in it for just as long."""
 
     async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
         await asyncio.sleep(0.005)
@@ -109,8 +109,8 @@ class SlowLedger(SqlQuotaLedger):
 
 
 class World:
-    def __init__(self, intake: Intake, cache: UnreliableCache, ledger: SqlQuotaLedger, clock: FakeClock) -> None:
-        self.intake, self.cache, self.ledger, self.clock = intake, cache, ledger, clock
+    def __init__(self, intake: Intake, cache: UnreliableCache, store: SqlQuotaStore, clock: FakeClock) -> None:
+        self.intake, self.cache, self.store, self.clock = intake, cache, store, clock
 
 
 @asynccontextmanager
@@ -118,10 +118,10 @@ async def world(directory: Path, url: str) -> AsyncIterator[World]:
     opened = await database(f"sqlite:///{directory / 'gateway.db'}")
     log = SqlOutbox(opened)
     cache = UnreliableCache(url)
-    ledger = SlowLedger(opened, topic="t")
+    store = SlowLedger(opened, topic="t")
     clock = FakeClock(datetime(2027, 3, 1, tzinfo=UTC))
-    intake = Intake(ledger, log, cache=cache, clock=clock)
-    yield World(intake, cache, ledger, clock)
+    intake = Intake(store, log, cache=cache, clock=clock)
+    yield World(intake, cache, store, clock)
     await intake.close()
     await log.close()
     await cache.close()
@@ -188,9 +188,9 @@ async def test_no_fault_of_redis_gives_a_second_quota(tmp_path: Path, redis_url:
                 assert admitted <= limit
             assert intake.cached is not None
             await intake.cached.sync.flush()
-            found = await here.ledger.find(user)
-            assert found is not None
-            assert found[0].count >= limit
+            row = await here.store.find(user)
+            assert row is not None
+            assert row[0].count >= limit
 
         await in_this_loop(history)
 
@@ -290,9 +290,9 @@ async def test_a_copy_of_the_old_configuration_can_not_come_back(redis_url: str)
     await cache.learn(new, 60_000)
     assert isinstance(await cache.spend(Attempt.of(user, "m")), Hit)
     await cache.learn(old, 60_000)
-    found = await cache.spend(Attempt.of(user, "m"))
-    assert isinstance(found, Hit)
-    assert not found.verdict.allowed
+    answer = await cache.spend(Attempt.of(user, "m"))
+    assert isinstance(answer, Hit)
+    assert not answer.verdict.allowed
     await cache.close()
 
 
@@ -326,15 +326,15 @@ async def test_learning_never_lowers_a_count_within_a_window(redis_url: str, gen
     user = new_user()
     await cache.learn(Quota(user, 10, 10, 5, 1_000, generation=1), 60_000)
     await cache.learn(Quota(user, 10, 10, 3, 1_000, generation=generation), 60_000)
-    found = await cache.spend(Attempt.of(user, "m"))
-    assert isinstance(found, Hit)
-    assert found.verdict.used == 6
-    assert found.spending is not None
-    assert found.spending.generation == max(1, generation)
+    answer = await cache.spend(Attempt.of(user, "m"))
+    assert isinstance(answer, Hit)
+    assert answer.verdict.used == 6
+    assert answer.spending is not None
+    assert answer.spending.generation == max(1, generation)
     await cache.learn(Quota(user, 10, 10, 0, 2_000, generation=generation), 60_000)  # the next window
-    found = await cache.spend(Attempt.of(user, "m"))
-    assert isinstance(found, Hit)
-    assert found.verdict.used == 1
+    answer = await cache.spend(Attempt.of(user, "m"))
+    assert isinstance(answer, Hit)
+    assert answer.verdict.used == 1
     await cache.close()
 
 

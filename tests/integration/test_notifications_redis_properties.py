@@ -13,7 +13,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.adapters.senders.console import on_one_line
+from headgate.apps.notifications.providers.console import on_one_line
 from headgate.testing import RedisServer, eventually
 from tests.integration.notification_gateway import (
     Gateway,
@@ -74,9 +74,9 @@ async def test_property_9_the_cache_decides_and_a_miss_fills_it_from_sql(
     row = await served.row(user)
     # A miss: filled from SQL, with the rest of the window to live, and decided by what the row says.
     assert (await served.send(user)).status_code == (200 if count < limit else 429)
-    found = cache.hgetall(key(user))
+    copy = cache.hgetall(key(user))
     count = count + 1 if count < limit else count
-    assert (int(found["rateLimit"]), int(found["currentCount"])) == (limit, count)
+    assert (int(copy["rateLimit"]), int(copy["currentCount"])) == (limit, count)
     left = window * 60_000 * (1 - elapsed)
     assert left - 10_000 < cache.pttl(key(user)) <= left + 1
     assert (await served.row(user)).current_count == count
@@ -130,8 +130,8 @@ async def test_property_11_without_redis_the_sql_path_keeps_the_limit(
                 user, used, limit = known.pop(), 1, 10
             answers = await asyncio.gather(*(served[n % 2].send(user) for n in range(callers)))
             admitted = min(callers, limit - used)
-            wanted = Counter({200: admitted, 429: callers - admitted})
-            assert Counter(answer.status_code for answer in answers) == +wanted
+            expected = Counter({200: admitted, 429: callers - admitted})
+            assert Counter(answer.status_code for answer in answers) == +expected
             assert (await served[0].row(user)).current_count == used + admitted
 
         await in_this_loop(limited)

@@ -8,26 +8,26 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.adapters.kafka.log import KafkaLog
-from headgate.adapters.memory.payments import MemoryPaymentStore
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.memory.slots import MemorySlotStore
-from headgate.apps.notifications.ports import Delivered, Record
-from headgate.apps.payments.domain import ITEM_TYPE, Payment
-from headgate.apps.payments.intake import Outcome, PaymentIntake
-from headgate.apps.payments.topic import PaymentTopic, rejected_topic
+from headgate.apps.payments.intake import PaymentIntake
+from headgate.apps.payments.intake_topic import PaymentTopic, rejected_topic
+from headgate.apps.payments.model import ITEM_TYPE, IntakeResult, Payment
 from headgate.dispatch.config import DispatchConfig
 from headgate.errors import StoreUnavailable
+from headgate.kafka.log import KafkaLog
+from headgate.messaging import Delivered, Record
 from headgate.slots.model import WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
 from headgate.testing import eventually
+from tests.models.payment_store import MemoryPaymentStore
+from tests.models.queue_store import MemoryQueueStore
+from tests.models.slot_store import MemorySlotStore
 
 PARTY = {"name": "Alice", "iban": "DE89370400440532013000"}
 
 
 def document(payment_id: str, **changes: Any) -> str:
-    told = {"paymentId": payment_id, "amount": "1.00", "currency": "EUR", "payer": PARTY, "payee": PARTY}
-    return json.dumps({**told, "executeAt": "2030-03-01T16:00:00Z", **changes})
+    document = {"paymentId": payment_id, "amount": "1.00", "currency": "EUR", "payer": PARTY, "payee": PARTY}
+    return json.dumps({**document, "executeAt": "2030-03-01T16:00:00Z", **changes})
 
 
 async def test_a_topic_of_payments(kafka_bootstrap: str) -> None:
@@ -42,7 +42,7 @@ async def test_a_topic_of_payments(kafka_bootstrap: str) -> None:
         await slots.configure("default", WindowPolicy(100, "PT4S"))
         intake = PaymentIntake(store, slots)
 
-        async def initiate(payments: Sequence[Payment]) -> list[Outcome]:
+        async def initiate(payments: Sequence[Payment]) -> list[IntakeResult]:
             nonlocal outages
             if outages:
                 outages -= 1
@@ -70,10 +70,12 @@ async def test_a_topic_of_payments(kafka_bootstrap: str) -> None:
 
         await eventually(all_refused, within=60)
         assert sorted(await store.find(["k1", "k2", "k3"])) == ["k1", "k2"]
-        told = sorted((json.loads(each.record.value) for each in refused), key=lambda each: each["offset"])
-        assert [each["record"] for each in told] == [values[1], values[4], values[5]]
-        for each, word in zip(told, ("not valid JSON", "was used before", "currency"), strict=True):
-            assert word in each["reason"]
+        rejections = sorted(
+            (json.loads(message.record.value) for message in refused), key=lambda rejection: rejection["offset"]
+        )
+        assert [rejection["record"] for rejection in rejections] == [values[1], values[4], values[5]]
+        for rejection, word in zip(rejections, ("not valid JSON", "was used before", "currency"), strict=True):
+            assert word in rejection["reason"]
         stop.set()
         await running
         await source.close()

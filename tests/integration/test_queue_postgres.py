@@ -10,18 +10,18 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from headgate.adapters.sql import queue_hints, queue_postgres
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.flight import BY_KEY, Statement
-from headgate.adapters.sql.queue import SqlQueueStore
-from headgate.bootstrap import queue_store
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_start, after_success, released
 from headgate.dispatch.model import Claim, EnqueueRequest
-from headgate.dispatch.ports import STARTED
-from headgate.dispatch.queue import DispatchQueue, Store
+from headgate.dispatch.ports import STARTED, QueueStore
+from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
+from headgate.dispatch.stores import notify, postgres, queue_store
+from headgate.dispatch.stores.rows import START
+from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import StoreError, StoreUnavailable
+from headgate.sql.engine import Database
+from headgate.sql.pipeline import BY_KEY, Statement
 from headgate.testing import eventually
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -30,14 +30,14 @@ CONFIG = DispatchConfig(item_type="PAY")
 
 
 @pytest.fixture
-async def store(postgres_url: str) -> AsyncIterator[Store]:
+async def store(postgres_url: str) -> AsyncIterator[QueueStore]:
     store = await queue_store(postgres_url)
     await store.configure(CONFIG)
     yield store
     await store.close()
 
 
-async def claimed(store: Store, *item_ids: str) -> list[Claim]:
+async def claimed(store: QueueStore, *item_ids: str) -> list[Claim]:
     await store.enqueue([EnqueueRequest.of("PAY", item_id, {}) for item_id in item_ids], now=T)
     return [item.claim for item in (await store.claim("PAY", 100, NOW, now=T)).items]
 
@@ -51,14 +51,16 @@ async def somebody_waits_for_a_lock(url: str) -> bool:
         return row is not None and row[0] > 0
 
 
-async def test_an_outcome_that_waits_for_the_record_of_its_start_is_written(store: Store, postgres_url: str) -> None:
+async def test_an_outcome_that_waits_for_the_record_of_its_start_is_written(
+    store: QueueStore, postgres_url: str
+) -> None:
     """The outcome's snapshot is older than the row version it waited for: it must still find it."""
     (claim,) = await claimed(store, "a")
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
         start = after_start(claim, STARTED, CONFIG, "B")
-        assert await connection.run_sync(queue_postgres.settle, [start], None, T) == [True]
+        assert await connection.run_sync(postgres.settle, [start], None, T) == [True]
         ending = asyncio.create_task(store.settle([after_success(claim)], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
         await transaction.commit()
@@ -72,13 +74,13 @@ async def test_an_outcome_that_waits_for_the_record_of_its_start_is_written(stor
 
 
 async def test_a_zombie_that_waits_for_the_recovery_of_its_claim_writes_nothing(
-    store: Store, postgres_url: str
+    store: QueueStore, postgres_url: str
 ) -> None:
     (claim,) = await claimed(store, "a")
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
-        await connection.run_sync(queue_postgres.settle, [released(claim, "recovered")], None, T)
+        await connection.run_sync(postgres.settle, [released(claim, "recovered")], None, T)
         zombie = asyncio.create_task(store.settle([after_success(claim)], now=T))
         toucher = asyncio.create_task(store.touch([claim], now=T))
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
@@ -91,12 +93,12 @@ async def test_a_zombie_that_waits_for_the_recovery_of_its_claim_writes_nothing(
     await other.close()
 
 
-async def test_a_claim_skips_what_another_holds(store: Store, postgres_url: str) -> None:
+async def test_a_claim_skips_what_another_holds(store: QueueStore, postgres_url: str) -> None:
     await store.enqueue([EnqueueRequest.of("PAY", name, {}) for name in "abcd"], now=T)
     other = Database(postgres_url)
     assert other.async_engine is not None
     async with other.async_engine.connect() as connection, connection.begin() as transaction:
-        batch, _ = await connection.run_sync(queue_postgres.claim, "PAY", 2, NOW, T)
+        batch, _ = await connection.run_sync(postgres.claim, "PAY", 2, NOW, T)
         assert [item.claim.item_id for item in batch.items] == ["a", "b"]
         rest = await asyncio.wait_for(store.claim("PAY", 10, NOW, now=T), 20)
         assert [item.claim.item_id for item in rest.items] == ["c", "d"]
@@ -105,7 +107,7 @@ async def test_a_claim_skips_what_another_holds(store: Store, postgres_url: str)
     await other.close()
 
 
-async def test_a_hint_reaches_another_process_store(store: Store, postgres_url: str) -> None:
+async def test_a_hint_reaches_another_process_store(store: QueueStore, postgres_url: str) -> None:
     other = await queue_store(postgres_url)
     waiter = asyncio.create_task(other.wait("PAY", 60))
     number = 0
@@ -117,29 +119,29 @@ async def test_a_hint_reaches_another_process_store(store: Store, postgres_url: 
     await other.close()
 
 
-async def test_the_listener_comes_back_after_its_connection_was_cut(store: Store, postgres_url: str) -> None:
+async def test_the_listener_comes_back_after_its_connection_was_cut(store: QueueStore, postgres_url: str) -> None:
     await store.wait("PAY", 0.01)
 
-    async def listeners() -> int:
+    async def listeners() -> list[int]:
         async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
             cursor = await connection.execute(
                 "SELECT pid FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
             )
-            return [row[0] for row in await cursor.fetchall()]  # type: ignore[return-value]
+            return [row[0] for row in await cursor.fetchall()]
 
-    (first,) = await eventually(listeners)  # type: ignore[misc]
+    (first,) = await eventually(listeners)
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
         await connection.execute("SELECT pg_terminate_backend(%s)", (first,))
 
     async def another() -> bool:
-        return any(pid != first for pid in await listeners())  # type: ignore[attr-defined]
+        return any(pid != first for pid in await listeners())
 
     await eventually(another)
 
 
 @pytest.mark.parametrize("ready", [50, 20_000])
 async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
-    store: Store, postgres_url: str, ready: int
+    store: QueueStore, postgres_url: str, ready: int
 ) -> None:
     """Peer bug 17: future, dead, finished and paused rows are no index entries a claim must step over."""
     assert isinstance(store, SqlQueueStore)
@@ -156,8 +158,8 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
                     SELECT '{item_type}', '{status}' || n, '{status}', {due}, {due}, false, 0, 0, now(), now()
                     FROM generate_series(1, {count}) AS n"""
             )
-        claim = queue_postgres.CLAIM
-        arguments = [None, "PAY", "60000000", "B", *queue_postgres.START, "20"]
+        claim = postgres.CLAIM
+        arguments = [None, "PAY", "60000000", "B", *START, "20"]
         connection.execute("BEGIN")
         connection.execute(BY_KEY.sql)
         connection.execute(f"PREPARE claim AS {claim.sql}")
@@ -172,7 +174,9 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
     assert "rows=20" in picked.partition("actual")[2]
 
 
-async def test_settings_nobody_can_work_with_are_told_and_break_nothing_else(store: Store, postgres_url: str) -> None:
+async def test_settings_nobody_can_work_with_are_told_and_break_nothing_else(
+    store: QueueStore, postgres_url: str
+) -> None:
     """An operator may update the table in place, and may err."""
     await store.configure(DispatchConfig(item_type="OTHER"))
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -182,9 +186,9 @@ async def test_settings_nobody_can_work_with_are_told_and_break_nothing_else(sto
     assert await store.config("OTHER") is not None
 
 
-@pytest.mark.parametrize("statement", [queue_postgres.SETTLE, queue_postgres.TOUCH])
+@pytest.mark.parametrize("statement", [postgres.SETTLE, postgres.TOUCH])
 async def test_settling_and_touching_look_rows_up_by_their_keys(
-    store: Store, postgres_url: str, statement: Statement
+    store: QueueStore, postgres_url: str, statement: Statement
 ) -> None:
     """The planner left alone reads and hashes the whole queue for a batch, if it holds some ten thousand rows."""
     with psycopg.connect(postgres_url) as connection:
@@ -204,7 +208,7 @@ async def test_settling_and_touching_look_rows_up_by_their_keys(
     assert "Hash Join" not in plan
 
 
-async def test_a_statement_that_fails_leaves_its_connection_usable(store: Store, postgres_url: str) -> None:
+async def test_a_statement_that_fails_leaves_its_connection_usable(store: QueueStore, postgres_url: str) -> None:
     (claim,) = await claimed(store, "a")
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("ALTER TABLE headgate_dispatch_audit RENAME TO elsewhere")
@@ -223,7 +227,7 @@ async def backends(url: str, condition: str) -> list[int]:
         return [row[0] for row in await cursor.fetchall()]
 
 
-async def test_a_cancelled_statement_does_not_go_on_at_the_server(store: Store, postgres_url: str) -> None:
+async def test_a_cancelled_statement_does_not_go_on_at_the_server(store: QueueStore, postgres_url: str) -> None:
     (claim,) = await claimed(store, "a")
     async with await psycopg.AsyncConnection.connect(postgres_url) as blocker:
         await blocker.execute("SELECT 1 FROM headgate_dispatch_queue FOR UPDATE")
@@ -244,7 +248,7 @@ async def test_a_cancelled_statement_does_not_go_on_at_the_server(store: Store, 
     assert await store.settle([after_success(claim)], now=T) == [True]
 
 
-async def test_connections_cut_while_idle_cost_one_failure_not_one_each(store: Store, postgres_url: str) -> None:
+async def test_connections_cut_while_idle_cost_one_failure_not_one_each(store: QueueStore, postgres_url: str) -> None:
     claims = await claimed(store, *"abcdefgh")
     await asyncio.gather(*(store.touch([claim], now=T) for claim in claims))
     idle = await backends(postgres_url, "state = 'idle' AND query NOT LIKE 'LISTEN%'")
@@ -260,7 +264,9 @@ async def test_connections_cut_while_idle_cost_one_failure_not_one_each(store: S
     assert failures <= 1
 
 
-async def test_first_settings_do_not_replace_what_an_operator_set_meanwhile(store: Store, postgres_url: str) -> None:
+async def test_first_settings_do_not_replace_what_an_operator_set_meanwhile(
+    store: QueueStore, postgres_url: str
+) -> None:
     async with DispatchQueue(await queue_store(postgres_url)) as worker:
         look = worker.store.config
 
@@ -275,7 +281,7 @@ async def test_first_settings_do_not_replace_what_an_operator_set_meanwhile(stor
     assert (defined.enabled, defined.batch_size) == (False, 7)
 
 
-async def test_an_item_given_back_is_claimed_again_though_later_ones_were_claimed(store: Store) -> None:
+async def test_an_item_given_back_is_claimed_again_though_later_ones_were_claimed(store: QueueStore) -> None:
     await store.enqueue([EnqueueRequest.of("PAY", name, {}) for name in "abcd"])
     batch = await store.claim("PAY", 4, NOW)
     assert await store.settle([released(batch.items[0].claim, "given back")]) == [True]
@@ -289,7 +295,7 @@ async def test_an_item_given_back_is_claimed_again_though_later_ones_were_claime
     await eventually(both_came)
 
 
-async def test_concurrent_claims_of_one_store_share_the_items(store: Store) -> None:
+async def test_concurrent_claims_of_one_store_share_the_items(store: QueueStore) -> None:
     await store.enqueue([EnqueueRequest.of("PAY", f"{n:03}", {}) for n in range(100)])
     batches = await asyncio.gather(*(store.claim("PAY", 7, NOW) for _ in range(20)))
     while more := (await store.claim("PAY", 7, NOW)).items:
@@ -298,10 +304,10 @@ async def test_concurrent_claims_of_one_store_share_the_items(store: Store) -> N
     assert sorted(taken) == [f"{n:03}" for n in range(100)]
 
 
-async def test_who_queues_right_after_another_is_heard_of_too(store: Store, postgres_url: str) -> None:
+async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore, postgres_url: str) -> None:
     """At most so many hints a second, but the last item of a burst must not wait for the next poll."""
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as listener:
-        await listener.execute(f"LISTEN {queue_hints.CHANNEL}")
+        await listener.execute(f"LISTEN {notify.CHANNEL}")
         # All in one turn of the loop, so that only the first is due to be told of.
         await asyncio.gather(*(store.enqueue([EnqueueRequest.of("PAY", name, {})]) for name in "abc"))
         heard = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]

@@ -8,11 +8,11 @@ from uuid import uuid4
 import pytest
 
 from headgate import FixedWindow
-from headgate.adapters.redis.calls import common_slot, names
-from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
-from headgate.adapters.redis.remedies import SLOTS
-from headgate.admission.model import Charge, Rule
 from headgate.errors import ConfigurationError
+from headgate.limits.model import Charge, Rule
+from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
+from headgate.limits.stores.redis_commands import common_slot, names
+from headgate.redis.redirects import SLOTS
 from headgate.testing.availability import available
 from headgate.testing.servers.redis import RedisServer
 from headgate.testing.servers.redis_cluster import RedisCluster, RedisClusterAddress

@@ -14,12 +14,12 @@ import pytest
 import redis
 
 from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingLog, SlidingWindow, TokenBucket
-from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
-from headgate.admission.algorithms import State
-from headgate.admission.chain import rule_on
-from headgate.admission.model import Charge, Rule, Spec
-from headgate.admission.ports import Hold
 from headgate.errors import StoreError, StoreUnavailable
+from headgate.limits.algorithms import State
+from headgate.limits.chain import rule_on
+from headgate.limits.model import Charge, Rule, Spec
+from headgate.limits.ports import Hold
+from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
 from headgate.testing import RedisServer, eventually
 from headgate.testing.availability import available
 
@@ -123,10 +123,10 @@ async def test_peer_bug_06_noscript_for_a_whole_packet(awaited: AsyncRedisLimitS
 def test_peer_bug_12_a_key_that_holds_something_else(store: RedisLimitStore, client: redis.Redis) -> None:
     for rule in RULES:
         name = f"rate_limiter:{{k}}:{rule.plan}"
-        for foreign in ({"tokens": "5"}, "text", b"\x01\x09 another version or tag......"):
+        for foreign in (("tokens", "5"), "text", b"\x01\x09 another version or tag......"):
             client.delete(name)
-            if isinstance(foreign, dict):
-                client.hset(name, mapping=foreign)
+            if isinstance(foreign, tuple):
+                client.hset(name, *foreign)
             else:
                 client.set(name, foreign)
             assert store.decide([Charge("k", rule)]).remaining == 9
@@ -296,12 +296,12 @@ async def test_a_call_that_was_not_answered_is_never_repeated(own_redis: RedisSe
     await streaming.close()
 
 
-async def _none_if_unavailable(call: Any, wanted: int) -> int | None:
+async def _none_if_unavailable(call: Any, expected: int) -> int | None:
     try:
-        found = int(await call)
+        value = int(await call)
     except StoreUnavailable:
         return None
-    return found if found == wanted else None
+    return value if value == expected else None
 
 
 async def test_connections_that_redis_closed_are_replaced_without_an_error(own_redis: RedisServer) -> None:
@@ -312,7 +312,7 @@ async def test_connections_that_redis_closed_are_replaced_without_an_error(own_r
         with own_redis.client() as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal")
         # The loop hears of it in its own time; what is called before then is lost with the connection.
-        await eventually(lambda: all(each.closed for each in streaming._client._connections.values()))
+        await eventually(lambda: all(connection.closed for connection in streaming._client._connections.values()))
     blocking.close()
     await streaming.close()
 

@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from headgate import FixedWindow
-from headgate.adapters.redis.limits import AsyncRedisLimitStore, RedisLimitStore
-from headgate.admission.model import Charge, Rule
 from headgate.errors import StoreUnavailable
+from headgate.limits.model import Charge, Rule
+from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
 
 CHARGE = Charge("k", Rule("minute", FixedWindow(100, "PT1M")))
 

@@ -35,7 +35,7 @@ def consume(bootstrap: str, topic: str, count: int) -> list[str]:
         consumer.close()
     if errors := [message.error() for message in messages if message.error()]:
         raise KafkaException(errors[0])
-    return [message.value().decode() for message in messages]
+    return [(message.value() or b"").decode() for message in messages]
 
 
 def test_the_shared_broker_carries_messages(kafka_bootstrap: str) -> None:

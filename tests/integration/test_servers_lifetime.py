@@ -13,7 +13,7 @@ import pytest
 
 from headgate.testing import PostgresServer, RedisServer, ServerFailed, eventually
 from headgate.testing.servers.ports import BUS_OFFSET, PortClaim
-from headgate.testing.servers.watch import family
+from headgate.testing.servers.reaper import family
 
 PARENT = """
 import sys, psycopg

@@ -8,8 +8,8 @@ from redis.cluster import RedisCluster as ClusterClient
 from redis.sentinel import Sentinel
 
 from headgate.testing import RedisCluster, RedisSentinel, RedisServer, eventually
+from headgate.testing.servers.reaper import family
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
-from headgate.testing.servers.watch import family
 
 
 def cluster_client(location: RedisClusterAddress) -> ClusterClient:

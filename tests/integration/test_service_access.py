@@ -17,10 +17,11 @@ import pytest
 import sqlalchemy as sa
 from fastapi import FastAPI
 
-from headgate import DispatchQueue, bootstrap
-from headgate.access.gate import create_token
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+from headgate import DispatchQueue
+from headgate.server.access.authenticator import create_token
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store, open_authenticator
 from tests import warm_start
 
 API, ADMIN = "api-token-of-the-test", "admin-token-of-the-test"
@@ -28,7 +29,7 @@ API, ADMIN = "api-token-of-the-test", "admin-token-of-the-test"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(database_url=f"sqlite:///{tmp_path / 'access.db'}", api_token=API, admin_token=ADMIN)  # type: ignore[arg-type]
+    return Settings(database_url=f"sqlite:///{tmp_path / 'access.db'}", api_token=API, admin_token=ADMIN)
 
 
 @asynccontextmanager
@@ -45,7 +46,7 @@ def bearer(secret: str) -> dict[str, str]:
 
 
 async def made(settings: Settings, name: str, scope: str) -> str:
-    async with bootstrap.access_store(settings) as store:
+    async with open_access_store(settings) as store:
         secret, _ = await create_token(store, name, [scope])
     return secret
 
@@ -119,11 +120,11 @@ async def test_nobody_comes_in_when_the_last_token_is_revoked(settings: Settings
     everywhere = local.model_copy(update={"host": "0.0.0.0"})
     secret = await made(local, "ops", "admin")
     for each in (local, everywhere):
-        async with bootstrap.access_store(each) as store:
-            gate = bootstrap.gate(each, store)
-            assert await gate.caller(secret) is not None
+        async with open_access_store(each) as store:
+            authenticator = open_authenticator(each, store)
+            assert await authenticator.caller(secret) is not None
     async with client(create_app(everywhere)) as http:
-        async with bootstrap.access_store(local) as store:
+        async with open_access_store(local) as store:
             await store.revoke("ops")
         # A session's cookie makes the tokens be read anew, so that nothing has to wait here.
         for headers in ({"Cookie": "headgate-session=x"}, {}, bearer(secret)):
@@ -143,7 +144,8 @@ async def test_a_websocket_is_turned_away(settings: Settings) -> None:
             async def send(message: object, said: list[object] = said) -> None:
                 said.append(message)
 
-            scope = {"type": "websocket", "path": path, "headers": [], "query_string": b"", "client": ("127.0.0.1", 1)}
+            scope: dict[str, Any] = {"type": "websocket", "path": path, "headers": [], "query_string": b""}
+            scope["client"] = ("127.0.0.1", 1)
             await app(scope, None, send)  # type: ignore[arg-type]
             assert said == [{"type": "websocket.close"}]
 

@@ -10,8 +10,8 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 
 LIMIT = 2048
 
@@ -19,7 +19,7 @@ LIMIT = 2048
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
     created = create_app(
-        Settings(database_url=f"sqlite:///{tmp_path / 'bodies.db'}", http={"max_body_bytes": LIMIT, "max_batch": 3})  # type: ignore[arg-type]
+        Settings(database_url=f"sqlite:///{tmp_path / 'bodies.db'}", http={"max_body_bytes": LIMIT, "max_batch": 3})
     )
     async with created.router.lifespan_context(created):
         yield created
@@ -94,8 +94,8 @@ async def test_a_batch_is_bounded_in_events(app: FastAPI) -> None:
 
 async def test_a_number_without_a_fraction_is_whole_however_it_is_written(app: FastAPI) -> None:
     async with client(app) as http:
-        wanted = {"configName": "whole", "maxPerWindow": 5.0, "windowSizeSecs": 4.0}
-        made = await http.post("/admin/rate-limit/config", json=wanted)
+        config = {"configName": "whole", "maxPerWindow": 5.0, "windowSizeSecs": 4.0}
+        made = await http.post("/admin/rate-limit/config", json=config)
         assert (made.status_code, made.json()["maxPerWindow"]) == (200, 5)
         override = {"vip": {"capacity": 7.0, "perSecond": 1}}
         plan = {"algorithm": "token_bucket", "capacity": 5.0, "perSecond": 1, "overrides": override}

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2 as httpx
 from fastapi import FastAPI
 
-from headgate.entrypoints.http.app import create_app
 from headgate.errors import StoreUnavailable
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 from headgate.testing import eventually
 from headgate.testing.servers.kafka import KafkaServer
 from headgate.testing.servers.postgres import PostgresServer
@@ -36,11 +36,11 @@ async def service(**settings: Any) -> AsyncIterator[tuple[FastAPI, httpx.AsyncCl
 
 async def states(http: httpx.AsyncClient) -> dict[str, str]:
     answer = await http.get("/health/ready")
-    told = answer.json()
-    assert (answer.status_code == 503) == (told["status"] == "DOWN")
+    body = answer.json()
+    assert (answer.status_code == 503) == (body["status"] == "DOWN")
     assert SECRET not in answer.text
     assert "127.0.0.1" not in answer.text
-    return {"": told["status"]} | {check["name"]: check["status"] for check in told["checks"]}
+    return {"": body["status"]} | {check["name"]: check["status"] for check in body["checks"]}
 
 
 async def goes_and_comes(http: httpx.AsyncClient, server: Server, name: str, meanwhile: str) -> None:
@@ -111,20 +111,20 @@ async def test_slots_and_limits_go_on_without_kafka_and_temporal(tmp_path: Path)
 
 async def test_a_server_is_asked_once_however_many_ask(tmp_path: Path) -> None:
     async with service(database_url=f"sqlite:///{tmp_path / 'x.db'}") as (app, http):
-        asked = 0
+        calls = 0
         answer = asyncio.Event()
 
         async def slow() -> None:
-            nonlocal asked
-            asked += 1
+            nonlocal calls
+            calls += 1
             await answer.wait()
 
         app.state.services.probes["slow"] = slow
         waiting = [asyncio.create_task(http.get("/health/ready")) for _ in range(20)]
-        await eventually(lambda: asked)
+        await eventually(lambda: calls)
         waiting[0].cancel()
         answer.set()
         assert {each.status_code for each in await asyncio.gather(*waiting[1:])} == {200}
-        assert asked == 1
+        assert calls == 1
         await http.get("/health/ready")
-        assert asked == 2
+        assert calls == 2

@@ -13,10 +13,10 @@ import pytest_asyncio
 from fastapi import FastAPI
 from starlette.types import Message
 
-from headgate.entrypoints.http.app import create_app
-from headgate.entrypoints.http.body import MAX_LEVELS, parsed
-from headgate.entrypoints.http.problem import Problem
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.http.body import MAX_LEVELS, parsed
+from headgate.server.http.problem import Problem
+from headgate.server.settings import Settings
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -59,7 +59,7 @@ NEVER_GOOD = ("33 levels", "600 levels", "600 objects", "1,500 levels", "400 dig
 async def app(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[FastAPI]:
     database_url = f"sqlite:///{tmp_path_factory.mktemp('hostile') / 'headgate.db'}"
     # Any number of bad logins.
-    created = create_app(Settings(database_url=database_url, ingress={"failures_per_minute": 0}))  # type: ignore[arg-type]
+    created = create_app(Settings(database_url=database_url, ingress={"failures_per_minute": 0}))
     async with created.router.lifespan_context(created):
         yield created
 
@@ -174,7 +174,7 @@ async def test_what_is_nested_within_bounds_is_read() -> None:
 
 async def test_a_large_body_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow parser, which finds out which member is wrong, sees small bodies only."""
-    monkeypatch.setattr("headgate.entrypoints.http.body.json.loads", lambda *_, **__: pytest.fail("parsed again"))
+    monkeypatch.setattr("headgate.server.http.body.json.loads", lambda *_, **__: pytest.fail("parsed again"))
     with pytest.raises(Problem, match="is not valid JSON: no low surrogate"):
         parsed(rb'["\ud800", "' + b"x" * 100_000 + b'"]')
 

@@ -1,4 +1,4 @@
-"""The service's own limits: who asks too often or guesses tokens is told to wait; nobody else notices."""
+"""The service's own limits: a caller with too many requests or wrong tokens gets 429; others do not."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from headgate.entrypoints.http.app import create_app
 from headgate.errors import ConfigurationError
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 from headgate.testing import eventually
 from headgate.testing.servers.redis import RedisServer
 
@@ -54,8 +54,8 @@ async def metric(app: FastAPI, name: str) -> float:
 
 
 async def test_a_caller_beyond_its_limit_is_told_when_to_come_back(settings: Settings) -> None:
-    wanted = with_(settings, ingress={"per_second": SLOW, "burst": 3})
-    async with running(wanted) as app, client(app) as http, client(app, "192.0.2.2") as other:
+    limited = with_(settings, ingress={"per_second": SLOW, "burst": 3})
+    async with running(limited) as app, client(app) as http, client(app, "192.0.2.2") as other:
         answers = [await http.get("/api/v1/slots/nobody") for _ in range(5)]
         assert [answer.status_code for answer in answers] == [404, 404, 404, 429, 429]
         refused = answers[-1]
@@ -78,8 +78,8 @@ async def test_health_and_metrics_are_never_refused(settings: Settings, path: st
 
 
 async def test_tokens_are_counted_apart_and_addresses_do_not_matter_to_them(settings: Settings) -> None:
-    wanted = with_(settings, api_token=API, admin_token=ADMIN, ingress={"per_second": SLOW, "burst": 2})
-    async with running(wanted) as app, client(app) as here, client(app, "192.0.2.2") as there:
+    limited = with_(settings, api_token=API, admin_token=ADMIN, ingress={"per_second": SLOW, "burst": 2})
+    async with running(limited) as app, client(app) as here, client(app, "192.0.2.2") as there:
         assert (await here.get("/api/v1/slots/x", headers=bearer(API))).status_code == 404
         assert (await there.get("/api/v1/slots/x", headers=bearer(API))).status_code == 404
         assert (await there.get("/api/v1/slots/x", headers=bearer(API))).status_code == 429
@@ -118,8 +118,8 @@ async def test_a_refused_body_is_never_read(settings: Settings) -> None:
 
 
 async def test_guessing_tokens_is_slowed_down_for_the_guesser_only(settings: Settings) -> None:
-    wanted = with_(settings, api_token=API, admin_token=ADMIN, ingress={"failures_per_minute": 5})
-    async with running(wanted) as app, client(app) as http, client(app, "192.0.2.2") as other:
+    limited = with_(settings, api_token=API, admin_token=ADMIN, ingress={"failures_per_minute": 5})
+    async with running(limited) as app, client(app) as http, client(app, "192.0.2.2") as other:
         assert (await http.get("/api/v1/slots/x", headers=bearer(API))).status_code == 404
         answers = [await http.get("/admin/plans", headers=bearer(f"guess-{n}")) for n in range(8)]
         assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 3
@@ -148,10 +148,10 @@ async def test_neighbours_in_one_ipv6_network_are_one_caller(settings: Settings)
 async def test_processes_share_the_limit_through_redis_and_its_outage_lets_everybody_pass(
     settings: Settings, own_redis: RedisServer
 ) -> None:
-    wanted = with_(
+    limited = with_(
         settings, redis_url=own_redis.url, ingress={"per_second": SLOW, "burst": 10}, limits={"store": "memory"}
     )
-    async with running(wanted) as one, running(wanted) as two, client(one) as first, client(two) as second:
+    async with running(limited) as one, running(limited) as two, client(one) as first, client(two) as second:
         statuses = []
         for _ in range(10):
             statuses.append((await first.get("/api/v1/slots/x")).status_code)
@@ -171,14 +171,14 @@ async def test_a_redis_that_refuses_us_or_is_away_lets_everybody_pass(
     settings: Settings, own_redis: RedisServer
 ) -> None:
     limits = {"per_second": SLOW, "burst": 1, "failures_per_minute": 1}
-    wanted = with_(
+    limited = with_(
         settings,
         redis_url=f"redis://nobody:wrong@{own_redis.address}",
         admin_token=ADMIN,
         ingress=limits,
         limits={"store": "memory"},
     )
-    async with running(wanted) as app, client(app) as http:
+    async with running(limited) as app, client(app) as http:
 
         async def goes_on() -> None:
             for _ in range(5):

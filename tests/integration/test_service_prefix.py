@@ -11,8 +11,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from headgate.entrypoints.http.app import create_app
-from headgate.settings import Settings
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
 
 TOKEN = "prefix-token-0123456789abcdef"
 ADMIN = {"Authorization": "Bearer prefix-admin-0123456789abcdef"}
@@ -56,9 +56,9 @@ async def test_a_token_is_asked_for(http: httpx.AsyncClient, method: str, path: 
 async def test_changes_are_recorded_and_answers_not_kept(http: httpx.AsyncClient) -> None:
     plan = {"algorithm": "fixed_window", "limit": 3, "window": "PT1H"}
     assert (await http.put("admin/plans/gold", json=plan, headers=ADMIN)).status_code == 200
-    told = await http.get("admin/audit", headers=ADMIN)
-    assert [(each["method"], each["path"]) for each in told.json()] == [("PUT", "/admin/plans/gold")]
-    assert told.headers["cache-control"] == "no-store"
+    answer = await http.get("admin/audit", headers=ADMIN)
+    assert [(each["method"], each["path"]) for each in answer.json()] == [("PUT", "/admin/plans/gold")]
+    assert answer.headers["cache-control"] == "no-store"
     assert (await http.put("api/v1/slots", headers=ADMIN)).headers["allow"] == "POST"
 
 

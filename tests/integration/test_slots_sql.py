@@ -13,15 +13,16 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.adapters.sql import migrate
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.slot_store import SqlSlotStore
-from headgate.bootstrap import database, slot_store
 from headgate.errors import Conflict
 from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler, WindowPolicy
+from headgate.slots.stores import slot_store
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql import migrate
+from headgate.sql.databases import database
+from headgate.sql.engine import Database
 from headgate.testing import eventually
 from tests.contracts.conftest import slot_store_url
-from tests.contracts.slot_ledger import check_ledger
+from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T_MS, T
 
 
@@ -47,8 +48,8 @@ async def test_an_event_that_moves_to_another_config_while_it_is_cancelled_frees
                     "UPDATE headgate_slot SET config_name = CASE config_name WHEN 'a' THEN 'b' ELSE 'a' END"
                 )
             assert (await cancelling).config_name == "b"
-        assert sum((await check_ledger(store, "a", NOW)).values()) == 1
-        assert await check_ledger(store, "b", NOW) == {}
+        assert sum((await check_windows(store, "a", NOW)).values()) == 1
+        assert await check_windows(store, "b", NOW) == {}
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
@@ -125,4 +126,4 @@ async def test_a_resize_to_the_smallest_windows_sends_no_row_for_each(postgres_u
         sent.clear()
         await store.configure("c", WindowPolicy(1, "PT0.01S"))
         assert sum(sent) < 50
-        assert sum((await check_ledger(store, "c", T_MS - 1000)).values()) == 3000
+        assert sum((await check_windows(store, "c", T_MS - 1000)).values()) == 3000

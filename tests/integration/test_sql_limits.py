@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate import AsyncLimiter, FixedWindow, Plan, SlidingLog, TokenBucket
-from headgate.adapters.sql.engine import Database
-from headgate.adapters.sql.limit_tables import limit_hold, limit_state
-from headgate.adapters.sql.limits import AsyncSqlLimitStore, SqlLimitStore
-from headgate.admission.breaker import BreakerPolicy
-from headgate.admission.model import Charge, Rule
-from headgate.admission.ports import Hold
+from headgate.circuit_breaker import BreakerPolicy
 from headgate.errors import StoreUnavailable
+from headgate.limits.model import Charge, Rule
+from headgate.limits.ports import Hold
+from headgate.limits.stores.sql import AsyncSqlLimitStore, SqlLimitStore
+from headgate.limits.stores.tables import limit_hold, limit_state
+from headgate.sql import migrate
+from headgate.sql.engine import Database
 from headgate.testing import PostgresServer, eventually
 
 HOUR = Rule("hour", FixedWindow(1000, "PT1H"))
@@ -87,10 +91,10 @@ async def test_any_key_is_a_key_of_its_own(url: str, key: str) -> None:
     store = AsyncSqlLimitStore(url, deadline=60)
     others = [key + "x", key[:-1] + "y", key.replace("\0", ".") + "!"]
     for _ in range(2):
-        for each in [key, *others]:
-            await store.decide([Charge(each, HOUR)])
-    for each in [key, *others]:
-        assert (await store.decide([Charge(each, HOUR)], spend=False)).remaining == 998
+        for name in [key, *others]:
+            await store.decide([Charge(name, HOUR)])
+    for name in [key, *others]:
+        assert (await store.decide([Charge(name, HOUR)], spend=False)).remaining == 998
     await store.close()
 
 
@@ -163,3 +167,27 @@ async def _decides(store: AsyncSqlLimitStore) -> bool:
         return (await store.decide([Charge("k", HOUR)])).allowed
     except StoreUnavailable:
         return False
+
+
+async def test_making_the_tables_of_a_new_file_is_not_part_of_a_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first decisions on a new file run into the deadline, and `on_error` decides them."""
+    order: list[str] = []
+    store = AsyncSqlLimitStore(f"sqlite:///{tmp_path / 'new.db'}")
+    upgrade, batcher = migrate.upgrade, store._batcher
+
+    async def upgraded(database: Database) -> list[str]:
+        order.append("migrated")
+        return await upgrade(database)
+
+    async def submitted(call: Any) -> Any:
+        order.append("submitted")
+        return await batcher.submit(call)
+
+    monkeypatch.setattr(migrate, "upgrade", upgraded)
+    monkeypatch.setattr(store, "_batcher", SimpleNamespace(submit=submitted, close=batcher.close))
+    rule = Rule("p", FixedWindow(limit=2, window="PT1H"))
+    assert (await store.decide([Charge("u", rule)])).allowed
+    assert order == ["migrated", "submitted"]
+    await store.close()

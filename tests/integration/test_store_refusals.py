@@ -16,7 +16,7 @@ from headgate.errors import StoreRefused
 from headgate.testing import RedisServer
 from headgate.testing.servers.redis_cluster import RedisClusterAddress
 from headgate.testing.servers.redis_sentinel import RedisSentinel
-from tests.unit.admission.both import Awaited
+from tests.unit.limits.both import Awaited
 
 PLANS = [Plan(policy, FixedWindow(1000, "PT1H"), on_error=policy) for policy in ("open", "closed", "fallback")]
 

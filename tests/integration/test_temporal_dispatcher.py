@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from temporalio.client import Client, ScheduleActionStartWorkflow, ScheduleOverlapPolicy, WorkflowExecutionStatus
 
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.temporal.client import connect, connect_for_dispatch
-from headgate.adapters.temporal.dispatcher import DispatcherActivities
-from headgate.adapters.temporal.engine import TemporalEngine
-from headgate.adapters.temporal.schedule import DispatchSchedules, schedule_id, whole_seconds
-from headgate.adapters.temporal.workers import dispatch_worker, exec_worker
 from headgate.dispatch.cycle import CycleReport, DispatchCycle
+from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
+from headgate.dispatch.engines.temporal.dispatcher import DispatcherActivities
+from headgate.dispatch.engines.temporal.engine import TemporalEngine
+from headgate.dispatch.engines.temporal.schedule import DispatchSchedules, schedule_id, whole_seconds
+from headgate.dispatch.engines.temporal.workers import dispatch_worker, exec_worker
 from headgate.dispatch.model import Claim, EnqueueRequest, Item
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
+from tests.models.queue_store import MemoryQueueStore
 
 
 class Rig:

@@ -15,16 +15,16 @@ from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.temporal.client import connect, connect_for_dispatch
-from headgate.adapters.temporal.engine import TemporalEngine
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
+from headgate.dispatch.engines.temporal.engine import TemporalEngine
 from headgate.dispatch.model import Claim, EnqueueRequest
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import Execution, Start, StartOutcome, StartRequest
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
 from headgate.testing import TemporalServer, eventually
+from tests.models.queue_store import MemoryQueueStore
 
 NO_DELAY = timedelta(0)
 

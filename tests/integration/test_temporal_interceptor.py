@@ -14,22 +14,22 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Replayer
 
 from headgate import AsyncLimiter, ConfigurationError, Plan, SlidingLog
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.temporal.client import connect, connect_for_dispatch
-from headgate.adapters.temporal.converter import DATA_CONVERTER
-from headgate.adapters.temporal.engine import TemporalEngine
-from headgate.adapters.temporal.interceptor import DispatchInterceptor
-from headgate.adapters.temporal.workers import exec_worker
 from headgate.dispatch.decisions import released
-from headgate.dispatch.guard import PlanGuard
+from headgate.dispatch.engines.temporal.client import connect, connect_for_dispatch
+from headgate.dispatch.engines.temporal.converter import DATA_CONVERTER
+from headgate.dispatch.engines.temporal.engine import TemporalEngine
+from headgate.dispatch.engines.temporal.interceptor import DispatchInterceptor
+from headgate.dispatch.engines.temporal.workers import exec_worker
 from headgate.dispatch.model import Change, EnqueueRequest, Item
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.ports import Start, StartRequest
 from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow
+from tests.models.queue_store import MemoryQueueStore
 
 NO_DELAY = timedelta(0)
 

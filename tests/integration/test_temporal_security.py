@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.adapters.temporal.client import Security, connect
+from headgate.dispatch.engines.temporal.client import Security, connect
 from headgate.errors import ConfigurationError, StoreUnavailable
 
 

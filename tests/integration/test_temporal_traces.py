@@ -17,10 +17,10 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
-from headgate.adapters.opentelemetry.tracer import OpenTelemetryTracer
-from headgate.adapters.temporal.client import connect
-from headgate.adapters.temporal.traces import MEMO, TraceInterceptor
-from headgate.adapters.temporal.workers import PASSED_THROUGH
+from headgate.dispatch.engines.temporal.client import connect
+from headgate.dispatch.engines.temporal.trace_interceptor import MEMO, TraceInterceptor
+from headgate.dispatch.engines.temporal.workers import PASSED_THROUGH
+from headgate.integrations.opentelemetry import OpenTelemetryTracer
 from headgate.testing import eventually
 from headgate.tracing import derived
 

@@ -18,21 +18,21 @@ from temporalio.common import WorkerDeploymentVersion
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.temporal.client import connect
-from headgate.adapters.temporal.crew import TemporalCrew
-from headgate.adapters.temporal.mark import KEY, Mark
-from headgate.adapters.temporal.schedule import DISPATCH_TASK_QUEUE
-from headgate.adapters.temporal.versioning import make_current_if_first, versioned
-from headgate.adapters.temporal.workers import WorkerOptions, exec_worker
-from headgate.bootstrap import temporal_crew
+from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
+from headgate.dispatch.engines.temporal.client import connect
+from headgate.dispatch.engines.temporal.schedule import DISPATCH_TASK_QUEUE
+from headgate.dispatch.engines.temporal.versioning import make_current_if_first, versioned
+from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
+from headgate.dispatch.engines.temporal.workers import WorkerOptions, exec_worker
 from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.errors import ConfigurationError
-from headgate.settings import Settings
+from headgate.server.settings import Settings
+from headgate.server.wiring.temporal import temporal_worker_group
 from headgate.testing import eventually
 from tests.integration.temporal_billing import Billing, BillingExecWorkflow, BillingInitWorkflow
+from tests.models.queue_store import MemoryQueueStore
 
 
 def domain(billing: Billing) -> Domain:
@@ -82,14 +82,14 @@ async def test_a_crew_that_is_stopped_lets_activities_in_flight_finish(temporal_
     work = domain(billing)
     await store.configure(work.config)
     held = exec_worker(client, work.config.exec_task_queue, [work], OutcomeReporter(store), guard=guard)
-    crew = TemporalCrew(client, [held])
+    crew = TemporalWorkerGroup(client, [held])
     assert crew.task_queues == [work.config.exec_task_queue]
     stop = asyncio.Event()
     running = asyncio.create_task(crew.run(stop))
     await store.enqueue([EnqueueRequest.of(work.item_type, "one", {})])
     (item,) = (await store.claim(work.item_type, 1, timedelta(0))).items
-    mark = Mark(item.claim, "plan")
-    await run_one(client, work, "one", memo={KEY: mark.to_json()})
+    memo = ClaimMemo(item.claim, "plan")
+    await run_one(client, work, "one", memo={KEY: memo.to_json()})
     await asyncio.wait_for(guard.asked.wait(), 20)
     stop.set()
     await asyncio.wait_for(running, 20)
@@ -105,8 +105,8 @@ async def test_a_crew_for_every_role_and_task_queue(temporal_address: str) -> No
     await store.configure(other.config.changed({"execTaskQueue": work.config.exec_task_queue}))
     exec_queue, init_queue = work.config.exec_task_queue, work.init_task_queue
 
-    async def crew(*roles: str) -> TemporalCrew:
-        return await temporal_crew(settings, [work, other], store, roles)
+    async def crew(*roles: str) -> TemporalWorkerGroup:
+        return await temporal_worker_group(settings, [work, other], store, roles)
 
     assert (await crew("dispatch", "init", "exec")).task_queues == [DISPATCH_TASK_QUEUE, init_queue, exec_queue], (
         "the config in the database says where the other runs"
@@ -126,19 +126,21 @@ async def test_a_crew_for_every_role_and_task_queue(temporal_address: str) -> No
 
 async def test_temporal_needs_an_address() -> None:
     with pytest.raises(ConfigurationError, match="HEADGATE_TEMPORAL_ADDRESS"):
-        await temporal_crew(Settings.load(database_url="memory://"), [], MemoryQueueStore(), ["exec"])
+        await temporal_worker_group(Settings.load(database_url="memory://"), [], MemoryQueueStore(), ["exec"])
 
 
 async def test_a_crew_stopped_before_it_began_ends_at_once(temporal_address: str) -> None:
     client, stop = await connect(temporal_address), asyncio.Event()
     stop.set()
-    await asyncio.wait_for(TemporalCrew(client, [worker(client, domain(Billing()))]).run(stop), 20)
+    await asyncio.wait_for(TemporalWorkerGroup(client, [worker(client, domain(Billing()))]).run(stop), 20)
 
 
 async def test_a_crew_tells_when_it_can_not_work(temporal_address: str) -> None:
     client = await connect(temporal_address, "nowhere")
     with pytest.raises(Exception, match="nowhere"):
-        await asyncio.wait_for(TemporalCrew(client, [worker(client, domain(Billing()))]).run(asyncio.Event()), 20)
+        await asyncio.wait_for(
+            TemporalWorkerGroup(client, [worker(client, domain(Billing()))]).run(asyncio.Event()), 20
+        )
 
 
 async def test_executions_stay_with_the_version_they_began_on(temporal_address: str) -> None:
@@ -185,8 +187,8 @@ async def known(client: Client, version: WorkerDeploymentVersion) -> bool:
     return any(each.deployment_version.build_id == version.build_id for each in summaries)
 
 
-@pytest.mark.parametrize("module", ["dispatcher", "items", "interceptor", "workers"])
+@pytest.mark.parametrize("module", ["dispatcher", "item_workflow", "interceptor", "workers"])
 def test_no_database_driver_is_loaded_into_workflows(module: str) -> None:
     """Peer bug 25: SQLAlchemy stays out of workflow modules."""
-    code = f"import sys, headgate.adapters.temporal.{module}; sys.exit('sqlalchemy' in sys.modules)"
+    code = f"import sys, headgate.dispatch.engines.temporal.{module}; sys.exit('sqlalchemy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

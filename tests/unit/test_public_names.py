@@ -8,9 +8,8 @@ import sys
 import pytest
 
 import headgate
-from headgate import bootstrap
-from headgate.entrypoints import cli
-from headgate.entrypoints.cli.commands import ABOUT
+from headgate.server import cli
+from headgate.server.cli.commands import ABOUT
 
 DRIVERS = {
     "sqlalchemy", "alembic", "psycopg", "oracledb", "redis", "confluent_kafka", "temporalio", "fastapi", "starlette",
@@ -37,9 +36,9 @@ def test_importing_headgate_imports_no_driver() -> None:
 
 
 def test_importing_headgate_loads_what_is_used() -> None:
-    parts = {"asyncio", "headgate.slots", "headgate.dispatch", "headgate.admission"}
+    parts = {"asyncio", "headgate.slots", "headgate.dispatch", "headgate.limits"}
     assert loaded_after("import headgate", parts) == set()
-    assert loaded_after("from headgate import Plan", parts) == {"headgate.admission"}
+    assert loaded_after("from headgate import Plan", parts) == {"headgate.limits"}
 
 
 def test_the_names_are_where_they_are_said_to_be() -> None:
@@ -51,13 +50,13 @@ def test_the_names_are_where_they_are_said_to_be() -> None:
         exec("from headgate import unheard_of")
 
 
-HEAVY = DRIVERS | {"asyncio", "pydantic_settings", "headgate.settings", "headgate.slots", "orjson"}
+HEAVY = DRIVERS | {"asyncio", "pydantic_settings", "headgate.server.settings", "headgate.slots", "orjson"}
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], []])
 def test_asking_for_help_loads_next_to_nothing(arguments: list[str]) -> None:
     script = f"""
-from headgate.entrypoints.cli import main
+from headgate.server.cli import main
 try:
     main({arguments!r})
 except SystemExit:
@@ -67,14 +66,14 @@ except SystemExit:
 
 def test_a_command_loads_itself_only() -> None:
     script = """
-from headgate.entrypoints.cli import main
+from headgate.server.cli import main
 try:
     main(["tokens", "--help"])
 except SystemExit:
     pass"""
-    commands = {f"headgate.entrypoints.cli.{name}" for name in ("serve", "demo", "slots", "payments", "tokens")}
-    assert loaded_after(script, commands) == {"headgate.entrypoints.cli.tokens"}
-    assert loaded_after(script, {"sqlalchemy", "alembic", "rich", "fastapi", "holidays"}) == set()
+    commands = {f"headgate.server.cli.{name}" for name in ("serve", "demo", "slots", "payments", "tokens")}
+    assert loaded_after(script, commands) == {"headgate.server.cli.tokens"}
+    assert loaded_after(script, {"fastapi", "holidays", "psycopg", "temporalio"}) == set()
 
 
 def test_help_says_what_the_commands_say_themselves() -> None:
@@ -84,18 +83,5 @@ def test_help_says_what_the_commands_say_themselves() -> None:
         assert " ".join(command.help.split()).startswith(ABOUT[name]), name
 
 
-def test_importing_bootstrap_imports_no_driver_until_a_name_is_asked_for() -> None:
-    assert loaded_after("from headgate.bootstrap import limit_store", DRIVERS) == set()
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [(module, name) for module, names in bootstrap.MODULES.items() for name in names]
-)
-def test_bootstrap_finds_each_name_in_its_module(module: str, name: str) -> None:
-    assert getattr(bootstrap, name).__module__ == f"headgate.bootstrap.{module}"
-    assert name not in bootstrap.MODULES, "importing the module of that name would hide it"
-
-
-def test_bootstrap_knows_no_other_name() -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'unheard_of'"):
-        getattr(bootstrap, "unheard_of")  # noqa: B009
+def test_choosing_a_limit_store_imports_no_driver() -> None:
+    assert loaded_after("from headgate.limits.stores import limit_store", DRIVERS) == set()

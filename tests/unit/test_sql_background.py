@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
-from headgate.adapters.sql.background import Background
+from headgate.sql.background import Background
 
 
 class Database:

@@ -12,25 +12,25 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from headgate import bootstrap
-from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.memory.slots import MemorySlotStore
-from headgate.adapters.opentelemetry import tracer as adapter
-from headgate.adapters.opentelemetry.tracer import OpenTelemetryTracer
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.errors import ConfigurationError, NotFound, SlotsExhausted, StoreUnavailable
-from headgate.settings import Settings
+from headgate.integrations import opentelemetry as adapter
+from headgate.integrations.opentelemetry import OpenTelemetryTracer
+from headgate.server.settings import Settings
+from headgate.server.wiring.telemetry import get_tracer
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.packing import Booking
 from headgate.slots.scheduler import SlotScheduler
 from headgate.testing import eventually
 from headgate.tracing import accepted, derived
+from tests.models.queue_store import MemoryQueueStore
+from tests.models.slot_store import MemorySlotStore
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = f"00-{TRACE}-{SPAN}-01"
@@ -168,12 +168,14 @@ class Stores(MemorySlotStore):
         self.let_go = asyncio.Event()
         self.fails = False
 
-    async def book(self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None) -> list[Booking]:
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
         self.entered.set()
         await self.let_go.wait()
         if self.fails:
             raise StoreUnavailable("away, says the driver at 10.0.0.1")
-        return await super().book(name, requests, now_ms=now_ms)
+        return await super().book(name, requests, now_ms=now_ms, owner=owner)
 
 
 async def test_each_of_many_gathered_callers_has_a_span_in_its_own_trace(
@@ -298,15 +300,14 @@ async def test_an_execution_is_part_of_its_items_trace_or_a_trace_of_its_own(
 
 
 def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bootstrap.tracer(Settings.load()) is None
+    assert get_tracer(Settings.load()) is None
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert bootstrap.tracer(Settings.load(traces="console")) is None
+    assert get_tracer(Settings.load(traces="console")) is None
     monkeypatch.delenv("OTEL_SDK_DISABLED")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
     with pytest.raises(ConfigurationError, match="traces: an OTEL_… variable does not fit: max_queue_size"):
-        bootstrap.tracer(Settings.load(traces="console"))
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
-    monkeypatch.delitem(sys.modules, "headgate.adapters.opentelemetry.tracer")
-    monkeypatch.delitem(sys.modules, "headgate.adapters.opentelemetry")
+        get_tracer(Settings.load(traces="console"))
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
+    monkeypatch.delitem(sys.modules, "headgate.integrations.opentelemetry")
     with pytest.raises(ConfigurationError, match=r"traces needs: pip install 'headgate\[traces\]'"):
-        bootstrap.tracer(Settings.load(traces="console"))
+        get_tracer(Settings.load(traces="console"))

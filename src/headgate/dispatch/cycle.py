@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from headgate.clock import uptime
-from headgate.dispatch import journal
+from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_silence, after_start, start_delay, unrunnable
 from headgate.dispatch.model import Action, Batch, BatchSummary, Change, Claim
@@ -22,11 +22,11 @@ from headgate.dispatch.ports import (
     DispatchObserver,
     Execution,
     ExecutionState,
+    NullObserver,
     QueueStore,
     Start,
     StartOutcome,
     StartRequest,
-    Unobserved,
     WorkflowEngine,
 )
 from headgate.dispatch.status import Status
@@ -72,7 +72,7 @@ class DispatchCycle:
     ) -> None:
         self._store = store
         self._engine = engine
-        self._observer = observer or Unobserved()
+        self._observer = observer or NullObserver()
         self._tracer = tracer
         self._uniform = uniform
         self._recovered_at: dict[str, float] = {}
@@ -112,7 +112,7 @@ class DispatchCycle:
     # -- step 2 --------------------------------------------------------------------------------------------------
 
     async def recover(self, config: DispatchConfig, *, now: datetime | None = None) -> int:
-        """Looks into claims without a sign of life: one that runs is left alone, one that ended is recorded, one the
+        """Looks into claims without a heartbeat: one that runs is left alone, one that ended is recorded, one the
         engine knows nothing of is given back. Cycles in quick succession skip this. Returns how many were given back.
         """
         if now is None and not self._recovery_is_due(config):
@@ -135,7 +135,7 @@ class DispatchCycle:
         if living:
             await self._store.touch(living, now=now)
         done = await self._store.settle(changes, now=now) if changes else []
-        return self._told_of_recovery(config, [c for c, ok in zip(changes, done, strict=True) if ok])
+        return self._report_recovery(config, [c for c, ok in zip(changes, done, strict=True) if ok])
 
     async def _describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
         try:
@@ -153,14 +153,14 @@ class DispatchCycle:
         self._recovered_at[config.item_type] = now
         return True
 
-    def _told_of_recovery(self, config: DispatchConfig, written: Sequence[Change]) -> int:
+    def _report_recovery(self, config: DispatchConfig, written: Sequence[Change]) -> int:
         dead = sum(change.status is Status.DEAD_LETTER for change in written)
         back = [change for change in written if change.action in (Action.STALE_RECOVERED, Action.DEAD_LETTERED)]
         completed = _count(written, Action.COMPLETED)
         failed = _count(written, Action.FAILED)
-        journal.log_trouble(written)
+        events.log_trouble(written)
         if back:
-            journal.log_recovery(config.item_type, len(back))
+            events.log_recovery(config.item_type, len(back))
             self._observer.recovered(config.item_type, len(back))
         if completed or failed:
             self._observer.finished(config.item_type, completed, failed)
@@ -176,11 +176,11 @@ class DispatchCycle:
 
     async def claim(self, config: DispatchConfig, limit: int, *, now: datetime | None = None) -> Batch:
         """Claims what is due, with its contexts."""
-        asked = uptime()
+        claim_requested_at = uptime()
         batch = await self._store.claim(config.item_type, limit, config.look_ahead, now=now)
         if batch.items:
             self._observer.claimed(config.item_type, len(batch.items))
-        return batch._replace(asked=asked)
+        return batch._replace(claim_requested_at=claim_requested_at)
 
     async def start(self, config: DispatchConfig, batch: Batch) -> list[Change]:
         """Starts the whole batch concurrently and says what follows; an item whose context is unreadable is sorted
@@ -193,30 +193,34 @@ class DispatchCycle:
                 changes.append(unrunnable(item.claim, problem or "its context is missing", batch.batch_id))
                 continue
             delay = start_delay(item, config, batch.claimed_at, self._uniform)
-            requests.append(StartRequest(item.claim, config, item.context_json, delay, item.traceparent, batch.asked))
+            requests.append(
+                StartRequest(item.claim, config, item.context_json, delay, item.traceparent, batch.claim_requested_at)
+            )
         if requests:
             if self._tracer is None:
-                outcomes = await self._started(requests)
+                outcomes = await self._start_all(requests)
             else:
-                outcomes = await self._traced(self._tracer, batch, requests)
+                outcomes = await self._start_with_spans(self._tracer, batch, requests)
             changes += [
                 after_start(request.claim, outcome, config, batch.batch_id)
                 for request, outcome in zip(requests, outcomes, strict=True)
             ]
         return changes
 
-    async def _traced(self, tracer: Tracer, batch: Batch, requests: Sequence[StartRequest]) -> list[StartOutcome]:
-        """`_started`, as a span for each item from its claim to its start. An item that was queued outside of any
+    async def _start_with_spans(
+        self, tracer: Tracer, batch: Batch, requests: Sequence[StartRequest]
+    ) -> list[StartOutcome]:
+        """`_start_all`, as a span for each item from its claim to its start. An item that was queued outside of any
         trace becomes one of its own."""
         spans = [_dispatch_span(tracer, batch, request) for request in requests]
         traced = [request._replace(traceparent=span.traceparent) for request, span in zip(requests, spans, strict=True)]
-        outcomes = await self._started(traced)
+        outcomes = await self._start_all(traced)
         for span, outcome in zip(spans, outcomes, strict=True):
             good = outcome.start in (Start.STARTED, Start.ALREADY_STARTED)
             span.end({"headgate.outcome": outcome.start.value}, failed=None if good else outcome.start.value)
         return outcomes
 
-    async def _started(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
+    async def _start_all(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
         try:
             return await self._engine.start(requests)
         except Exception as error:
@@ -235,14 +239,14 @@ class DispatchCycle:
         done = await self._store.settle(
             changes, summary=BatchSummary(config.item_type, batch.batch_id, detail), now=now
         )
-        journal.log_batch(config.item_type, batch.batch_id, detail)
+        events.log_batch(config.item_type, batch.batch_id, detail)
         started = counts.get(Action.DISPATCHED, 0)
         if started:
             self._observer.started(config.item_type, started)
         if len(changes) > started:
             self._observer.start_failed(config.item_type, len(changes) - started)
             written = [change for change, ok in zip(changes, done, strict=True) if ok]
-            journal.log_trouble(written)
+            events.log_trouble(written)
             dead = sum(change.status is Status.DEAD_LETTER for change in written)
             if dead:
                 self._observer.dead_lettered(config.item_type, dead)

@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from headgate.dispatch.queue import DispatchQueue
+from headgate.durations import parse_instant
 from headgate.errors import HeadgateError
-from headgate.iso8601 import parse_instant
 from headgate.slots.model import SlotRequest
 from headgate.slots.scheduler import SlotScheduler
 
 
-class Scheduled(NamedTuple):
+class ScheduleResult(NamedTuple):
     """An item that will run by itself; the init workflow may end."""
 
     item_id: str
@@ -45,7 +45,7 @@ class ScheduleLifecycle:
 
     async def schedule(
         self, item_id: str, context: Any, execute_at: datetime | str, *, init_workflow_id: str | None = None
-    ) -> Scheduled:
+    ) -> ScheduleResult:
         """Schedules one item to run at `execute_at`, or at the next slot after it."""
         slot = None
         if self._slots is not None:
@@ -59,12 +59,14 @@ class ScheduleLifecycle:
             slot=slot,
             init_workflow_id=init_workflow_id,
         )
-        return Scheduled(item_id, moment, queued.existing)
+        return ScheduleResult(item_id, moment, queued.existing)
 
-    async def schedule_many(self, items: Sequence[tuple[str, Any, datetime | str]]) -> list[Scheduled | HeadgateError]:
+    async def schedule_many(
+        self, items: Sequence[tuple[str, Any, datetime | str]]
+    ) -> list[ScheduleResult | HeadgateError]:
         """Schedules many, given as `(item_id, context, execute_at)`; an item that gets no slot has its error instead,
         in its place."""
-        results: dict[int, Scheduled | HeadgateError] = {}
+        results: dict[int, ScheduleResult | HeadgateError] = {}
         moments: dict[int, datetime] = {}
         if self._slots is None:
             moments = {at: parse_instant(when, "execute_at") for at, (_, _, when) in enumerate(items)}
@@ -81,5 +83,5 @@ class ScheduleLifecycle:
             slotted=self._slots is not None,
         )
         for (at, moment), entry in zip(moments.items(), queued, strict=True):
-            results[at] = Scheduled(entry.item_id, moment, entry.existing)
+            results[at] = ScheduleResult(entry.item_id, moment, entry.existing)
         return [results[at] for at in range(len(items))]

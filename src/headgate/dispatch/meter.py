@@ -1,11 +1,11 @@
-"""`QueueMeter`: tells an observer how deep the queues are, now and then."""
+"""`QueueMeter`: reports the depth of the queues to an observer, periodically."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from headgate.dispatch.ports import DispatchObserver, QueueLedger
+from headgate.dispatch.ports import DispatchObserver, QueueStore
 from headgate.errors import HeadgateError
 
 log = logging.getLogger(__name__)
@@ -16,15 +16,15 @@ EVERY_SECONDS = 15.0
 class QueueMeter:
     """Measures the queue of every item type. One in a service is enough, whoever does the work."""
 
-    def __init__(self, ledger: QueueLedger, observer: DispatchObserver, *, every: float = EVERY_SECONDS) -> None:
-        self._ledger = ledger
+    def __init__(self, store: QueueStore, observer: DispatchObserver, *, every: float = EVERY_SECONDS) -> None:
+        self._store = store
         self._observer = observer
         self._every = every
 
     async def measure(self) -> None:
         """Measures once."""
-        for config in await self._ledger.configs():
-            self._observer.measured(await self._ledger.stats(config.item_type))
+        for config in await self._store.configs():
+            self._observer.measured(await self._store.stats(config.item_type))
 
     async def run(self) -> None:
         """Measures until it is cancelled; a store that is down is measured later."""

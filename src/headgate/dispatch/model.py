@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from headgate.dispatch.config import DispatchConfig, checked_type
 from headgate.dispatch.status import Status, origins
+from headgate.durations import format_instant, parse_instant
 from headgate.errors import Conflict, InvalidInput
-from headgate.iso8601 import format_instant, parse_instant
 from headgate.slots.model import AssignedSlot, checked_id
 
 LARGEST_CONTEXT = 2 * 1024 * 1024
@@ -66,7 +66,7 @@ class EnqueueRequest(NamedTuple):
         return cls(item_type, item_id, text, moment, bool(slotted), init_workflow_id)
 
 
-class Enqueued(NamedTuple):
+class EnqueueResult(NamedTuple):
     """What came of an enqueue."""
 
     item_type: str
@@ -106,8 +106,8 @@ class Batch(NamedTuple):
     batch_id: str
     claimed_at: datetime
     items: list[ClaimedItem]
-    asked: float | None = None
-    """When this process asked for them, by `uptime`; set by the cycle."""
+    claim_requested_at: float | None = None
+    """When this process requested them, by `uptime`; set by the cycle."""
 
 
 class Action(StrEnum):
@@ -154,10 +154,10 @@ class Change(NamedTuple):
     @property
     def origins(self) -> tuple[Status, ...]:
         """The statuses the item may leave by this change; `Conflict` if the table knows no such step."""
-        found = origins(self.path)
+        allowed = origins(self.path)
         if self.seen is None:
-            return found
-        if self.seen not in found:
+            return allowed
+        if self.seen not in allowed:
             raise Conflict(f"an item that is {self.seen} can't become {self.path[0]}")
         return (self.seen,)
 
@@ -267,7 +267,7 @@ class QueueStats:
         }
 
 
-class Pruned(NamedTuple):
+class PruneResult(NamedTuple):
     """What retention removed."""
 
     items: int
@@ -306,9 +306,9 @@ __all__ = [
     "ClaimedItem",
     "DispatchConfig",
     "EnqueueRequest",
-    "Enqueued",
+    "EnqueueResult",
     "Item",
-    "Pruned",
+    "PruneResult",
     "QueueStats",
     "Status",
     "context_json",

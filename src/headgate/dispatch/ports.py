@@ -1,4 +1,4 @@
-"""What dispatch needs from the outside: a store, an engine, a guard at the call, and somebody to tell."""
+"""What dispatch needs from the outside: a store, an engine, a guard at the call, and an observer."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from headgate.dispatch.model import (
     BatchSummary,
     Change,
     Claim,
-    Enqueued,
     EnqueueRequest,
+    EnqueueResult,
     Item,
-    Pruned,
+    PruneResult,
     QueueStats,
 )
 from headgate.dispatch.status import Status
 
 
 class QueueStore(Protocol):
-    """Keeps the queue; what dispatching needs of it.
+    """Keeps the queue: what dispatching needs of it, then what operating it needs.
 
     Time is the store's own clock unless `now` is given. Every method is one transaction: it happens whole or not at
     all, and whatever was returned survives a crash.
@@ -36,7 +36,7 @@ class QueueStore(Protocol):
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
-    ) -> list[Enqueued]:
+    ) -> list[EnqueueResult]:
         """Queues each item with its context, once: one that exists is left alone. `within` is a transaction of the
         caller's, in the store's own terms; the items are then queued if and when that commits."""
         ...
@@ -49,7 +49,7 @@ class QueueStore(Protocol):
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
     ) -> list[tuple[Claim, Status]]:
-        """Claims in flight without a sign of life for `stale_after`, the longest silent first."""
+        """Claims in flight without a heartbeat for `stale_after`, the longest silent first."""
         ...
 
     async def settle(
@@ -60,20 +60,14 @@ class QueueStore(Protocol):
         ...
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
-        """Notes a sign of life of each claim; False where the claim is lost."""
+        """Records a heartbeat of each claim; False where the claim is lost."""
         ...
 
     async def wait(self, item_type: str, timeout: float) -> None:
         """Returns after `timeout` seconds, or sooner if items may have become ready. A hint, no promise."""
         ...
 
-    async def close(self) -> None:
-        """Frees what the store holds."""
-        ...
-
-
-class QueueLedger(Protocol):
-    """Keeps the queue; what operating it needs. The same object as the `QueueStore`."""
+    # -- operating -----------------------------------------------------------------------------------------------
 
     async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
         """Makes `config` its item type's settings, effective from the next cycle on any node."""
@@ -114,8 +108,12 @@ class QueueLedger(Protocol):
         """Audit entries, newest first, older than the entry `before`."""
         ...
 
-    async def prune(self, before: datetime) -> Pruned:
+    async def prune(self, before: datetime) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time; in batches."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the store holds."""
         ...
 
 
@@ -130,8 +128,8 @@ class StartRequest(NamedTuple):
     start_delay: timedelta
     traceparent: str | None = None
     """What the execution is part of, if it is traced."""
-    asked: float | None = None
-    """When this process asked for the claim, by `uptime`: nobody else takes it for dead sooner than `stale_after` from
+    claim_requested_at: float | None = None
+    """When this process requested the claim, by `uptime`: nobody else takes it for dead sooner than `stale_after` from
     then. None for just now."""
 
     @property
@@ -173,7 +171,7 @@ class Execution(StrEnum):
     NOT_FOUND = "NOT_FOUND"
     """The engine knows of none: it was never started, or is lost."""
     UNKNOWN = "UNKNOWN"
-    """The engine can't tell now. Nothing is concluded from it."""
+    """The engine does not answer now. Nothing is concluded from it."""
 
 
 class ExecutionState(NamedTuple):
@@ -184,7 +182,7 @@ class ExecutionState(NamedTuple):
 class WorkflowEngine(Protocol):
     """Runs executions. It may be started twice for the same item, and makes it one.
 
-    It tells `Outcomes` how executions ended; what it could not tell is found by asking `describe`.
+    It reports to an `OutcomeSink` how executions ended; what it could not report is found by `describe`.
     """
 
     async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
@@ -206,9 +204,9 @@ class WorkflowEngine(Protocol):
         ...
 
 
-class Outcomes(Protocol):
-    """Who an engine tells. Each call returns when it is committed: True, or False if the claim was lost meanwhile and
-    nothing was changed. `StoreError` means: not told, tell again."""
+class OutcomeSink(Protocol):
+    """Where an engine reports outcomes. Each call returns when it is committed: True, or False if the claim was lost
+    meanwhile and nothing was changed. `StoreError` means: not committed, try again."""
 
     async def completed(self, claim: Claim) -> bool:
         """The execution ended well."""
@@ -223,12 +221,12 @@ class Outcomes(Protocol):
         ...
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
-        """A sign of life of executions that go on; False where the claim is lost."""
+        """A heartbeat of executions that go on; False where the claim is lost."""
         ...
 
     async def enabled(self, item_type: str) -> bool:
         """Whether executions of this type may begin, by the kill switch; at most half an interval or a second old.
-        While the store can't be asked its last word stands for some seconds; then `StoreError`, and none may begin."""
+        While the store is unavailable its last state counts for some seconds; then `StoreError`, and none may begin."""
         ...
 
 
@@ -240,14 +238,14 @@ class Guard(Protocol):
         ...
 
 
-class Unguarded:
+class NoGuard:
     """Admits everybody."""
 
     async def admit(self, plan: str, key: str) -> None: ...
 
 
 class DispatchObserver(Protocol):
-    """Hears what dispatch does, for metrics. Called on the event loop: must be quick and must not raise."""
+    """Observes dispatch, for metrics. Called on the event loop: must be quick and must not raise."""
 
     def claimed(self, item_type: str, items: int) -> None:
         """A batch was claimed."""
@@ -286,8 +284,8 @@ class DispatchObserver(Protocol):
         ...
 
 
-class Unobserved:
-    """Tells nobody."""
+class NullObserver:
+    """Observes nothing."""
 
     def claimed(self, item_type: str, items: int) -> None: ...
 

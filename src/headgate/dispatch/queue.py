@@ -7,36 +7,31 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
+from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
     AuditEntry,
-    Enqueued,
     EnqueueRequest,
+    EnqueueResult,
     Item,
-    Pruned,
+    PruneResult,
     QueueStats,
 )
-from headgate.dispatch.ports import QueueLedger, QueueStore
+from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.status import Status
+from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
-from headgate.gather import Gatherer
-from headgate.iso8601 import parse_instant
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Kind, Origin, Span, Tracer
-from headgate.wiring import factory
 
 BULK = 5000
 """Items a transaction, when very many are queued at once, …"""
 BULK_CHARACTERS = 16_000_000
 """… and of context: databases refuse messages of a gigabyte."""
 LONGEST_PAGE = 1000
-
-
-class Store(QueueStore, QueueLedger, Protocol):
-    """Both sides of a queue's store."""
 
 
 class ItemDetail(NamedTuple):
@@ -73,7 +68,7 @@ class DispatchQueue:
 
     def __init__(
         self,
-        store: Store,
+        store: QueueStore,
         *,
         largest_context: int = LARGEST_CONTEXT,
         batch: int = 1000,
@@ -82,14 +77,17 @@ class DispatchQueue:
         self.store = store
         self._tracer = tracer
         self._largest_context = largest_context
-        self._writer: Gatherer[EnqueueRequest, Enqueued] = Gatherer(self._store_many, most=batch)
+        self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, max_batch=batch)
         self._known: set[str] = set()
 
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, **options: Unpack[QueueOptions]) -> AsyncIterator[DispatchQueue]:
         """A queue on the database at `url`, migrated and ready; closed when the block ends."""
-        store = await factory("queue_store")(url)
+        # Imported here: stores bring their drivers, and importing headgate brings none.
+        from headgate.dispatch.stores import queue_store
+
+        store = await queue_store(url)
         async with cls(store, **options) as queue:
             yield queue
 
@@ -118,7 +116,7 @@ class DispatchQueue:
         slot: AssignedSlot | None = None,
         init_workflow_id: str | None = None,
         connection: Any = None,
-    ) -> Enqueued:
+    ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
 
         With `connection`, a SQLAlchemy `Connection` or `AsyncConnection` in a transaction of yours, the item is
@@ -142,7 +140,7 @@ class DispatchQueue:
             return (await self.store.enqueue([request], within=connection))[0]
         return await self._writer.submit(request)
 
-    async def _traced(self, tracer: Tracer, origin: Origin, request: EnqueueRequest, connection: Any) -> Enqueued:
+    async def _traced(self, tracer: Tracer, origin: Origin, request: EnqueueRequest, connection: Any) -> EnqueueResult:
         span = enqueue_span(tracer, request.item_type, request.item_id, origin.traceparent)
         request = request._replace(traceparent=span.traceparent)
         try:
@@ -163,7 +161,7 @@ class DispatchQueue:
         *,
         slotted: bool = False,
         connection: Any = None,
-    ) -> list[Enqueued]:
+    ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
         are written in one transaction. `slotted` says that their times are booked slots. Each item's execution is a
         trace of its own: thousands in one would be of no use to anybody."""
@@ -174,13 +172,13 @@ class DispatchQueue:
             for item_id, context, execute_at in items
         ]
         await self._check_known(checked_type(item_type))
-        results: list[Enqueued] = []
+        results: list[EnqueueResult] = []
         for portion in _portions(requests):
             results += await self.store.enqueue(portion, within=connection)
         return results
 
-    async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[Enqueued]:
-        results: list[Enqueued] = []
+    async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
+        results: list[EnqueueResult] = []
         for portion in _portions(requests):
             results += await self.store.enqueue(portion)
         return results
@@ -249,10 +247,10 @@ class DispatchQueue:
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit."""
-        found = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
-        if found is None:
+        row = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
+        if row is None:
             raise NotFound("item", item_id)
-        item, context = found
+        item, context = row
         entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
         return ItemDetail(item, _readable(context), entries[::-1])
 
@@ -278,7 +276,7 @@ class DispatchQueue:
         """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none."""
         return await self._redirect(item_type, item_ids, Status.CANCELLED)
 
-    async def prune(self, before: datetime | str) -> Pruned:
+    async def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept."""
         return await self.store.prune(parse_instant(before, "before"))
 
@@ -328,7 +326,7 @@ def _readable(context: str | None) -> Any:
         return context
 
 
-__all__ = ["DispatchQueue", "ItemDetail", "Store", "checked_status", "enqueue_span"]
+__all__ = ["DispatchQueue", "ItemDetail", "checked_status", "enqueue_span"]
 
 
 def _portions(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:

@@ -1,4 +1,4 @@
-"""`DispatchWorker`: runs cycles for each item type until told to stop."""
+"""`DispatchWorker`: runs cycles for each item type until it is stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from headgate.dispatch.cycle import CycleReport, DispatchCycle
-from headgate.dispatch.ports import DispatchObserver, QueueStore, Unobserved, WorkflowEngine
+from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore, WorkflowEngine
 from headgate.errors import HeadgateError
 from headgate.tracing import Tracer
 
@@ -35,7 +35,7 @@ class DispatchWorker:
         self._store = store
         self._engine = engine
         self._item_types = list(item_types)
-        self._cycle = DispatchCycle(store, engine, observer=observer or Unobserved(), tracer=tracer)
+        self._cycle = DispatchCycle(store, engine, observer=observer or NullObserver(), tracer=tracer)
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
@@ -80,10 +80,10 @@ class DispatchWorker:
         """Until the engine has room for a fair part of a batch, or a cycle is due anyway for its other steps."""
         loop = asyncio.get_running_loop()
         deadline, pause = loop.time() + min(report.interval, LONGEST_CROWDED), CROWDED_PAUSE
-        wanted = max(1, report.batch_size // 4)
+        needed = max(1, report.batch_size // 4)
         while not self._stopping.is_set() and loop.time() < deadline:
             room = self._engine.room(report.item_type)
-            if room is None or room >= wanted:
+            if room is None or room >= needed:
                 return
             await self._pause(pause)
             pause = min(pause * 1.5, 0.1)

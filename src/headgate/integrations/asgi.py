@@ -16,15 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.headers import RawFields, prepared
-from headgate.admission.keys import Found, client_address, composite, everyone, header, path, principal
-from headgate.admission.limiter import Limiter
-from headgate.admission.model import Decision
-from headgate.admission.short_ways import ShortWay
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
-from headgate.integrations.gate import Fields, Gate, Limit, PathRule, Refusal, refused
+from headgate.integrations.request_limiter import Fields, Limit, PathRule, Refusal, RequestLimiter, error_refusal
 from headgate.integrations.route_patterns import Route, starlette_routes, warn_of_unmatched
+from headgate.limits._blocking import Limiter
+from headgate.limits.fast_path import FastPath
+from headgate.limits.headers import RawFields, prepared_fields
+from headgate.limits.keys import KeyValue, client_address, composite, everyone, header, path, principal
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Decision
 
 __all__ = [
     "PathRule",
@@ -42,7 +42,7 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-Principal: TypeAlias = Callable[[Any], Found | Awaitable[Found]]
+Principal: TypeAlias = Callable[[Any], KeyValue | Awaitable[KeyValue]]
 """Response fields as ASGI carries them."""
 Answer: TypeAlias = RawFields | Refusal
 
@@ -56,6 +56,10 @@ class RateLimitMiddleware:
 
     `principal` finds the authenticated user from the scope; by default it is Starlette's `scope["user"]`.
     `partition_keys` adds `pk` to the RateLimit fields. What is neither HTTP nor WebSocket passes.
+
+    Raises:
+        ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never
+            share a slot of the limiter's Redis Cluster.
     """
 
     def __init__(
@@ -68,9 +72,9 @@ class RateLimitMiddleware:
         partition_keys: bool = False,
     ) -> None:
         self._app = app
-        self._gate = AsgiGate(limiter, partition_keys=partition_keys)
+        self._request_limiter = AsgiRequestLimiter(limiter, partition_keys=partition_keys)
         self._rules = tuple(rules)
-        self._gate.require(rule.limit for rule in self._rules)
+        self._request_limiter.require_rules(self._rules)
         self._principal = principal or user_of
         self._root_path: str = getattr(app, "root_path", "")
         """What FastAPI writes into the scope, when that is only on its way to it."""
@@ -78,7 +82,7 @@ class RateLimitMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._checked:
-            self._checked = True  # now, with its lifespan or its first request, the application has all its routes
+            self._checked = True  # now, at its lifespan or its first request, the application has all its routes
             warn_of_unmatched(self._rules, lambda: _routes_of(scope.get("app") or self._app))
         kind = scope["type"]
         if kind not in ("http", "websocket"):
@@ -90,9 +94,9 @@ class RateLimitMiddleware:
         if not limits:
             await self._app(scope, receive, send)
             return
-        answer: Answer | Coroutine[Any, Any, Answer] | None = self._gate.admit_at_once(limits, scope)
+        answer: Answer | Coroutine[Any, Any, Answer] | None = self._request_limiter.admit_fast(limits, scope)
         if answer is None:
-            answer = self._gate.admit_soon(limits, request)
+            answer = self._request_limiter.admit_maybe_async(limits, request)
         if isinstance(answer, Coroutine):
             answer = await answer
         if isinstance(answer, Refusal):
@@ -116,77 +120,77 @@ def _routes_of(app: Any) -> Iterator[Route]:
     return starlette_routes(getattr(app, "routes", ()))
 
 
-class AsgiGate(Gate):
-    """A `Gate` that answers at once what nobody needs to be waited for, and in the form ASGI sends."""
+class AsgiRequestLimiter(RequestLimiter):
+    """A `RequestLimiter` with a fast path for decisions that need no `await`, and with fields as ASGI sends them."""
 
     def __init__(self, limiter: Limiter | AsyncLimiter, *, partition_keys: bool = False) -> None:
         super().__init__(limiter, partition_keys=partition_keys)
-        self._lanes: dict[Limit, _Lane] = {}
+        self._limit_paths: dict[Limit, _LimitPath] = {}
 
-    def admit_at_once(self, limits: Sequence[Limit], scope: Scope) -> Answer | None:
-        """Decides a request by no more than its peer's address; `None`, and nothing charged, if that is not enough."""
+    def admit_fast(self, limits: Sequence[Limit], scope: Scope) -> Answer | None:
+        """Decides a request by its peer's address alone; `None`, and nothing charged, if that is not enough."""
         limit = limits[0]
-        lane = self._lanes.get(limit)
-        if lane is None or lane.ways is not self._limiter.at_once:
-            lane = self._new_lane(limit)
+        limit_path = self._limit_paths.get(limit)
+        if limit_path is None or limit_path.fast_paths is not self._limiter.fast_paths:
+            limit_path = self._new_limit_path(limit)
         client = scope.get("client")
-        key = lane.of_peer(client[0]) if client and client[0] and len(limits) == 1 else None
-        decision = lane.way(key) if key is not None else None
+        key = limit_path.from_peer(client[0]) if client and client[0] and len(limits) == 1 else None
+        decision = limit_path.fast_path(key) if key is not None else None
         if decision is None or not decision.allowed:
-            return None if decision is None or key is None else self._told(limit, lane, key, decision)
-        return lane.told(decision)
+            return None if decision is None or key is None else self._respond(limit, limit_path, key, decision)
+        return limit_path.fields_of(decision)
 
-    def admit_soon(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
-        """Decides a request in an event loop; what it can't decide at once must be awaited."""
+    def admit_maybe_async(self, limits: Sequence[Limit], request: AsgiRequest) -> Answer | Coroutine[Any, Any, Answer]:
+        """Decides a request in an event loop: an answer, or a coroutine of it if the fast path can't decide."""
         limit = limits[0]
-        lane = self._lanes.get(limit)
-        if lane is None or lane.ways is not self._limiter.at_once:
-            lane = self._new_lane(limit)
-        if lane.way is _unknown or len(limits) > 1:
+        limit_path = self._limit_paths.get(limit)
+        if limit_path is None or limit_path.fast_paths is not self._limiter.fast_paths:
+            limit_path = self._new_limit_path(limit)
+        if limit_path.fast_path is _no_path or len(limits) > 1:
             return _raw(self.admit_async(limits, request))
         try:
             key = limit.key(request)
         except (InvalidInput, StoreUnavailable) as error:
-            return refused(error)
-        decision = lane.way(key) if isinstance(key, str) else None
+            return error_refusal(error)
+        decision = limit_path.fast_path(key) if isinstance(key, str) else None
         if decision is None:
             return _raw(self._admit_plain(limit, key))
-        return self._told(limit, lane, key, decision)  # type: ignore[arg-type]  # it is a string
+        return self._respond(limit, limit_path, key, decision)  # type: ignore[arg-type]  # it is a string
 
-    def _told(self, limit: Limit, lane: _Lane, key: str, decision: Decision) -> Answer:
+    def _respond(self, limit: Limit, limit_path: _LimitPath, key: str, decision: Decision) -> Answer:
         if decision.allowed:
-            return lane.told(decision)
+            return limit_path.fields_of(decision)
         answer = self._answer(decision, [(key, limit.plans[0])])
         return answer if isinstance(answer, Refusal) else encoded(answer)
 
-    def _new_lane(self, limit: Limit) -> _Lane:
-        ways, plan = self._limiter.at_once, limit.plans[0]
-        lane = _Lane(ways)
-        if limit.is_single and self._never_waits and not self._partition_keys and plan in ways:
+    def _new_limit_path(self, limit: Limit) -> _LimitPath:
+        fast_paths, plan = self._limiter.fast_paths, limit.plans[0]
+        limit_path = _LimitPath(fast_paths)
+        if limit.is_single and self._never_waits and not self._partition_keys and plan in fast_paths:
             with suppress(NotFound):  # the plan may be deleted by another thread
-                told = prepared(self._limiter.rule(plan, "")).raw_fields
-                lane = _Lane(ways, ways[plan], told, limit.key.of_peer or _unknown)
-        self._lanes[limit] = lane
-        return lane
+                fields_of = prepared_fields(self._limiter.rule(plan, "")).raw_fields
+                limit_path = _LimitPath(fast_paths, fast_paths[plan], fields_of, limit.key.from_peer or _no_path)
+        self._limit_paths[limit] = limit_path
+        return limit_path
 
 
-def _unknown(word: str) -> None:
-    """The way, or the peer's key, where there is none."""
+def _no_path(word: str) -> None:
+    """Stands for a missing fast path, or a missing key by peer."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Lane:
-    """How requests under one limit are decided at once, for as long as the plans stay the same."""
+class _LimitPath:
+    """The fast path of one limit, for as long as the plans stay the same."""
 
-    ways: Mapping[str, ShortWay]
-    way: ShortWay = _unknown
-    told: Callable[[Decision], RawFields] = lambda decision: ()
-    of_peer: Callable[[str], str | None] = _unknown
+    fast_paths: Mapping[str, FastPath]
+    fast_path: FastPath = _no_path
+    fields_of: Callable[[Decision], RawFields] = lambda decision: ()
+    from_peer: Callable[[str], str | None] = _no_path
 
 
 async def _raw(answer: Awaitable[Fields | Refusal]) -> Answer:
-    told = await answer
-    return told if isinstance(told, Refusal) else encoded(told)
+    fields = await answer
+    return fields if isinstance(fields, Refusal) else encoded(fields)
 
 
 class AsgiRequest:
@@ -216,17 +220,17 @@ class AsgiRequest:
         return client[0] if client else None
 
     def header(self, name: str) -> str | None:
-        wanted, found = name.encode("latin-1"), None
+        raw_name, joined = name.encode("latin-1"), None
         for field, value in self._scope["headers"]:
-            if field == wanted:
-                found = value if found is None else found + b"," + value
-        return None if found is None else found.decode("latin-1")
+            if field == raw_name:
+                joined = value if joined is None else joined + b"," + value
+        return None if joined is None else joined.decode("latin-1")
 
-    def principal(self) -> Found | Awaitable[Found]:
+    def principal(self) -> KeyValue | Awaitable[KeyValue]:
         return self._principal(self.native)
 
 
-def user_of(scope: Scope) -> Found:
+def user_of(scope: Scope) -> KeyValue:
     """The user that Starlette's authentication middleware, or one like it, put into the scope."""
     user = scope.get("user")
     if user is None or not getattr(user, "is_authenticated", False):

@@ -20,10 +20,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import cache, wraps
 from typing import Any, TypeVar
 
-from headgate.admission.keys import (
-    Found,
+from headgate.extras import needed
+from headgate.integrations.request_limiter import Cost, Fields, Limit, PathRule, Refusal, RequestLimiter
+from headgate.integrations.route_patterns import django_routes, warn_of_unmatched
+from headgate.integrations.stack import attach_limits, attached_limits
+from headgate.limits.keys import (
     Key,
     KeyFunction,
+    KeyValue,
     client_address,
     composite,
     everyone,
@@ -31,10 +35,6 @@ from headgate.admission.keys import (
     path,
     principal,
 )
-from headgate.extras import needed
-from headgate.integrations.gate import Cost, Fields, Gate, Limit, PathRule, Refusal
-from headgate.integrations.route_patterns import django_routes, warn_of_unmatched
-from headgate.integrations.stack import recall, remember
 
 with needed("headgate.integrations.django", "django"):
     from asgiref.sync import iscoroutinefunction
@@ -63,8 +63,8 @@ View = TypeVar("View", bound=Callable[..., Any])
 def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:  # noqa: N802
     """Limits requests by the setting `HEADGATE_RULES`; all rules that match are one atomic decision."""
     rules = _rules()
-    gate = _gate()
-    gate.require(rule.limit for rule in rules)
+    request_limiter = _request_limiter()
+    request_limiter.require_rules(rules)
     warn_of_unmatched(rules, lambda: django_routes(get_resolver().url_patterns))
 
     def limits(request: HttpRequest) -> tuple[Limit, ...]:
@@ -77,8 +77,10 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
             matching = limits(request)
             if not matching:
                 return await get_response(request)
-            answer = await gate.admit_async(matching, _DjangoRequest(request, is_async=True))
-            return _response(answer) if isinstance(answer, Refusal) else _told(answer, await get_response(request))
+            answer = await request_limiter.admit_async(matching, _DjangoRequest(request, is_async=True))
+            return (
+                _response(answer) if isinstance(answer, Refusal) else _with_fields(answer, await get_response(request))
+            )
 
         return middleware
 
@@ -86,8 +88,8 @@ def RateLimitMiddleware(get_response: Callable[[HttpRequest], Any]) -> Callable[
         matching = limits(request)
         if not matching:
             return get_response(request)
-        answer = gate.admit(matching, _DjangoRequest(request, is_async=False))
-        return _response(answer) if isinstance(answer, Refusal) else _told(answer, get_response(request))
+        answer = request_limiter.admit(matching, _DjangoRequest(request, is_async=False))
+        return _response(answer) if isinstance(answer, Refusal) else _with_fields(answer, get_response(request))
 
     return sync_middleware
 
@@ -103,29 +105,33 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
     limit = Limit(plans, key=key, cost=cost)
 
     def decorate(view: View) -> View:
-        below, bare = recall(view)
+        below, bare = attached_limits(view)
         limits = (limit, *below)
 
         if _is_async(bare):
 
             @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
             async def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-                asked = _DjangoRequest(_request_among(request, *args), is_async=True)
-                answer = await _gate().admit_async(limits, asked)
+                source = _DjangoRequest(_request_among(request, *args), is_async=True)
+                answer = await _request_limiter().admit_async(limits, source)
                 if isinstance(answer, Refusal):
                     return _response(answer)
-                return _told(answer, await bare(request, *args, **kwargs))
+                return _with_fields(answer, await bare(request, *args, **kwargs))
 
         else:
 
             @wraps(view)
             def admitted(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-                answer = _gate().admit(limits, _DjangoRequest(_request_among(request, *args), is_async=False))
+                answer = _request_limiter().admit(
+                    limits, _DjangoRequest(_request_among(request, *args), is_async=False)
+                )
                 return (
-                    _response(answer) if isinstance(answer, Refusal) else _told(answer, bare(request, *args, **kwargs))
+                    _response(answer)
+                    if isinstance(answer, Refusal)
+                    else _with_fields(answer, bare(request, *args, **kwargs))
                 )
 
-        remember(admitted, limits, bare)
+        attach_limits(admitted, limits, bare)
         return admitted  # type: ignore[return-value]  # the same to whoever calls it through Django
 
     return decorate
@@ -156,12 +162,12 @@ class _DjangoRequest:
         value: str | None = self.native.headers.get(name)
         return value
 
-    def principal(self) -> Found | Awaitable[Found]:
+    def principal(self) -> KeyValue | Awaitable[KeyValue]:
         if not self._is_async:
             return _identity(getattr(self.native, "user", None))
         return self._principal_async()
 
-    async def _principal_async(self) -> Found:
+    async def _principal_async(self) -> KeyValue:
         # `request.user` may read the session from the database, which Django refuses to do in an event loop.
         find = getattr(self.native, "auser", None)
         return _identity(await find() if find is not None else getattr(self.native, "user", None))
@@ -180,16 +186,16 @@ def _is_async(view: Callable[..., Any]) -> bool:
     return iscoroutinefunction(view) or getattr(instance, "view_is_async", False)
 
 
-def _identity(user: Any) -> Found:
+def _identity(user: Any) -> KeyValue:
     return None if user is None or not user.is_authenticated else user.pk
 
 
 @cache
-def _gate() -> Gate:
+def _request_limiter() -> RequestLimiter:
     limiter = settings.HEADGATE_LIMITER
     if isinstance(limiter, str):
         limiter = import_string(limiter)
-    return Gate(limiter, partition_keys=getattr(settings, "HEADGATE_PARTITION_KEYS", False))
+    return RequestLimiter(limiter, partition_keys=getattr(settings, "HEADGATE_PARTITION_KEYS", False))
 
 
 def _rules() -> tuple[PathRule, ...]:
@@ -197,7 +203,7 @@ def _rules() -> tuple[PathRule, ...]:
     return tuple(import_string(rules) if isinstance(rules, str) else rules)
 
 
-def _told(fields: Fields, response: HttpResponse) -> HttpResponse:
+def _with_fields(fields: Fields, response: HttpResponse) -> HttpResponse:
     for name, value in fields:
         # One line a name is all Django's responses hold; a list may be continued in it.
         response[name] = f"{response[name]}, {value}" if response.has_header(name) else value

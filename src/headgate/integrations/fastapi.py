@@ -8,7 +8,7 @@
 
     router = APIRouter(dependencies=[Depends(limited("gold", key=client_address()))])
 
-A denied request gets 429 with `Retry-After` and a problem as its body; every limited response tells the RateLimit
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
 fields, but for the 500 that Starlette makes of an unhandled exception. The decorator runs after the endpoint's
 dependencies, so they may find the caller: what they put into `request.state.principal` is the key of `principal()`.
 """
@@ -22,19 +22,6 @@ from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.keys import (
-    Found,
-    Key,
-    KeyFunction,
-    client_address,
-    composite,
-    everyone,
-    header,
-    path,
-    principal,
-)
-from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.asgi import (
@@ -42,8 +29,8 @@ from headgate.integrations.asgi import (
     TRY_LATER,
     Answer,
     App,
-    AsgiGate,
     AsgiRequest,
+    AsgiRequestLimiter,
     Message,
     Receive,
     Scope,
@@ -51,8 +38,21 @@ from headgate.integrations.asgi import (
     user_of,
 )
 from headgate.integrations.functions import function_of, name_of
-from headgate.integrations.gate import Cost, Limit, Refusal, denial
-from headgate.integrations.stack import recall, remember
+from headgate.integrations.request_limiter import Cost, Limit, Refusal, denial
+from headgate.integrations.stack import attach_limits, attached_limits
+from headgate.limits._blocking import Limiter
+from headgate.limits.keys import (
+    Key,
+    KeyFunction,
+    KeyValue,
+    client_address,
+    composite,
+    everyone,
+    header,
+    path,
+    principal,
+)
+from headgate.limits.limiter import AsyncLimiter
 
 with needed("headgate.integrations.fastapi", "fastapi"):
     from fastapi import HTTPException, routing
@@ -75,7 +75,7 @@ __all__ = [
 ]
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
-Finder = Callable[[Any], Found | Awaitable[Found]]
+PrincipalFinder = Callable[[Any], KeyValue | Awaitable[KeyValue]]
 
 CONNECTION = "headgate_connection"
 """The parameter by which FastAPI hands the connection to a limited endpoint that does not ask for it itself."""
@@ -83,8 +83,8 @@ CONNECTION = "headgate_connection"
 EXCHANGE = "headgate.exchange"
 """Where a scope carries its `Exchange`."""
 
-Exchange: TypeAlias = tuple[AsgiGate, Finder, list[tuple[bytes, bytes]]]
-"""Who limits a request, who finds its principal, and the fields its response will carry. Nothing here leads back to the
+Exchange: TypeAlias = tuple[AsgiRequestLimiter, PrincipalFinder, list[tuple[bytes, bytes]]]
+"""The request limiter, the finder of the principal, and the fields of the response. Nothing here leads back to the
 scope or to `send`: such a cycle would be left to the garbage collector, with every request."""
 
 HANDLERS = "starlette.exception_handlers"
@@ -98,7 +98,7 @@ def install(
     app: Starlette,
     limiter: Limiter | AsyncLimiter,
     *,
-    principal: Finder | None = None,
+    principal: PrincipalFinder | None = None,
     partition_keys: bool = False,
 ) -> None:
     """Makes `rate_limit` and `limited` work in `app`, by `limiter`, and in the apps mounted in it that have no
@@ -106,11 +106,17 @@ def install(
 
     `principal` finds the authenticated user of a request; by default it is `request.state.principal`, or the user
     Starlette's authentication middleware found. `partition_keys` adds `pk` to the RateLimit fields.
+
+    Raises:
+        ConfigurationError: `install` was called before. The application's start fails with it if a limit names an
+            unknown plan, or stacked limits have keys that never share a slot of the limiter's Redis Cluster.
     """
     if _installed(app) is not None:
         raise ConfigurationError("app", "it has a limiter: install was called before, and only one can decide")
     app.add_middleware(
-        _carrying, gate=AsgiGate(limiter, partition_keys=partition_keys), principal=principal or _principal
+        _middleware,
+        request_limiter=AsgiRequestLimiter(limiter, partition_keys=partition_keys),
+        principal=principal or _principal,
     )
     for error in (_Refused, RateLimitExceeded):
         app.add_exception_handler(error, _answer)  # type: ignore[arg-type]  # a WebSocket may be left without response
@@ -121,11 +127,14 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 
     Several plans, and several such decorators on one endpoint, are one atomic decision. A key function and a cost
     function are given the `Request`.
+
+    Raises:
+        ConfigurationError: the plans, the key or the cost can't be used, or the endpoint is a generator.
     """
     limit = Limit(plans, key=key, cost=cost)
 
     def decorate(endpoint: Endpoint) -> Endpoint:
-        below, bare = recall(endpoint)
+        below, bare = attached_limits(endpoint)
         limits = (limit, *below)
         function = function_of(bare)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -140,7 +149,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
         async def admitted(*args: Any, **kwargs: Any) -> Any:
             connection: Any = take(kwargs, name, None)
             if connection is None:  # Starlette hands it over by position
-                connection = next((each for each in args if isinstance(each, HTTPConnection)), None)
+                connection = next((value for value in args if isinstance(value, HTTPConnection)), None)
             undecided = _admit(connection, limits)
             if undecided is not None and (refusal := await undecided) is not None:
                 if connection.scope["type"] == "http":
@@ -153,7 +162,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
         admitted.__name__ = name_of(bare)  # the name of its route
         admitted.__signature__ = signature  # type: ignore[attr-defined]  # looked at by inspect.signature
         setattr(admitted, LIMITS, limits)
-        remember(admitted, limits, bare)
+        attach_limits(admitted, limits, bare)
         return admitted  # type: ignore[return-value]  # the same to whoever calls it through FastAPI
 
     return decorate
@@ -195,7 +204,7 @@ class _Request(AsgiRequest):
 
     __slots__ = ("_connection",)
 
-    def __init__(self, connection: HTTPConnection, principal: Finder) -> None:
+    def __init__(self, connection: HTTPConnection, principal: PrincipalFinder) -> None:
         super().__init__(connection.scope, principal)
         self._connection = connection
 
@@ -214,21 +223,23 @@ def _admit(connection: HTTPConnection | None, limits: tuple[Limit, ...]) -> Coro
     scope = connection.scope
     if EXCHANGE not in scope:
         raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.fastapi")
-    gate, principal, told = scope[EXCHANGE]
-    answer = gate.admit_at_once(limits, scope)
+    request_limiter, principal, fields = scope[EXCHANGE]
+    answer = request_limiter.admit_fast(limits, scope)
     if answer is None or isinstance(answer, Refusal):
-        answer = gate.admit_soon(limits, _Request(connection, principal)) if answer is None else answer
-        return _admitted(answer, told)
-    told += answer
+        answer = (
+            request_limiter.admit_maybe_async(limits, _Request(connection, principal)) if answer is None else answer
+        )
+        return _admitted(answer, fields)
+    fields += answer
     return None
 
 
-async def _admitted(answer: Answer | Coroutine[Any, Any, Answer], told: list[tuple[bytes, bytes]]) -> Refusal | None:
+async def _admitted(answer: Answer | Coroutine[Any, Any, Answer], fields: list[tuple[bytes, bytes]]) -> Refusal | None:
     if isinstance(answer, Coroutine):
         answer = await answer
     if isinstance(answer, Refusal):
         return answer
-    told += answer
+    fields += answer
     return None
 
 
@@ -255,7 +266,10 @@ def _signature_of(endpoint: Callable[..., Any]) -> inspect.Signature:
         signature = inspect.signature(endpoint)
     function = inspect.unwrap(function_of(inspect.unwrap(endpoint)))
     names = getattr(function, "__globals__", {})
-    parameters = [each.replace(annotation=_evaluated(each.annotation, names)) for each in signature.parameters.values()]
+    parameters = [
+        parameter.replace(annotation=_evaluated(parameter.annotation, names))
+        for parameter in signature.parameters.values()
+    ]
     returned = _evaluated(signature.return_annotation, names)
     return signature.replace(parameters=parameters, return_annotation=returned)
 
@@ -267,37 +281,37 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
     return annotation
 
 
-def _carrying(app: App, gate: AsgiGate, principal: Finder) -> App:
-    """The middleware behind `install`: requests carry who limits them, responses the fields of those who did."""
+def _middleware(app: App, request_limiter: AsgiRequestLimiter, principal: PrincipalFinder) -> App:
+    """The middleware of `install`: puts the request limiter into the scope, and its fields into the response."""
 
     prepared = False
 
     # No coroutine of its own: this is on the way of every request.
-    def carrying(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def middleware(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         nonlocal prepared
         if not prepared:
             prepared = True
             _handle_denials(scope["app"].routes, scope["app"])
         if scope["type"] not in ("http", "websocket"):
-            return beside(scope, receive, send)
+            return pass_on(scope, receive, send)
         # Shared with whatever copies the scope further in, so that a principal found there is seen here.
         scope.setdefault("state", {})
-        told: list[tuple[bytes, bytes]] = []
-        scope[EXCHANGE] = (gate, principal, told)
+        fields: list[tuple[bytes, bytes]] = []
+        scope[EXCHANGE] = (request_limiter, principal, fields)
 
         def send_with_fields(message: Message) -> Awaitable[None]:
-            if told and message["type"] in STARTS:
-                message["headers"] = [*message.get("headers", ()), *told]
+            if fields and message["type"] in STARTS:
+                message["headers"] = [*message.get("headers", ()), *fields]
             return send(message)
 
         return app(scope, receive, send_with_fields)
 
-    async def beside(scope: Scope, receive: Receive, send: Send) -> None:
+    async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _check_plans(gate, scope["app"], receive, send)
+            await _check_plans(request_limiter, scope["app"], receive, send)
         await app(scope, receive, send)
 
-    return carrying
+    return middleware
 
 
 def _handle_denials(routes: Iterable[Any], *around: Any) -> None:
@@ -311,50 +325,53 @@ def _handle_denials(routes: Iterable[Any], *around: Any) -> None:
             _handle_denials(mounted.routes, mounted, *around)
 
 
-async def _check_plans(gate: AsgiGate, app: Starlette, receive: Receive, send: Send) -> None:
-    """Fails the application's start if a limit names a plan that the limiter does not have."""
+async def _check_plans(request_limiter: AsgiRequestLimiter, app: Starlette, receive: Receive, send: Send) -> None:
+    """Fails the application's start if the limiter can never decide by its limits."""
     try:
-        _require_plans(gate, app)
+        _require_plans(request_limiter, app)
     except ConfigurationError as error:
         await receive()
         await send({"type": "lifespan.startup.failed", "message": str(error)})
         raise
 
 
-def _require_plans(gate: AsgiGate, app: Starlette, *around: Starlette) -> None:
-    """Refuses plans nobody has, also in the apps mounted in `app`: nobody tells those that the application starts."""
+def _require_plans(request_limiter: AsgiRequestLimiter, app: Starlette, *around: Starlette) -> None:
+    """Refuses unknown plans, also in the apps mounted in `app`: those get no lifespan events."""
     for route in _routes(app.routes):
-        gate.require(_limits_of(route))
+        for limits in _chains_of(route):
+            request_limiter.require(limits)
+            request_limiter.require_chain(limits)
         mounted = getattr(route, "app", None)
         if isinstance(mounted, Starlette) and mounted not in (app, *around):
-            _require_plans(_installed(mounted) or gate, mounted, app, *around)
+            _require_plans(_installed(mounted) or request_limiter, mounted, app, *around)
 
 
-def _installed(app: Starlette) -> AsgiGate | None:
-    """Who decides in an app for which `install` was called."""
+def _installed(app: Starlette) -> AsgiRequestLimiter | None:
+    """The request limiter of an app for which `install` was called."""
     middleware: list[Any] = app.user_middleware
-    return next((each.kwargs["gate"] for each in middleware if each.cls is _carrying), None)
+    return next((entry.kwargs["request_limiter"] for entry in middleware if entry.cls is _middleware), None)
 
 
-# Until 0.137 FastAPI copied the routes of an included router; since then it has them asked for like this.
+# Until 0.137 FastAPI copied the routes of an included router; since then this function lists them.
 _routes: Callable[[Iterable[Any]], Iterable[Any]] = getattr(routing, "iter_route_contexts", iter)
 
 
-def _limits_of(route: Any) -> Iterator[Limit]:
+def _chains_of(route: Any) -> Iterator[tuple[Limit, ...]]:
+    """The limits of a route, those that are one decision together."""
     endpoint = getattr(route, "endpoint", None)
     while endpoint is not None:
-        yield from getattr(endpoint, LIMITS, ())
+        yield getattr(endpoint, LIMITS, ())
         endpoint = getattr(endpoint, "__wrapped__", None)
-    waiting = [route.dependant] if hasattr(route, "dependant") else []
-    while waiting:
-        dependant = waiting.pop()
-        yield from getattr(dependant.call, LIMITS, ())
-        waiting += dependant.dependencies
+    dependants = [route.dependant] if hasattr(route, "dependant") else []
+    while dependants:
+        dependant = dependants.pop()
+        yield getattr(dependant.call, LIMITS, ())
+        dependants += dependant.dependencies
 
 
-def _principal(request: HTTPConnection) -> Found:
-    found: Found = getattr(request.state, "principal", None)
-    return user_of(request.scope) if found is None else found
+def _principal(request: HTTPConnection) -> KeyValue:
+    value: KeyValue = getattr(request.state, "principal", None)
+    return user_of(request.scope) if value is None else value
 
 
 async def _answer(connection: HTTPConnection, error: Exception) -> Response | None:

@@ -6,7 +6,7 @@
     @rate_limit("gold", key=header("X-API-Key"))
     def resource(): ...
 
-A denied request gets 429 with `Retry-After` and a problem as its body; every limited response tells the RateLimit
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
 fields.
 """
 
@@ -16,10 +16,16 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, TypeVar
 
-from headgate.admission.keys import (
-    Found,
+from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.extras import needed
+from headgate.integrations.request_limiter import Cost, Limit, PathRule, Refusal, RequestLimiter, denial
+from headgate.integrations.route_patterns import Route, in_angles, warn_of_unmatched
+from headgate.integrations.stack import attach_limits, attached_limits
+from headgate.limits._blocking import Limiter
+from headgate.limits.keys import (
     Key,
     KeyFunction,
+    KeyValue,
     client_address,
     composite,
     everyone,
@@ -27,12 +33,6 @@ from headgate.admission.keys import (
     path,
     principal,
 )
-from headgate.admission.limiter import Limiter
-from headgate.errors import ConfigurationError, RateLimitExceeded
-from headgate.extras import needed
-from headgate.integrations.gate import Cost, Gate, Limit, PathRule, Refusal, denial
-from headgate.integrations.route_patterns import Route, in_angles, warn_of_unmatched
-from headgate.integrations.stack import recall, remember
 
 with needed("headgate.integrations.flask", "flask"):
     from flask import Flask, Request, Response, current_app, request
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 View = TypeVar("View", bound=Callable[..., Any])
-Finder = Callable[[Request], Found]
+PrincipalFinder = Callable[[Request], KeyValue]
 
 NAME = "headgate"
 FIELDS = "__headgate_fields__"
@@ -62,7 +62,7 @@ def install(
     limiter: Limiter,
     rules: Iterable[PathRule] = (),
     *,
-    principal: Finder | None = None,
+    principal: PrincipalFinder | None = None,
     partition_keys: bool = False,
 ) -> None:
     """Makes `rate_limit` work in `app`, by `limiter`, and limits all requests by `rules`.
@@ -70,12 +70,16 @@ def install(
     `principal` finds the authenticated user of a request; by default it is the one the WSGI server tells
     (`REMOTE_USER`). With Flask-Login: `principal=lambda request: current_user.get_id()`. `partition_keys` adds `pk` to
     the RateLimit fields.
+
+    Raises:
+        ConfigurationError: the limiter is no `Limiter`, a rule names an unknown plan, or rules that always apply
+            together have keys that never share a slot of the limiter's Redis Cluster.
     """
     if not isinstance(limiter, Limiter):
         raise ConfigurationError("limiter", f"Flask blocks while it waits, so it needs a Limiter, not {limiter!r}")
-    gate = Gate(limiter, partition_keys=partition_keys)
-    extension = _Extension(gate, tuple(rules), principal or _remote_user)
-    gate.require(rule.limit for rule in extension.rules)
+    request_limiter = RequestLimiter(limiter, partition_keys=partition_keys)
+    extension = _Extension(request_limiter, tuple(rules), principal or _remote_user)
+    request_limiter.require_rules(extension.rules)
     app.extensions[NAME] = extension
     if extension.rules:
         app.before_request(extension.guard)
@@ -92,7 +96,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
     limit = Limit(plans, key=key, cost=cost)
 
     def decorate(view: View) -> View:
-        below, bare = recall(view)
+        below, bare = attached_limits(view)
         limits = (limit, *below)
 
         @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
@@ -102,7 +106,7 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
                 raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.flask")
             return extension.admit(limits) or current_app.ensure_sync(bare)(*args, **kwargs)
 
-        remember(admitted, limits, bare)
+        attach_limits(admitted, limits, bare)
         return admitted  # type: ignore[return-value]  # the same to whoever calls it through Flask
 
     return decorate
@@ -111,8 +115,10 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
 class _Extension:
     """What `install` leaves in `app.extensions`."""
 
-    def __init__(self, gate: Gate, rules: tuple[PathRule, ...], principal: Finder) -> None:
-        self._gate = gate
+    def __init__(
+        self, request_limiter: RequestLimiter, rules: tuple[PathRule, ...], principal: PrincipalFinder
+    ) -> None:
+        self._request_limiter = request_limiter
         self._principal = principal
         self._checked = False
         self.rules = rules
@@ -120,17 +126,17 @@ class _Extension:
     def guard(self) -> Response | None:
         """Limits the current request by the rules that match it."""
         if not self._checked:
-            self._checked = True  # Flask says nothing when an application starts
+            self._checked = True  # Flask has no event for the start of an application
             warn_of_unmatched(self.rules, _routes)
         method, path, route = request.method, request.path, request.url_rule
-        # Without strict slashes the view of `/users/` is also asked for as `/users`.
+        # Without strict slashes the view of `/users/` also serves `/users`.
         full = f"{path}/" if route is not None and route.rule.endswith("/") and not path.endswith("/") else path
         limits = [rule.limit for rule in self.rules if rule.applies(method, path) or rule.applies(method, full)]
         return self.admit(limits) if limits else None
 
     def admit(self, limits: Iterable[Limit]) -> Response | None:
         """A response if the current request is refused."""
-        answer = self._gate.admit(tuple(limits), _FlaskRequest(request, self._principal))
+        answer = self._request_limiter.admit(tuple(limits), _FlaskRequest(request, self._principal))
         if isinstance(answer, Refusal):
             return _response(answer)
         setattr(request, FIELDS, [*getattr(request, FIELDS, ()), *answer])
@@ -142,7 +148,7 @@ class _FlaskRequest:
 
     __slots__ = ("_principal", "native")
 
-    def __init__(self, native: Request, principal: Finder) -> None:
+    def __init__(self, native: Request, principal: PrincipalFinder) -> None:
         self.native = native
         self._principal = principal
 
@@ -161,7 +167,7 @@ class _FlaskRequest:
     def header(self, name: str) -> str | None:
         return self.native.headers.get(name)
 
-    def principal(self) -> Found:
+    def principal(self) -> KeyValue:
         return self._principal(self.native)
 
 
@@ -169,7 +175,7 @@ def _routes() -> list[Route]:
     return [Route(in_angles(rule.rule), rule.methods) for rule in current_app.url_map.iter_rules()]
 
 
-def _remote_user(request: Request) -> Found:
+def _remote_user(request: Request) -> KeyValue:
     return request.remote_user
 
 

@@ -17,9 +17,9 @@ from functools import partial, wraps
 from inspect import isclass, iscoroutinefunction, isroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.limiter import Limiter
 from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.limits._blocking import Limiter
+from headgate.limits.limiter import AsyncLimiter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,8 +28,8 @@ R = TypeVar("R")
 class Limits(Protocol):
     """A decorator that leaves a function its parameters and what it returns.
 
-    Of a lambda that finds the key type checkers know no more than that its parameters are anything; so what is known
-    of the function's must come from the function.
+    Type checkers know nothing about the parameters of a lambda that finds the key. So the types of the function's
+    parameters must come from the function.
     """
 
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -43,10 +43,13 @@ def rate_limit(
     cost: int | Callable[..., int] = 1,
     wait: float | None = None,
 ) -> Limits:
-    """Limits a function, a partial or an object that can be called. `key` and `cost` are values, or functions of the
-    call's arguments.
+    """Limits a function, a partial or a callable object. `key` and `cost` are values, or functions of the call's
+    arguments.
 
-    What is not async needs a `Limiter`, what is async an `AsyncLimiter`.
+    An async function needs an `AsyncLimiter`, any other a `Limiter`.
+
+    Raises:
+        ConfigurationError: there is no such plan, or the limiter is of the wrong kind.
     """
     names = [plans] if isinstance(plans, str) else list(plans)
     limiter.require(names)
@@ -59,11 +62,11 @@ def rate_limit(
 
             @wraps(function)
             async def admitted_async(*args: P.args, **kwargs: P.kwargs) -> object:
-                whom, price = _resolve(key, *args, **kwargs), _resolve(cost, *args, **kwargs)
+                key_value, units = _resolve(key, *args, **kwargs), _resolve(cost, *args, **kwargs)
                 if wait is None:
-                    decision = await asynchronous.acquire(whom, names, price)
+                    decision = await asynchronous.acquire(key_value, names, units)
                 else:
-                    decision = await asynchronous.wait(whom, names, price, timeout=wait)
+                    decision = await asynchronous.wait(key_value, names, units, timeout=wait)
                 if not decision.allowed:
                     raise RateLimitExceeded(decision)
                 return await awaited(*args, **kwargs)
@@ -75,11 +78,11 @@ def rate_limit(
 
         @wraps(function)
         def admitted(*args: P.args, **kwargs: P.kwargs) -> R:
-            whom, price = _resolve(key, *args, **kwargs), _resolve(cost, *args, **kwargs)
+            key_value, units = _resolve(key, *args, **kwargs), _resolve(cost, *args, **kwargs)
             if wait is None:
-                decision = blocking.acquire(whom, names, price)
+                decision = blocking.acquire(key_value, names, units)
             else:
-                decision = blocking.wait(whom, names, price, timeout=wait)
+                decision = blocking.wait(key_value, names, units, timeout=wait)
             if not decision.allowed:
                 raise RateLimitExceeded(decision)
             return function(*args, **kwargs)
@@ -90,14 +93,14 @@ def rate_limit(
 
 
 def function_of(called: Callable[..., Any]) -> Callable[..., Any]:
-    """What a call runs, by which its kind is told: the function of a partial, the `__call__` of an object."""
+    """The function that a call runs, async or not: that of a partial, or the `__call__` of an object."""
     while isinstance(called, partial):
         called = called.func
     return called if isroutine(called) or isclass(called) else type(called).__call__
 
 
 def name_of(called: Callable[..., Any]) -> str:
-    """Its name; partials and objects have none, and are called by their class."""
+    """Its name; that of its class, for partials and objects."""
     return str(getattr(called, "__name__", type(called).__name__))
 
 

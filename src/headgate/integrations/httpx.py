@@ -1,10 +1,10 @@
-"""Outbound limits for httpx2, and for httpx, which it continues: transports that hold requests back.
+"""Outbound limits for httpx2, and for httpx, which it continues: transports that delay requests.
 
     client = httpx2.Client(transport=LimitedTransport(limiter, "partner"))
     client = httpx2.AsyncClient(transport=AsyncLimitedTransport(limiter, "partner"))
 
 A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` with nothing left,
-that server is left alone for as long as it asked. A wait beyond `max_wait` seconds is refused with
+calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused with
 `RateLimitExceeded` instead, and nothing is sent. Responses are handed on as they are; nothing is sent twice.
 """
 
@@ -16,9 +16,9 @@ from threading import Lock
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.limiter import Limiter
-from headgate.integrations.outbound import Courtesy
+from headgate.integrations.outbound import OutboundLimiter
+from headgate.limits._blocking import Limiter
+from headgate.limits.limiter import AsyncLimiter
 
 __all__ = ["AsyncLimitedTransport", "LimitedTransport"]
 
@@ -52,16 +52,16 @@ class LimitedTransport(Transport):
         transport: httpx2.BaseTransport | httpx.BaseTransport | None = None,
     ) -> None:
         self._limiter = limiter
-        self._courtesy = Courtesy(plans, key, cost, max_wait)
-        limiter.require(self._courtesy.plans)
+        self._outbound = OutboundLimiter(plans, key, cost, max_wait)
+        limiter.require(self._outbound.plans)
         self._transport: Any = transport
         self._making = Lock()
 
     def handle_request(self, request: Any) -> Any:
         host = origin(request)
-        self._courtesy.hold(self._limiter, host)
+        self._outbound.wait(self._limiter, host)
         response = self._sending(request).handle_request(request)
-        self._courtesy.learn(host, response.status_code, response.headers.get)
+        self._outbound.record_response(host, response.status_code, response.headers.get)
         return response
 
     def _sending(self, request: Any) -> Any:
@@ -103,17 +103,17 @@ class AsyncLimitedTransport(AsyncTransport):
         transport: httpx2.AsyncBaseTransport | httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._limiter = limiter
-        self._courtesy = Courtesy(plans, key, cost, max_wait)
-        limiter.require(self._courtesy.plans)
+        self._outbound = OutboundLimiter(plans, key, cost, max_wait)
+        limiter.require(self._outbound.plans)
         self._transport: Any = transport
 
     async def handle_async_request(self, request: Any) -> Any:
         host = origin(request)
-        await self._courtesy.hold_async(self._limiter, host)
+        await self._outbound.wait_async(self._limiter, host)
         if self._transport is None:
             self._transport = library(request).AsyncHTTPTransport()
         response = await self._transport.handle_async_request(request)
-        self._courtesy.learn(host, response.status_code, response.headers.get)
+        self._outbound.record_response(host, response.status_code, response.headers.get)
         return response
 
     async def aclose(self) -> None:

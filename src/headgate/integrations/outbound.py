@@ -1,4 +1,4 @@
-"""What the HTTP clients share: holding a request back, for our own limit and for the server's."""
+"""What the HTTP clients share: delaying a request, for our own limit and for the server's."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from headgate.admission.async_limiter import AsyncLimiter
-from headgate.admission.limiter import Limiter
-from headgate.admission.model import Decision, Reason
 from headgate.errors import ConfigurationError, RateLimitExceeded
-from headgate.integrations.served import Pauses
+from headgate.integrations.service_limits import Pauses
+from headgate.limits._blocking import Limiter
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Decision, Reason
 
 LONGEST_PAUSE = 3600.0
 SERVER = "server"
-"""What stands for a plan in the refusal of a call that the server asked us not to make."""
+"""The plan name in the refusal of a call that the server's own limit forbids."""
 
 
-class Courtesy:
-    """How a client behaves towards the servers it calls.
+class OutboundLimiter:
+    """Limits the requests of a client to the servers it calls.
 
-    `max_wait` bounds, in seconds, how long one request is held back, for our own limit and the server's together; what
-    would take longer is refused with `RateLimitExceeded`.
+    `max_wait` is the longest delay of one request in seconds, for our own limit and the server's together. A request
+    that would wait longer is refused with `RateLimitExceeded`.
     """
 
     def __init__(
@@ -41,8 +41,12 @@ class Courtesy:
         self._monotonic = monotonic
         self._pauses = Pauses(LONGEST_PAUSE, monotonic)
 
-    def hold(self, limiter: Limiter, host: str, sleep: Callable[[float], object] = time.sleep) -> None:
-        """Returns when a request to `host` may be sent."""
+    def wait(self, limiter: Limiter, host: str, sleep: Callable[[float], object] = time.sleep) -> None:
+        """Returns when a request to `host` may be sent.
+
+        Raises:
+            RateLimitExceeded: it may not be sent within `max_wait`.
+        """
         deadline = self._monotonic() + self._max_wait
         while True:
             while pause := self._pause(host, deadline):
@@ -55,10 +59,14 @@ class Courtesy:
             if not self._pause(host, deadline):
                 return
 
-    async def hold_async(
+    async def wait_async(
         self, limiter: AsyncLimiter, host: str, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     ) -> None:
-        """Returns when a request to `host` may be sent."""
+        """Returns when a request to `host` may be sent.
+
+        Raises:
+            RateLimitExceeded: it may not be sent within `max_wait`.
+        """
         deadline = self._monotonic() + self._max_wait
         while True:
             while pause := self._pause(host, deadline):
@@ -70,9 +78,9 @@ class Courtesy:
             if not self._pause(host, deadline):
                 return
 
-    def learn(self, host: str, status: int, header: Callable[[str], str | None]) -> None:
-        """Takes in what a response says about the server's limits."""
-        self._pauses.learn(host, status, header)
+    def record_response(self, host: str, status: int, header: Callable[[str], str | None]) -> None:
+        """Records the server's limits, from a response."""
+        self._pauses.record_response(host, status, header)
 
     def _pause(self, host: str, deadline: float) -> float:
         wait = self._pauses.remaining(host)

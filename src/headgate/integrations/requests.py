@@ -1,10 +1,10 @@
-"""Outbound limits for requests: an adapter that holds requests back.
+"""Outbound limits for requests: an adapter that delays requests.
 
     session = requests.Session()
     session.mount("https://partner.example", LimitedAdapter(limiter, "partner"))
 
 A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` with nothing left,
-that server is left alone for as long as it asked. A wait beyond `max_wait` seconds is refused with
+calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused with
 `RateLimitExceeded` instead, and nothing is sent. Responses are handed on as they are; nothing is sent twice.
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
-from headgate.admission.limiter import Limiter
 from headgate.extras import needed
-from headgate.integrations.outbound import Courtesy
+from headgate.integrations.outbound import OutboundLimiter
+from headgate.limits._blocking import Limiter
 
 with needed("headgate.integrations.requests", "requests"):
     from requests import PreparedRequest, Response
@@ -39,13 +39,13 @@ class LimitedAdapter(HTTPAdapter):
         **options: Any,
     ) -> None:
         self._limiter = limiter
-        self._courtesy = Courtesy(plans, key, cost, max_wait)
-        limiter.require(self._courtesy.plans)
+        self._outbound = OutboundLimiter(plans, key, cost, max_wait)
+        limiter.require(self._outbound.plans)
         super().__init__(**options)
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         host = urlsplit(request.url or "").netloc.rpartition("@")[2]
-        self._courtesy.hold(self._limiter, host)
+        self._outbound.wait(self._limiter, host)
         response = super().send(request, *args, **kwargs)
-        self._courtesy.learn(host, response.status_code, response.headers.get)
+        self._outbound.record_response(host, response.status_code, response.headers.get)
         return response

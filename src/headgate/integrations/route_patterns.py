@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from headgate.integrations.gate import PathRule
+    from headgate.integrations.request_limiter import PathRule
 
 log = logging.getLogger("headgate.integrations")
 

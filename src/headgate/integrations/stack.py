@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 from weakref import ref
 
-from headgate.integrations.gate import Limit
+from headgate.integrations.request_limiter import Limit
 
 Limits: TypeAlias = tuple[Limit, ...]
 View: TypeAlias = Callable[..., Any]
@@ -17,13 +17,13 @@ only a view that finds itself there is ours. It does so weakly: Django's `method
 request, and a cycle would be left to the garbage collector."""
 
 
-def remember(admitted: View, limits: Limits, bare: View) -> None:
-    """Notes that `admitted` calls `bare` once `limits` let it, for a decorator put directly on it."""
+def attach_limits(admitted: View, limits: Limits, bare: View) -> None:
+    """Records on `admitted` that it calls `bare` under `limits`, for a decorator put directly on it."""
     setattr(admitted, LIMITED, (ref(admitted), limits, bare))
 
 
-def recall(view: View) -> tuple[Limits, View]:
-    """What `view` was remembered with. Anything else, such as another decorator's work around it, has no limits that
-    could be taken over and must be called as it is."""
+def attached_limits(view: View) -> tuple[Limits, View]:
+    """The limits of a limited view, and the view they limit. Any other view, also one that another decorator made of a
+    limited view, has none: it is called as it is."""
     itself, limits, bare = getattr(view, LIMITED, (None, (), view))
     return (limits, bare) if itself is not None and itself() is view else ((), view)

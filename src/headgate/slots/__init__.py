@@ -1,4 +1,4 @@
-"""When may this run? A capacity ledger of time windows."""
+"""When may this run? Slots in time windows of limited capacity."""
 
 from headgate.slots.blocking import BlockingSlots
 from headgate.slots.calendars import Calendar

@@ -15,9 +15,9 @@ from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import Any
 
+from headgate.durations import LATEST, format_instant, from_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.extras import require
-from headgate.iso8601 import LATEST, format_instant, from_ms, parse_instant, to_ms
 
 DAY_MS = 86_400_000
 DAYS = ("MON", "TUE", "WED", "THU", "FRI", "SAT", "SUN")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
+from headgate.durations import from_ms
 from headgate.errors import InvalidInput
-from headgate.iso8601 import from_ms
 from headgate.slots.model import PolicyVersion, Spread, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.windows import LATEST_MS, align, position, usable

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from headgate.durations import duration_ms, format_duration, from_ms, parse_duration, parse_instant, to_ms
 from headgate.errors import ConfigurationError, InvalidInput
-from headgate.iso8601 import duration_ms, format_duration, from_ms, parse_duration, parse_instant, to_ms
 from headgate.slots.calendars import Calendar
 from headgate.tracing import Origin
 

@@ -32,8 +32,8 @@ class FullRun(NamedTuple):
     resume_ms: int
 
 
-class Ledger(Protocol):
-    """The store's side: two reads, under the policy's lock."""
+class WindowReader(Protocol):
+    """Reads one config's counters and runs from a store, under the policy's lock."""
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
         """Up to `limit` counted windows that start at or after a time, in order."""
@@ -44,18 +44,18 @@ class Ledger(Protocol):
         ...
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
-        """`run_before` of each time, in one question where the store can be asked so."""
+        """`run_before` of each time, in one statement where the store allows it."""
         ...
 
 
-class CountsOnly:
-    """A `Ledger` that knows of no runs."""
+class CountReader:
+    """A `WindowReader` that knows of no runs."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, reader: WindowReader) -> None:
+        self._reader = reader
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
-        return self._ledger.windows_from(start_ms, limit)
+        return self._reader.windows_from(start_ms, limit)
 
     def run_before(self, start_ms: int) -> FullRun | None:
         return None
@@ -74,14 +74,14 @@ class RunChanges(NamedTuple):
 class Occupancy:
     """A view of one config's windows that remembers what it has read and what it has changed."""
 
-    def __init__(self, policy: WindowPolicy, ledger: Ledger, *, chunk: int = 64) -> None:
+    def __init__(self, policy: WindowPolicy, reader: WindowReader, *, chunk: int = 64) -> None:
         self.limit = policy.max_per_window
         self.size_ms = policy.size_ms
         self._calendar = policy.calendar
-        self.ledger = ledger
+        self.reader = reader
         self._chunk = chunk
         self._counts: dict[int, list[int]] = {}
-        self._ordered: list[int] = []  # of these, when they were last wanted in order
+        self._ordered: list[int] = []  # their starts, as of the last time they were sorted
         self._known: list[tuple[int, int]] = []  # disjoint, ordered stretches whose counters have been read
         self._jumps: dict[int, int] = {}
         self._runs: dict[int, FullRun] = {}
@@ -94,7 +94,7 @@ class Occupancy:
     def under(self, policy: WindowPolicy) -> Occupancy:
         """The same windows as another policy of the same window size would see them. Full runs hold for the active
         limit only, so this view counts window by window."""
-        return Occupancy(policy, CountsOnly(self.ledger), chunk=self._chunk)
+        return Occupancy(policy, CountReader(self.reader), chunk=self._chunk)
 
     def following(self, at_ms: int) -> int:
         """The first open window at or after a time."""
@@ -104,7 +104,7 @@ class Occupancy:
         """How many slots the window holds."""
         counts = self._counts.get(start_ms)
         if counts is None and not self._is_known(start_ms):
-            self.learn_windows(start_ms, self.ledger.windows_from(start_ms, self._chunk), self._chunk)
+            self.learn_windows(start_ms, self.reader.windows_from(start_ms, self._chunk), self._chunk)
             counts = self._counts.get(start_ms)
         return 0 if counts is None else counts[0]
 
@@ -189,10 +189,10 @@ class Occupancy:
     def changed_runs(self) -> RunChanges:
         """The runs to remove and write, so that the table again holds exactly the maximal full runs."""
         fresh = self._fresh_runs()
-        self._ask_for_neighbours(fresh)
+        self._load_neighbours(fresh)
         joined = joined_runs(fresh, ending_at=self._run_ending_at, starting_at=self._run_starting_at)
         for start in self._opened:
-            run = self.ledger.run_before(start)
+            run = self.reader.run_before(start)
             if run is not None and start < run.resume_ms:
                 joined.removed.append(run.start_ms)
                 joined.written.extend(split_run(run, start, self.following(start + self.size_ms)))
@@ -201,7 +201,7 @@ class Occupancy:
     def _beyond(self, at: int) -> int | None:
         """Where to go on from a full window; None if the window has room."""
         if at not in self._counts and not self._is_known(at):
-            self.learn_run(at, self.ledger.run_before(at))
+            self.learn_run(at, self.reader.run_before(at))
             onward = self._jumps.get(at)
             if onward is not None:
                 return onward
@@ -239,12 +239,12 @@ class Occupancy:
                 fresh.append(FullRun(start, resume))
         return fresh
 
-    def _ask_for_neighbours(self, fresh: Iterable[FullRun]) -> None:
-        """Asks for the stored runs that fresh ones may join, all at once: times far apart make a run each."""
-        asked = [run.start_ms - 1 for run in fresh if run.start_ms not in self._runs]
-        asked += [run.resume_ms for run in fresh if self._may_start_run(run.resume_ms)]
-        if asked:
-            self._before = dict(zip(asked, self.ledger.runs_before(asked), strict=True))
+    def _load_neighbours(self, fresh: Iterable[FullRun]) -> None:
+        """Loads the stored runs that fresh ones may join, all at once: times far apart make a run each."""
+        starts = [run.start_ms - 1 for run in fresh if run.start_ms not in self._runs]
+        starts += [run.resume_ms for run in fresh if self._may_start_run(run.resume_ms)]
+        if starts:
+            self._before = dict(zip(starts, self.reader.runs_before(starts), strict=True))
 
     def _run_ending_at(self, start_ms: int) -> FullRun | None:
         run = self._runs.get(start_ms) or self._before[start_ms - 1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from headgate.durations import from_ms
 from headgate.errors import HeadgateError, NotFound, SlotsExhausted
-from headgate.iso8601 import from_ms
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.windows import LATEST_MS, align, position, share, usable

@@ -1,4 +1,4 @@
-"""What slots need from the outside: a store, and somebody to tell."""
+"""What slots need from the outside: a store and an observer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.slots.packing import Booking
 T = TypeVar("T")
 
 
-class Pruned(NamedTuple):
+class PruneResult(NamedTuple):
     """What retention removed."""
 
     slots: int
@@ -42,6 +42,10 @@ class SlotStore(Protocol):
         """
         ...
 
+    async def active_version(self, name: str) -> int | None:
+        """The number of the active version; None if there is no such config."""
+        ...
+
     async def history(self, name: str) -> list[PolicyVersion]:
         """Every version of `name`, newest first; empty if there is none."""
         ...
@@ -56,7 +60,7 @@ class SlotStore(Protocol):
         """Books a slot for each request, in order, exactly packed; one that has a slot keeps it. New slots belong to
         `owner`.
 
-        Serialised per name. `Conflict`: another writer was booking the same event; nothing was booked, ask again.
+        Serialised per name. `Conflict`: another writer was booking the same event; nothing was booked, try again.
         """
         ...
 
@@ -79,7 +83,7 @@ class SlotStore(Protocol):
         """What `look(active policy, view of the windows, now in ms)` makes of the state; nothing is written."""
         ...
 
-    async def prune(self, before_ms: int) -> Pruned:
+    async def prune(self, before_ms: int) -> PruneResult:
         """Forgets windows that ended before a time, and the slots in them, in batches."""
         ...
 
@@ -89,10 +93,10 @@ class SlotStore(Protocol):
 
 
 class SlotObserver(Protocol):
-    """Hears what the scheduler does, for metrics. Called on the event loop: must be quick and must not raise."""
+    """Observes the scheduler, for metrics. Called on the event loop: must be quick and must not raise."""
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
-        """A batch was carried in one transaction."""
+        """A batch was booked in one transaction."""
         ...
 
     def assigned(self, name: str, seconds: float) -> None:
@@ -108,8 +112,8 @@ class SlotObserver(Protocol):
         ...
 
 
-class Unobserved:
-    """Tells nobody."""
+class NullObserver:
+    """Observes nothing."""
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None: ...
 

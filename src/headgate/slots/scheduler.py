@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound
-from headgate.gather import Gatherer
-from headgate.iso8601 import duration_ms, parse_instant, to_ms
-from headgate.slots import journal
+from headgate.batching import Batcher
+from headgate.durations import duration_ms, parse_instant, to_ms
+from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound, StoreUnavailable
+from headgate.slots import events
 from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.model import (
     AssignedSlot,
@@ -30,12 +30,11 @@ from headgate.slots.model import (
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
-from headgate.slots.ports import Pruned, SlotObserver, SlotStore, Unobserved
+from headgate.slots.ports import NullObserver, PruneResult, SlotObserver, SlotStore
 from headgate.slots.windows import ever_opens
 from headgate.tracing import Tracer
-from headgate.wiring import factory
 
-MOST_TRIES = 8
+MAX_TRIES = 8
 """How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
 OPENS_WITHIN = timedelta(days=3660)
 """A calendar that opens no window within ten years is taken for a mistake."""
@@ -72,20 +71,23 @@ class SlotScheduler:
         cache_ttl: float = 5.0,
     ) -> None:
         self._store = store
-        self._observer = observer or Unobserved()
+        self._observer = observer or NullObserver()
         self._tracer = tracer
         self._batch = batch
         self._bulk_batch = bulk_batch
         self._paces = Paces(bulk_batch)
         self._cache_ttl = cache_ttl
-        self._writers: dict[str, Gatherer[SlotRequest, AssignedSlot]] = {}
+        self._writers: dict[str, Batcher[SlotRequest, AssignedSlot]] = {}
         self._policies: dict[str, tuple[float, PolicyVersion]] = {}
 
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, **options: Unpack[SchedulerOptions]) -> AsyncIterator[SlotScheduler]:
         """A scheduler on the database at `url`, migrated and ready; closed when the block ends."""
-        store = await factory("slot_store")(url)
+        # Imported here: stores bring their drivers, and importing headgate brings none.
+        from headgate.slots.stores import slot_store
+
+        store = await slot_store(url)
         async with cls(store, **options) as scheduler:
             yield scheduler
 
@@ -109,13 +111,13 @@ class SlotScheduler:
         return await self._configure(name, policy, now, only_if_absent=False)
 
     async def ensure(self, name: str, policy: WindowPolicy) -> PolicyVersion:
-        """The active version of `name`; `policy` becomes its first one if there is none, for whoever asks first."""
+        """The active version of `name`; if there is none, `policy` becomes its first one."""
         return await self._configure(name, policy, None, only_if_absent=True)
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> PolicyVersion:
         """Makes a new version of `name` that differs from the active one in the given fields of `WindowPolicy` only;
         None removes a `calendar`, a `max_delay` or a `spread`. A name that is new needs `max_per_window` and `window`.
-        Two who change different fields at once both have their change.
+        Concurrent changes of different fields are both kept.
 
         Raises:
             InvalidInput: a value is wrong, or a new config lacks one.
@@ -128,7 +130,7 @@ class SlotScheduler:
             await self._check_opens(policy, None)
             return await self._store.configure(name, policy, replacing=versions[0].version if versions else 0)
 
-        return await self._changed(await self._retried(name, attempt))
+        return await self._after_change(await self._retried(name, attempt))
 
     async def _configure(
         self, name: str, policy: WindowPolicy, now: datetime | None, *, only_if_absent: bool
@@ -142,7 +144,7 @@ class SlotScheduler:
         if only_if_absent:
             self._policies[name] = time.monotonic(), version
             return version
-        return await self._changed(version)
+        return await self._after_change(version)
 
     async def _check_opens(self, policy: WindowPolicy, now_ms: int | None) -> None:
         at = int(time.time() * 1000) if now_ms is None else now_ms
@@ -150,28 +152,41 @@ class SlotScheduler:
         if not await asyncio.to_thread(ever_opens, policy, at, duration_ms(OPENS_WITHIN)):
             raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
 
-    async def _changed(self, version: PolicyVersion) -> PolicyVersion:
+    async def _after_change(self, version: PolicyVersion) -> PolicyVersion:
         self._policies[version.name] = time.monotonic(), version
-        if journal.log.isEnabledFor(logging.INFO):
-            with suppress(HeadgateError):  # it is done, whether or not it can be told what was before
-                journal.log_change(version, await self._store.history(version.name))
+        if events.log.isEnabledFor(logging.INFO):
+            with suppress(HeadgateError):  # the change is committed, whether or not it can be logged
+                events.log_change(version, await self._store.history(version.name))
         return version
 
     async def policy(self, name: str) -> PolicyVersion:
-        """The active policy; at most `cache_ttl` seconds old when another node changed it. For showing, not booking:
-        bookings read the policy under its lock."""
-        cached = self._policies.get(name)
-        fresh = cached is not None and time.monotonic() - cached[0] < self._cache_ttl
-        self._observer.policy_looked_up(name, cached=fresh)
-        if cached is not None and fresh:
+        """The active policy, for showing. Each look-up reads the number of the active version and loads the policy if
+        that changed, so every process shows a change at once. While the store is unavailable, a policy that was
+        confirmed less than `cache_ttl` seconds ago is returned.
+
+        Raises:
+            NotFound: there is no such config.
+            StoreUnavailable: the store does not answer, and no recent policy is known.
+        """
+        cached = self._policies.get(checked_name(name))
+        try:
+            version = await self._store.active_version(name)
+        except StoreUnavailable:
+            if cached is None or time.monotonic() - cached[0] >= self._cache_ttl:
+                raise
+            self._observer.policy_looked_up(name, cached=True)
             return cached[1]
-        versions = await self._store.history(checked_name(name))
-        if not versions:
-            self._policies.pop(name, None)
-            raise NotFound("config", name)
-        self._policies[name] = time.monotonic(), versions[0]
-        journal.log_cache_miss(name)
-        return versions[0]
+        is_current = cached is not None and cached[1].version == version
+        self._observer.policy_looked_up(name, cached=is_current)
+        if cached is None or not is_current:
+            versions = await self._store.history(name)
+            if not versions:
+                self._policies.pop(name, None)
+                raise NotFound("config", name)
+            events.log_cache_miss(name)
+            cached = time.monotonic(), versions[0]
+        self._policies[name] = time.monotonic(), cached[1]
+        return cached[1]
 
     async def history(self, name: str) -> list[PolicyVersion]:
         """Every version of `name`, newest first."""
@@ -185,7 +200,7 @@ class SlotScheduler:
         return await self._store.configs()
 
     def flush(self) -> None:
-        """Forgets remembered policies; the next look-up asks the store."""
+        """Empties the cache of policies; the next look-up loads them from the store."""
         self._policies.clear()
 
     # -- slots ---------------------------------------------------------------------------------------------------
@@ -200,7 +215,7 @@ class SlotScheduler:
         if writer is None:
             writer = self._writer(checked_name(config_name))
         slot = await writer.submit(request)
-        # Under the slot's own config: the one that was asked for need not exist, if the event had a slot before.
+        # Under the slot's own config: the requested one need not exist, if the event had a slot before.
         self._observer.assigned(slot.config_name, time.perf_counter() - started)
         return slot
 
@@ -214,7 +229,7 @@ class SlotScheduler:
             config_name,
             owner=owner,
         )
-        return [_raised(booking) for booking in bookings]
+        return [_slot_or_raise(booking) for booking in bookings]
 
     async def book(
         self, requests: Sequence[SlotRequest], config_name: str, *, owner: str | None = None
@@ -227,7 +242,7 @@ class SlotScheduler:
         while len(bookings) < len(requests):
             batch, pace = self._paces.next(requests, len(bookings))
             started = time.perf_counter()
-            bookings += await self._carry(config_name, batch, owner)
+            bookings += await self._flush(config_name, batch, owner)
             pace.took(len(batch), time.perf_counter() - started)
         return bookings
 
@@ -237,7 +252,7 @@ class SlotScheduler:
         """Books an endless supply in constant memory, and yields the outcomes of each batch."""
         checked_name(config_name)
         batch: list[SlotRequest] = []
-        async for request in _each(requests):
+        async for request in _iterate(requests):
             batch.append(request)
             if len(batch) >= self._bulk_batch:
                 yield await self.book(batch, config_name)
@@ -275,15 +290,15 @@ class SlotScheduler:
         *,
         max_per_window: int | None = None,
     ) -> Forecast:
-        """When `events` events that want `at` (now, if not given) would land, without booking anything; with
+        """When `events` events requested for `at` (now, if not given) would be scheduled. Books nothing. With
         `max_per_window`, as if that were the limit already."""
-        wanted = None if at is None else to_ms(parse_instant(at, "at"))
+        requested_ms = None if at is None else to_ms(parse_instant(at, "at"))
 
         def look(version: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Forecast:
             if max_per_window is not None:
                 version = replace(version, policy=replace(version.policy, max_per_window=max_per_window))
                 occupancy = occupancy.under(version.policy)
-            return forecast(version, occupancy, now_ms, events, now_ms if wanted is None else wanted)
+            return forecast(version, occupancy, now_ms, events, now_ms if requested_ms is None else requested_ms)
 
         return await self._store.survey(checked_name(config_name), look)
 
@@ -298,7 +313,7 @@ class SlotScheduler:
     ) -> list[AssignedSlot]:
         """Finds slots scheduled before a time whose work never started (a crash between booking and starting).
 
-        `started` is asked, page by page, which events are known to have work. The others are handed to `redispatch`,
+        `started` returns, page by page, which events are known to have work. The others are handed to `redispatch`,
         or, without one, cancelled so that their room is free again. Returns them. Slots that belong to another than
         `owner` are left alone.
         """
@@ -319,65 +334,65 @@ class SlotScheduler:
             cursor = slots[-1].scheduled_ms, slots[-1].event_id
         return leaked
 
-    async def prune(self, before: datetime) -> Pruned:
+    async def prune(self, before: datetime) -> PruneResult:
         """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot."""
         before = parse_instant(before, "before")
         if before > datetime.now(UTC):
             raise InvalidInput("before", "lies in the future; slots that are still to come are not forgotten")
         return await self._store.prune(to_ms(before))
 
-    # -- carrying ------------------------------------------------------------------------------------------------
+    # -- group commit --------------------------------------------------------------------------------------------
 
-    def _writer(self, name: str) -> Gatherer[SlotRequest, AssignedSlot]:
-        async def carry(batch: Sequence[SlotRequest]) -> list[Booking]:
+    def _writer(self, name: str) -> Batcher[SlotRequest, AssignedSlot]:
+        async def flush_batch(batch: Sequence[SlotRequest]) -> list[Booking]:
             bookings: list[Booking] = []
             try:
-                bookings = await self._carry(name, batch)
+                bookings = await self._flush(name, batch)
             finally:
                 # Names without number come from typing mistakes: only one that is known to exist keeps its writer.
                 if not writer.waiting and not proves_config(name, bookings):
                     self._writers.pop(name, None)
             return bookings
 
-        writer: Gatherer[SlotRequest, AssignedSlot] = Gatherer(carry, most=self._batch)
+        writer: Batcher[SlotRequest, AssignedSlot] = Batcher(flush_batch, max_batch=self._batch)
         self._writers[name] = writer
         return writer
 
-    async def _carry(self, name: str, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
+    async def _flush(self, name: str, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
         started = time.perf_counter()
         try:
             bookings = await self._retried(name, lambda: self._store.book(name, batch, owner=owner))
         except HeadgateError as error:
             if self._tracer is not None:
-                journal.trace_bookings(self._tracer, name, batch, error)
+                events.trace_bookings(self._tracer, name, batch, error)
             raise
         self._observer.booked(name, bookings, time.perf_counter() - started)
-        journal.log_bookings(name, batch, bookings)
+        events.log_bookings(name, batch, bookings)
         if self._tracer is not None:
-            journal.trace_bookings(self._tracer, name, batch, bookings)
+            events.trace_bookings(self._tracer, name, batch, bookings)
         return bookings
 
     async def _retried(self, name: str | None, work: Callable[[], Awaitable[T]]) -> T:
         """Runs a transaction again when another config's writer booked the same event at the same time."""
-        for attempt in range(1, MOST_TRIES + 1):
+        for attempt in range(1, MAX_TRIES + 1):
             try:
                 return await work()
             except Conflict:
                 if name is not None:
                     self._observer.contended(name)
-                    journal.log_contention(name)
-                if attempt == MOST_TRIES:
+                    events.log_contention(name)
+                if attempt == MAX_TRIES:
                     raise
         raise AssertionError("unreachable")
 
 
-def _raised(booking: Booking) -> AssignedSlot:
+def _slot_or_raise(booking: Booking) -> AssignedSlot:
     if isinstance(booking, HeadgateError):
         raise booking
     return booking
 
 
-async def _each(requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest]) -> AsyncIterator[SlotRequest]:
+async def _iterate(requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest]) -> AsyncIterator[SlotRequest]:
     if isinstance(requests, AsyncIterable):
         async for request in requests:
             yield request

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headgate.iso8601 import LATEST, to_ms
+from headgate.durations import LATEST, to_ms
 from headgate.slots.calendars import Calendar
 from headgate.slots.model import Spread, WindowPolicy
 

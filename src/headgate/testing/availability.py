@@ -28,14 +28,14 @@ CLASSES = {
     "kafka": "KafkaServer",
 }
 
-# What a start told us, per process: a download that failed once is not tried again for every test.
-_found_out: dict[str, str] = {}
+# Failed starts, per process: a download that failed once is not tried again for every test.
+_start_failures: dict[str, str] = {}
 
 
 def why_unavailable(name: str) -> str | None:
     """Why the server `name` can't be had here; None if nothing speaks against it."""
-    if name in _found_out:
-        return _found_out[name]
+    if name in _start_failures:
+        return _start_failures[name]
     missing = [module for module in MODULES[name] if find_spec(module) is None]
     if missing:
         return f"{', '.join(missing)} not installed: pip install 'headgate[testing,{name}]'"
@@ -72,7 +72,7 @@ def available(name: str) -> Iterator[None]:
     try:
         yield
     except ServerUnavailable as failure:
-        _found_out[name] = str(failure)
+        _start_failures[name] = str(failure)
         _give_up(name, str(failure))
 
 

@@ -1,10 +1,10 @@
-"""A clock that moves only when told."""
+"""A clock that moves only when the test moves it."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from headgate.iso8601 import EPOCH
+from headgate.durations import EPOCH
 
 
 class FakeClock:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headgate.testing.availability import available, check_requirements, require
-from headgate.testing.shared import Invitation, SharedServers
+from headgate.testing.shared import SharedServers, SharedServersClient
 
 if TYPE_CHECKING:
     from headgate.testing.servers.kafka import KafkaServer
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from headgate.testing.servers.redis_sentinel import RedisSentinel
     from headgate.testing.servers.temporal import TemporalServer
 
-SHARED = pytest.StashKey[SharedServers | Invitation]()
-INVITATION = "headgate_servers"
+SHARED = pytest.StashKey[SharedServers | SharedServersClient]()
+SHARED_ADDRESS = "headgate_servers"
 
 MARKERS = {
     "postgres": "needs a real PostgreSQL",
@@ -53,14 +53,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{name}: {meaning}")
     check_requirements()
     workerinput: dict[str, Any] = getattr(config, "workerinput", {})
-    config.stash[SHARED] = Invitation(*workerinput[INVITATION]) if INVITATION in workerinput else SharedServers()
+    config.stash[SHARED] = (
+        SharedServersClient(*workerinput[SHARED_ADDRESS]) if SHARED_ADDRESS in workerinput else SharedServers()
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """In the xdist controller, before a worker starts."""
     shared = node.config.stash[SHARED]
-    node.workerinput[INVITATION] = tuple(shared.listen())
+    node.workerinput[SHARED_ADDRESS] = tuple(shared.listen())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

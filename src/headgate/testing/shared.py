@@ -1,6 +1,6 @@
 """One server of each kind for a whole test run, however many worker processes it has.
 
-The process that runs the session starts them, when first asked, and stops them at the end. Under pytest-xdist that is
+The process that runs the session starts them on first use, and stops them at the end. Under pytest-xdist that is
 the controller; its workers ask it over a Unix socket. So a worker that crashes takes no server with it, and a run that
 is killed leaves none behind.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
-from headgate.testing.servers.guard import guard
+from headgate.testing.servers.process_group import process_group
 
 REDIS_DATABASES = 64
 
@@ -30,7 +30,7 @@ class Closable(Protocol):
 
 
 class Kind(NamedTuple):
-    """How a shared server is made and what the tests are told of it. The answer travels between processes."""
+    """How a shared server is started, and what locates it. The location is sent between processes."""
 
     module: str
     start: Callable[[Any], Closable]
@@ -82,13 +82,13 @@ class SharedServers:
     def return_database(self, number: int) -> None:
         self._numbers.take_back(number)
 
-    def listen(self) -> Invitation:
+    def listen(self) -> SharedServersClient:
         """Opens the socket, once, and says how a worker reaches it."""
         if self._listener is None:
-            address = guard.directory("headgate-run-") / "socket"
+            address = process_group.directory("headgate-run-") / "socket"
             self._listener = Listener(str(address), family="AF_UNIX", authkey=self._authkey, backlog=64)
             threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
-        return Invitation(str(self._listener.address), self._authkey.hex())
+        return SharedServersClient(str(self._listener.address), self._authkey.hex())
 
     def _accept(self, listener: Listener) -> None:
         while not self._closing:
@@ -115,16 +115,16 @@ class SharedServers:
         """Stops whatever runs."""
         self._closing = True
         if self._listener is not None:
-            meeting_place = Path(str(self._listener.address)).parent
+            socket_directory = Path(str(self._listener.address)).parent
             self._listener.close()
-            shutil.rmtree(meeting_place, ignore_errors=True)
+            shutil.rmtree(socket_directory, ignore_errors=True)
         for name, lock in self._locks.items():
             with lock:
                 if server := self._servers.pop(name, None):
                     server.close()
 
 
-class Invitation(NamedTuple):
+class SharedServersClient(NamedTuple):
     """How a worker reaches the run's shared servers; answers as `SharedServers` does."""
 
     address: str

@@ -6,12 +6,20 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar, cast
+from typing import TypeVar, overload
 
 T = TypeVar("T")
 
 
-async def eventually(probe: Callable[[], T | Awaitable[T]], *, within: float = 30.0, every: float = 0.02) -> T:
+@overload
+async def eventually(probe: Callable[[], Awaitable[T | None]], *, within: float = 30.0, every: float = 0.02) -> T: ...
+
+
+@overload
+async def eventually(probe: Callable[[], T | None], *, within: float = 30.0, every: float = 0.02) -> T: ...
+
+
+async def eventually(probe: Callable[[], object], *, within: float = 30.0, every: float = 0.02) -> object:
     """The first truthy value of `probe`; `TimeoutError` with its last value after `within` seconds."""
     deadline = time.monotonic() + within
     while True:
@@ -19,7 +27,7 @@ async def eventually(probe: Callable[[], T | Awaitable[T]], *, within: float = 3
         if inspect.isawaitable(value):
             value = await value
         if value:
-            return cast(T, value)
+            return value
         if time.monotonic() > deadline:
             raise TimeoutError(f"still {value!r} after {within} s")
         await asyncio.sleep(every)

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headgate.bootstrap import queue_store
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import QueueStore
+from headgate.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
 from tests.contracts.queue.items import CONFIG, T
 
 
 @pytest.fixture(params=SLOT_STORES)
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[QueueStore]:
     store = await queue_store(slot_store_url(request.param, request))
     await store.configure(CONFIG, now=T)
     yield store

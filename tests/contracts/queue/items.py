@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_start, after_success, released, unrunnable
 from headgate.dispatch.model import Claim, EnqueueRequest, Item
-from headgate.dispatch.ports import STARTED
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.status import Status
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -22,35 +21,35 @@ def wants(count: int, prefix: str = "p", item_type: str = "PAY", at: datetime | 
     return [EnqueueRequest.of(item_type, f"{prefix}{n:03}", {"n": n}, at) for n in range(count)]
 
 
-async def get(store: Store, item_id: str, item_type: str = "PAY") -> Item:
+async def get(store: QueueStore, item_id: str, item_type: str = "PAY") -> Item:
     found = await store.find(item_type, item_id)
     assert found is not None
     return found[0]
 
 
-async def context(store: Store, item_id: str) -> str | None:
+async def context(store: QueueStore, item_id: str) -> str | None:
     found = await store.find("PAY", item_id)
     assert found is not None
     return found[1]
 
 
-async def claims(store: Store, count: int = 100, now: datetime = T, item_type: str = "PAY") -> list[Claim]:
+async def claims(store: QueueStore, count: int = 100, now: datetime = T, item_type: str = "PAY") -> list[Claim]:
     return [item.claim for item in (await store.claim(item_type, count, NOW, now=now)).items]
 
 
-async def actions(store: Store, item_id: str) -> list[tuple[str, str | None, str | None]]:
+async def actions(store: QueueStore, item_id: str) -> list[tuple[str, str | None, str | None]]:
     entries = await store.audit("PAY", item_id, 100, None)
     return [(entry.action, entry.status_before, entry.status_after) for entry in reversed(entries)]
 
 
-async def dead_letter(store: Store, *item_ids: str) -> None:
+async def dead_letter(store: QueueStore, *item_ids: str) -> None:
     await store.enqueue([EnqueueRequest.of("PAY", item_id, {"id": item_id}, T) for item_id in item_ids], now=T)
     batch = await store.claim("PAY", len(item_ids), NOW, now=T)
     done = await store.settle([unrunnable(item.claim, "broken", batch.batch_id) for item in batch.items], now=T)
     assert all(done)
 
 
-async def in_every_status(store: Store, prefix: str = "") -> dict[Status, Claim]:
+async def in_every_status(store: QueueStore, prefix: str = "") -> dict[Status, Claim]:
     """One item in each status an item can rest in, with the claim that brought it there."""
     names = ["dispatched", "completed", "dead", "gone", "returned", "claimed"]
     await store.enqueue([EnqueueRequest.of("PAY", prefix + name, {}) for name in names], now=T)

@@ -7,8 +7,7 @@ from datetime import timedelta
 
 from headgate.dispatch.decisions import after_start, after_success
 from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import STARTED
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.status import Status
 from tests.contracts.queue.items import (
     CONFIG,
@@ -23,7 +22,7 @@ from tests.contracts.queue.items import (
 )
 
 
-async def test_claims_come_in_order_of_time_with_contexts_and_only_when_due(store: Store) -> None:
+async def test_claims_come_in_order_of_time_with_contexts_and_only_when_due(store: QueueStore) -> None:
     times = {"late": T + 10 * SECOND, "soon": T + SECOND, "early": T - SECOND}
     requests = [EnqueueRequest.of("PAY", name, {"is": name}, at) for name, at in times.items()]
     await store.enqueue(requests, now=T - MINUTE)
@@ -46,14 +45,14 @@ async def test_claims_come_in_order_of_time_with_contexts_and_only_when_due(stor
     assert await actions(store, "early") == [("CLAIMED", "READY", "CLAIMED")]
 
 
-async def test_a_batch_never_exceeds_its_limit_and_the_rest_follows(store: Store) -> None:
+async def test_a_batch_never_exceeds_its_limit_and_the_rest_follows(store: QueueStore) -> None:
     """Peer bug 16."""
     await store.enqueue(wants(25), now=T)
     sizes = [len((await store.claim("PAY", 10, NOW, now=T)).items) for _ in range(4)]
     assert sizes == [10, 10, 5, 0]
 
 
-async def test_concurrent_claimers_share_the_items_without_overlap(store: Store) -> None:
+async def test_concurrent_claimers_share_the_items_without_overlap(store: QueueStore) -> None:
     await store.enqueue(wants(120), now=T)
     batches = await asyncio.gather(*(store.claim("PAY", 30, NOW, now=T) for _ in range(6)))
     claimed = [item.claim.item_id for batch in batches for item in batch.items]
@@ -63,7 +62,7 @@ async def test_concurrent_claimers_share_the_items_without_overlap(store: Store)
     assert sorted(claimed) == [f"p{n:03}" for n in range(120)]
 
 
-async def test_by_its_own_clock_a_store_claims_everything_in_a_row_of_batches(store: Store) -> None:
+async def test_by_its_own_clock_a_store_claims_everything_in_a_row_of_batches(store: QueueStore) -> None:
     """A claim may begin where the last one ended; whatever lies before that is found all the same."""
     await store.enqueue(wants(30, "m"))
     first = await store.claim("PAY", 10, MINUTE)
@@ -77,12 +76,12 @@ async def test_by_its_own_clock_a_store_claims_everything_in_a_row_of_batches(st
     assert sorted(found) == sorted([f"m{n:03}" for n in range(30)] + [f"a{n:03}" for n in range(3)])
 
 
-async def test_another_types_items_are_never_claimed(store: Store) -> None:
+async def test_another_types_items_are_never_claimed(store: QueueStore) -> None:
     await store.enqueue(wants(5, item_type="OTHER"), now=T)
     assert await claims(store) == []
 
 
-async def test_a_missing_context_is_told_as_missing(store: Store) -> None:
+async def test_a_missing_context_is_told_as_missing(store: QueueStore) -> None:
     await store.enqueue(wants(2), now=T)
     if hasattr(store, "_database"):
         await store._database.write(
@@ -94,7 +93,7 @@ async def test_a_missing_context_is_told_as_missing(store: Store) -> None:
     assert [item.context_json for item in batch.items] == [None, '{"n":1}']
 
 
-async def test_silent_claims_are_found_oldest_first_capped_and_of_one_type(store: Store) -> None:
+async def test_silent_claims_are_found_oldest_first_capped_and_of_one_type(store: QueueStore) -> None:
     """Peer bug 18."""
     await store.enqueue(wants(6) + wants(2, "o", "OTHER"), now=T)
     for n in range(6):
@@ -108,7 +107,7 @@ async def test_silent_claims_are_found_oldest_first_capped_and_of_one_type(store
     assert {status for _, status in await store.stale("PAY", 2 * MINUTE, 10, now=now)} == {Status.CLAIMED}
 
 
-async def test_a_touched_claim_is_not_silent_and_dispatched_ones_may_be(store: Store) -> None:
+async def test_a_touched_claim_is_not_silent_and_dispatched_ones_may_be(store: QueueStore) -> None:
     await store.enqueue(wants(3), now=T)
     one, two, three = await claims(store)
     await store.settle([after_start(one, STARTED, CONFIG, "B"), after_success(three)], now=T)

@@ -7,7 +7,7 @@ from collections import Counter
 
 from headgate.dispatch.decisions import after_success, unrunnable
 from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.status import Status
 from tests.contracts.queue.items import (
     MINUTE,
@@ -20,7 +20,7 @@ from tests.contracts.queue.items import (
 )
 
 
-async def test_enqueue_is_idempotent_and_leaves_what_is_there(store: Store) -> None:
+async def test_enqueue_is_idempotent_and_leaves_what_is_there(store: QueueStore) -> None:
     first = EnqueueRequest.of("PAY", "a", {"amount": "12.34 €"}, T, init_workflow_id="init-a")
     assert [result.existing for result in await store.enqueue([first], now=T)] == [False]
     again = EnqueueRequest.of("PAY", "a", {"amount": "other"}, T + MINUTE, slotted=True)
@@ -31,32 +31,32 @@ async def test_enqueue_is_idempotent_and_leaves_what_is_there(store: Store) -> N
     assert await context(store, "a") == '{"amount":"12.34 €"}'
 
 
-async def test_an_item_named_twice_in_one_call_is_queued_once_as_first_named(store: Store) -> None:
+async def test_an_item_named_twice_in_one_call_is_queued_once_as_first_named(store: QueueStore) -> None:
     twice = [EnqueueRequest.of("PAY", "a", 1), EnqueueRequest.of("PAY", "a", 2)]
     assert [result.existing for result in await store.enqueue(twice, now=T)] == [False, True]
     assert await context(store, "a") == "1"
 
 
-async def test_the_same_id_under_another_type_is_another_item(store: Store) -> None:
+async def test_the_same_id_under_another_type_is_another_item(store: QueueStore) -> None:
     await store.enqueue([EnqueueRequest.of("PAY", "a", 1), EnqueueRequest.of("OTHER", "a", 2)], now=T)
     assert len(await claims(store)) == 1
     assert len(await claims(store, item_type="OTHER")) == 1
 
 
-async def test_past_times_are_due_now_and_kept_as_asked(store: Store) -> None:
+async def test_past_times_are_due_now_and_kept_as_asked(store: QueueStore) -> None:
     await store.enqueue([EnqueueRequest.of("PAY", "old", None, T - MINUTE)], now=T)
     item = await get(store, "old")
     assert (item.execute_at, item.due_at) == (T - MINUTE, T)
 
 
-async def test_concurrent_enqueues_of_the_same_items_queue_each_once(store: Store) -> None:
+async def test_concurrent_enqueues_of_the_same_items_queue_each_once(store: QueueStore) -> None:
     orders = [wants(50), wants(50)[::-1], wants(50)[25:] + wants(50)[:25]]
     results = await asyncio.gather(*(store.enqueue(order, now=T) for order in orders))
     new = Counter(result.item_id for results_ in results for result in results_ if not result.existing)
     assert new == Counter({f"p{n:03}": 1 for n in range(50)})
 
 
-async def test_awkward_texts_come_back_as_they_were(store: Store) -> None:
+async def test_awkward_texts_come_back_as_they_were(store: QueueStore) -> None:
     awkward = {"nul": "\x00", "emoji": "💧", "quote": "'\"%s {x} :y", "deep": [[[[1]]]], "empty": ""}
     await store.enqueue([EnqueueRequest.of("PAY", "id with 'quotes' % and : ✓", awkward)], now=T)
     (item,) = (await store.claim("PAY", 1, NOW, now=T)).items
@@ -64,11 +64,11 @@ async def test_awkward_texts_come_back_as_they_were(store: Store) -> None:
     assert item.context_json == EnqueueRequest.of("PAY", "x", awkward).context_json
 
 
-async def test_enqueue_of_nothing(store: Store) -> None:
+async def test_enqueue_of_nothing(store: QueueStore) -> None:
     assert await store.enqueue([]) == []
 
 
-async def test_an_item_keeps_its_trace_through_claims_and_a_redrive(store: Store) -> None:
+async def test_an_item_keeps_its_trace_through_claims_and_a_redrive(store: QueueStore) -> None:
     trace = f"00-{'4b' * 16}-{'0f' * 8}-01"
     first, second = wants(2, at=T)
     await store.enqueue([first._replace(traceparent=trace), second], now=T)

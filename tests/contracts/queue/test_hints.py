@@ -6,10 +6,10 @@ import asyncio
 import itertools
 
 from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import QueueStore
 
 
-async def test_a_waiter_is_woken_by_an_enqueue(store: Store) -> None:
+async def test_a_waiter_is_woken_by_an_enqueue(store: QueueStore) -> None:
     waiter = asyncio.create_task(store.wait("PAY", 60))
     deadline = asyncio.get_running_loop().time() + 30
     number = itertools.count()
@@ -19,5 +19,5 @@ async def test_a_waiter_is_woken_by_an_enqueue(store: Store) -> None:
     assert waiter.done()
 
 
-async def test_a_waiter_with_nothing_to_do_returns_at_its_timeout(store: Store) -> None:
+async def test_a_waiter_with_nothing_to_do_returns_at_its_timeout(store: QueueStore) -> None:
     await store.wait("QUIET", 0.01)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headgate.dispatch.decisions import after_start, after_success, unrunnable
-from headgate.dispatch.ports import STARTED
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.status import Status
 from tests.contracts.queue.items import (
     CONFIG,
@@ -17,7 +16,7 @@ from tests.contracts.queue.items import (
 )
 
 
-async def test_items_are_listed_by_status_in_pages(store: Store) -> None:
+async def test_items_are_listed_by_status_in_pages(store: QueueStore) -> None:
     await store.enqueue(wants(7), now=T)
     await claims(store, 3)
     ready = await store.items("PAY", Status.READY, 2, None)
@@ -27,7 +26,7 @@ async def test_items_are_listed_by_status_in_pages(store: Store) -> None:
     assert await store.items("OTHER", None, 100, None) == []
 
 
-async def test_stats_count_by_status_and_tell_the_oldest_due_item(store: Store) -> None:
+async def test_stats_count_by_status_and_tell_the_oldest_due_item(store: QueueStore) -> None:
     assert (await store.stats("PAY", now=T)).oldest_ready_age is None
     await store.enqueue(wants(2, at=T + MINUTE), now=T)
     stats = await store.stats("PAY", now=T)
@@ -35,7 +34,7 @@ async def test_stats_count_by_status_and_tell_the_oldest_due_item(store: Store) 
     assert (await store.stats("PAY", now=T + 3 * MINUTE)).oldest_ready_age == 2 * MINUTE
 
 
-async def test_audit_pages_backwards(store: Store) -> None:
+async def test_audit_pages_backwards(store: QueueStore) -> None:
     await store.enqueue(wants(5), now=T)
     await claims(store)
     first = await store.audit("PAY", None, 4, None)
@@ -45,7 +44,7 @@ async def test_audit_pages_backwards(store: Store) -> None:
     assert len(everything) == 6
 
 
-async def test_retention_forgets_finished_items_and_old_audit_only(store: Store) -> None:
+async def test_retention_forgets_finished_items_and_old_audit_only(store: QueueStore) -> None:
     await store.enqueue(wants(5), now=T)
     done, cancelled, kept, *_ = await claims(store, 3)
     await store.settle([after_success(done), after_start(kept, STARTED, CONFIG, "B")], now=T)

@@ -6,8 +6,7 @@ import pytest
 
 from headgate.dispatch.decisions import after_failure, after_start
 from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import STARTED
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.status import Status
 from headgate.errors import Conflict, NotFound
 from tests.contracts.queue.items import (
@@ -25,7 +24,7 @@ from tests.contracts.queue.items import (
 )
 
 
-async def test_a_requeued_dead_letter_is_as_new_with_every_field_restored(store: Store) -> None:
+async def test_a_requeued_dead_letter_is_as_new_with_every_field_restored(store: QueueStore) -> None:
     """Peer bug 21."""
     request = EnqueueRequest.of("PAY", "a", {"keep": "me"}, T + MINUTE, slotted=True, init_workflow_id="init-1")
     await store.enqueue([request], now=T)
@@ -46,7 +45,7 @@ async def test_a_requeued_dead_letter_is_as_new_with_every_field_restored(store:
     assert (await actions(store, "a"))[-2:] == [("REQUEUED", "DEAD_LETTER", "READY"), ("CLAIMED", "READY", "CLAIMED")]
 
 
-async def test_all_dead_letters_of_one_type_are_requeued_and_nothing_else(store: Store) -> None:
+async def test_all_dead_letters_of_one_type_are_requeued_and_nothing_else(store: QueueStore) -> None:
     await dead_letter(store, *(f"d{n:04}" for n in range(1100)))
     await store.enqueue(wants(3), now=T)
     await claims(store, 1, now=T)
@@ -55,7 +54,7 @@ async def test_all_dead_letters_of_one_type_are_requeued_and_nothing_else(store:
     assert await store.redirect("PAY", None, Status.READY, now=T) == 0
 
 
-async def test_discarding_cancels_ready_items_and_dead_letters_with_their_contexts(store: Store) -> None:
+async def test_discarding_cancels_ready_items_and_dead_letters_with_their_contexts(store: QueueStore) -> None:
     await dead_letter(store, "dead")
     await store.enqueue(wants(1), now=T)
     assert await store.redirect("PAY", ["dead", "p000"], Status.CANCELLED, now=T) == 2
@@ -66,7 +65,7 @@ async def test_discarding_cancels_ready_items_and_dead_letters_with_their_contex
 
 
 @pytest.mark.parametrize("to", [Status.READY, Status.CANCELLED])
-async def test_what_may_not_be_redirected_is_refused_and_nothing_is_changed(store: Store, to: Status) -> None:
+async def test_what_may_not_be_redirected_is_refused_and_nothing_is_changed(store: QueueStore, to: Status) -> None:
     standing = await in_every_status(store)
     allowed = {Status.DEAD_LETTER} if to is Status.READY else {Status.DEAD_LETTER, Status.READY}
     for status, claim in standing.items():

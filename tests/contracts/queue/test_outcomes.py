@@ -7,8 +7,7 @@ from datetime import timedelta
 
 from headgate.dispatch.decisions import after_failure, after_start, after_success, released, unrunnable
 from headgate.dispatch.model import Action, BatchSummary
-from headgate.dispatch.ports import STARTED
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.status import Status
 from tests.contracts.queue.items import (
     CONFIG,
@@ -23,7 +22,7 @@ from tests.contracts.queue.items import (
 )
 
 
-async def test_the_straight_way_to_completion(store: Store) -> None:
+async def test_the_straight_way_to_completion(store: QueueStore) -> None:
     await store.enqueue(wants(1), now=T)
     batch = await store.claim("PAY", 1, NOW, now=T)
     claim = batch.items[0].claim
@@ -57,7 +56,7 @@ async def test_the_straight_way_to_completion(store: Store) -> None:
     assert (done.batch_id, done.detail) == (batch.batch_id, "1 DISPATCHED")
 
 
-async def test_failures_count_retries_wait_longer_and_end_as_dead_letters(store: Store) -> None:
+async def test_failures_count_retries_wait_longer_and_end_as_dead_letters(store: QueueStore) -> None:
     await store.enqueue(wants(1), now=T)
     now = T
     for retry, pause in [(1, 5), (2, 10)]:
@@ -81,7 +80,7 @@ async def test_failures_count_retries_wait_longer_and_end_as_dead_letters(store:
     ]  # fmt: skip
 
 
-async def test_a_released_item_is_ready_at_once_and_counts_nothing(store: Store) -> None:
+async def test_a_released_item_is_ready_at_once_and_counts_nothing(store: QueueStore) -> None:
     await store.enqueue(wants(1), now=T)
     (claim,) = await claims(store)
     assert await store.settle([released(claim, "busy")], now=T) == [True]
@@ -91,7 +90,7 @@ async def test_a_released_item_is_ready_at_once_and_counts_nothing(store: Store)
     assert again.epoch == 2
 
 
-async def test_one_bad_item_is_settled_beside_good_ones(store: Store) -> None:
+async def test_one_bad_item_is_settled_beside_good_ones(store: QueueStore) -> None:
     """Peer bug 20."""
     await store.enqueue(wants(3), now=T)
     batch = await store.claim("PAY", 3, NOW, now=T)
@@ -106,7 +105,7 @@ async def test_one_bad_item_is_settled_beside_good_ones(store: Store) -> None:
     assert statuses == [Status.DISPATCHED, Status.DEAD_LETTER, Status.READY]
 
 
-async def test_many_settle_at_once_from_many_callers(store: Store) -> None:
+async def test_many_settle_at_once_from_many_callers(store: QueueStore) -> None:
     await store.enqueue(wants(200), now=T)
     held = await claims(store, 200)
     halves = [held[:120], held[80:][::-1]]
@@ -115,7 +114,7 @@ async def test_many_settle_at_once_from_many_callers(store: Store) -> None:
     assert (await store.stats("PAY", now=T)).depth == {Status.COMPLETED: 200}
 
 
-async def test_outcomes_that_race_with_the_record_of_their_start_are_never_lost(store: Store) -> None:
+async def test_outcomes_that_race_with_the_record_of_their_start_are_never_lost(store: QueueStore) -> None:
     """Whichever commits first: what was answered with True stands."""
     for n in range(5):
         await store.enqueue(wants(100, f"r{n}-"), now=T)
@@ -130,13 +129,13 @@ async def test_outcomes_that_race_with_the_record_of_their_start_are_never_lost(
     assert (await store.stats("PAY", now=T)).depth == {Status.COMPLETED: 500}
 
 
-async def test_an_outcome_told_twice_in_one_go_counts_once(store: Store) -> None:
+async def test_an_outcome_told_twice_in_one_go_counts_once(store: QueueStore) -> None:
     await store.enqueue(wants(1), now=T)
     (claim,) = await claims(store)
     assert sorted(await store.settle([after_success(claim), after_success(claim)], now=T)) == [False, True]
     assert len(await actions(store, "p000")) == 2
 
 
-async def test_settle_of_nothing(store: Store) -> None:
+async def test_settle_of_nothing(store: QueueStore) -> None:
     assert await store.settle([]) == []
     assert await store.touch([]) == []

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import Action
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import QueueStore
 from headgate.errors import ConfigurationError
 from tests.contracts.queue.items import (
     CONFIG,
 )
 
 
-async def test_config_is_kept_whole_and_replaced_whole(store: Store) -> None:
+async def test_config_is_kept_whole_and_replaced_whole(store: QueueStore) -> None:
     assert await store.config("PAY") == CONFIG
     assert await store.config("NOPE") is None
     other = DispatchConfig(
@@ -42,9 +43,9 @@ async def test_config_is_kept_whole_and_replaced_whole(store: Store) -> None:
     assert "enabled=False" in str(entry.detail)
 
 
-async def test_settings_changed_by_two_at_once_are_both_changed(store: Store) -> None:
+async def test_settings_changed_by_two_at_once_are_both_changed(store: QueueStore) -> None:
     """A kill switch thrown while somebody changes the batch size stays thrown."""
-    changes = [{"enabled": False}, *({"batchSize": size} for size in range(1, 9))]
+    changes: list[Mapping[str, object]] = [{"enabled": False}, *({"batchSize": size} for size in range(1, 9))]
     changed = await asyncio.gather(*(store.change("PAY", change) for change in changes))
     config = await store.config("PAY")
     assert config is not None

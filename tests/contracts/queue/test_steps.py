@@ -8,8 +8,7 @@ import pytest
 
 from headgate.dispatch.decisions import after_failure, after_start, after_success, released, unrunnable
 from headgate.dispatch.model import Action, Change, Claim
-from headgate.dispatch.ports import STARTED
-from headgate.dispatch.queue import Store
+from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.status import IN_FLIGHT, Status, may
 from headgate.errors import Conflict
 from tests.contracts.queue.items import (
@@ -24,7 +23,7 @@ from tests.contracts.queue.items import (
 )
 
 
-async def test_a_zombie_that_lost_its_claim_changes_nothing(store: Store) -> None:
+async def test_a_zombie_that_lost_its_claim_changes_nothing(store: QueueStore) -> None:
     """Peer bug 19: fencing by epoch."""
     await store.enqueue(wants(1), now=T)
     (old,) = await claims(store)
@@ -48,7 +47,7 @@ async def test_a_zombie_that_lost_its_claim_changes_nothing(store: Store) -> Non
     assert await store.settle([after_success(new)], now=T) == [False]
 
 
-async def test_no_write_takes_a_step_the_table_does_not_know(store: Store) -> None:
+async def test_no_write_takes_a_step_the_table_does_not_know(store: QueueStore) -> None:
     """Every status an item can rest in × every change: written if and only if the table allows the step."""
     paths: list[tuple[Status, ...]] = [(status,) for status in Status]
     for n, path in enumerate(paths + [(Status.FAILED, status) for status in Status]):
@@ -58,7 +57,7 @@ async def test_no_write_takes_a_step_the_table_does_not_know(store: Store) -> No
         await store.redirect("PAY", [item.item_id for item in ready], Status.CANCELLED, now=T)
 
 
-async def check_steps(store: Store, path: tuple[Status, ...], standing: dict[Status, Claim]) -> None:
+async def check_steps(store: QueueStore, path: tuple[Status, ...], standing: dict[Status, Claim]) -> None:
     for status, claim in standing.items():
         before = await store.find("PAY", claim.item_id)
         change = Change(claim, path, Action.RELEASED, claim.retries)
@@ -75,7 +74,7 @@ async def check_steps(store: Store, path: tuple[Status, ...], standing: dict[Sta
             assert await store.find("PAY", claim.item_id) == before
 
 
-async def test_a_decision_is_void_if_the_item_moved_since_it_was_seen(store: Store) -> None:
+async def test_a_decision_is_void_if_the_item_moved_since_it_was_seen(store: QueueStore) -> None:
     await store.enqueue(wants(1), now=T)
     (claim,) = await claims(store)
     decided = released(claim, "seen claimed")._replace(seen=Status.CLAIMED)

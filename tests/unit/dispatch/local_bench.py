@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.clock import uptime
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.model import Change, Claim, EnqueueRequest, Item
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import Execution, Start, StartRequest
 from headgate.dispatch.registry import Execute, Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
+from tests.models.queue_store import MemoryQueueStore
 
 NO_DELAY = timedelta(0)
 
@@ -118,7 +118,7 @@ class Bench:
         await self.store.configure(config)
         await self.store.enqueue([EnqueueRequest.of("WORK", item_id, {}) for item_id in item_ids])
         batch = await self.store.claim("WORK", len(item_ids), NO_DELAY)
-        requests = [StartRequest(item.claim, config, "{}", delay, asked=asked) for item in batch.items]
+        requests = [StartRequest(item.claim, config, "{}", delay, claim_requested_at=asked) for item in batch.items]
         assert {outcome.start for outcome in await self.engine.start(requests)} == {Start.STARTED}
         return [item.claim for item in batch.items]
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.decisions import after_start
@@ -22,6 +21,7 @@ from headgate.dispatch.ports import (
 )
 from headgate.dispatch.status import Status
 from headgate.errors import NotFound
+from tests.models.queue_store import MemoryQueueStore
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

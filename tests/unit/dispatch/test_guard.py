@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, NotFound, Plan, SlidingLog
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore
-from headgate.admission.model import Decision
-from headgate.dispatch.guard import PlanGuard
+from headgate.dispatch.plan_guard import PlanGuard
 from headgate.errors import StoreUnavailable
+from headgate.limits.model import Decision
+from headgate.limits.stores.memory import AsyncMemoryLimitStore
 
 
 class Flaky(AsyncMemoryLimitStore):

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from headgate import AsyncLimiter, Plan, SlidingLog, TokenBucket
-from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.memory.limits import AsyncMemoryLimitStore, MemoryLimitStore
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.admission.model import Charge, Decision
 from headgate.apps.payments.downstream.simulator import peak_per_second
-from headgate.dispatch.guard import SLACK, PlanGuard
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.plan_guard import SLACK, PlanGuard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.worker import DispatchWorker
+from headgate.limits.model import Charge, Decision
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 from headgate.testing import FakeClock, eventually
+from tests.models.queue_store import MemoryQueueStore
 
 LIMIT = 10
 ITEMS = 95

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.dispatch.lifecycle import Scheduled, ScheduleLifecycle
+from headgate.dispatch.lifecycle import ScheduleLifecycle, ScheduleResult
 from headgate.dispatch.queue import DispatchQueue
 from headgate.errors import InvalidInput, SlotsExhausted
 from headgate.slots.model import WindowPolicy
@@ -26,14 +26,14 @@ async def queue() -> AsyncIterator[DispatchQueue]:
 @pytest.fixture
 async def slots() -> AsyncIterator[SlotScheduler]:
     async with SlotScheduler.open("memory://") as slots:
-        await slots.configure("default", WindowPolicy(2, "PT10S", max_delay="PT10S"))
+        await slots.configure("default", WindowPolicy(2, "PT10S", max_delay="PT20S"))
         yield slots
 
 
 async def test_without_slots_the_asked_time_stands(queue: DispatchQueue) -> None:
     lifecycle = ScheduleLifecycle(queue, "INVOICE")
     scheduled = await lifecycle.schedule("a", {"total": 1}, T, init_workflow_id="init-a")
-    assert scheduled == Scheduled("a", T, False)
+    assert scheduled == ScheduleResult("a", T, False)
     assert (await lifecycle.schedule("a", {"total": 2}, T)).existing
     detail = await queue.show("INVOICE", "a")
     assert (detail.item.slotted, detail.item.init_workflow_id, detail.context) == (False, "init-a", {"total": 1})
@@ -53,11 +53,11 @@ async def test_with_slots_the_booked_time_stands_and_is_kept_on_repetition(
 async def test_many_at_once_each_with_its_slot_or_its_error(queue: DispatchQueue, slots: SlotScheduler) -> None:
     lifecycle = ScheduleLifecycle(queue, "INVOICE", slots=slots)
     results = await lifecycle.schedule_many([(f"i{n}", {"n": n}, T) for n in range(5)])
-    assert [isinstance(result, Scheduled) for result in results] == [True] * 4 + [False]
+    assert [isinstance(result, ScheduleResult) for result in results] == [True] * 4 + [False]
     assert isinstance(results[4], SlotsExhausted)
     assert [item.item_id for item in await queue.list("INVOICE")] == ["i0", "i1", "i2", "i3"]
     plain = ScheduleLifecycle(queue, "INVOICE")
-    assert await plain.schedule_many([("z", {}, T)]) == [Scheduled("z", T, False)]
+    assert await plain.schedule_many([("z", {}, T)]) == [ScheduleResult("z", T, False)]
 
 
 async def test_a_bad_time_books_and_queues_nothing(queue: DispatchQueue, slots: SlotScheduler) -> None:

@@ -7,21 +7,22 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
-from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.model import Change, Claim
+from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
+from tests.models.queue_store import MemoryQueueStore
 
 ITEMS = 100
 
@@ -88,15 +89,26 @@ async def test_no_item_is_stuck_or_runs_twice_and_no_failure_counts_twice(seed: 
     registry.register("WORK", work.execute)
     async with DispatchQueue(store) as queue:
         # Nothing that is stuck is found by recovery within this test.
-        patient = {"stale_claim_threshold_mins": 60, "max_dispatch_retries": 1000, "retry_backoff_secs": 0}
-        await queue.configure("WORK", jitter_window_ms=0, dispatch_interval_secs=0.02, batch_size=20, **patient)
+        await queue.configure(
+            "WORK",
+            jitter_window_ms=0,
+            dispatch_interval_secs=0.02,
+            batch_size=20,
+            stale_claim_threshold_mins=60,
+            max_dispatch_retries=1000,
+            retry_backoff_secs=0,
+        )
         await queue.enqueue_many("WORK", [(f"item{n}", {}, None) for n in range(ITEMS)])
         engine = LocalEngine(registry, OutcomeReporter(store), grace=1)
         worker = DispatchWorker(store, engine, ["WORK"])
         running = asyncio.create_task(worker.run())
         store.troubled = True
+
+        def reached(effects: int) -> bool:
+            return work.effects.total() >= effects
+
         for part in range(1, 5):
-            await eventually(lambda enough=part * ITEMS // 5: work.effects.total() >= enough)  # type: ignore[misc]
+            await eventually(partial(reached, part * ITEMS // 5))
             await queue.store.change("WORK", {"enabled": False})
             await store.under_way(40)
             await queue.store.change("WORK", {"enabled": True})

@@ -7,15 +7,15 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headgate.adapters.memory.queue import MemoryQueueStore
-from headgate.adapters.prometheus.dispatch import DispatchMetrics
-from headgate.bootstrap.execution import local_dispatch
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.meter import QueueMeter
 from headgate.dispatch.model import QueueStats
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain
 from headgate.dispatch.status import Status
+from headgate.server.metrics.dispatch import DispatchMetrics
+from headgate.server.wiring.dispatch import local_dispatch
+from tests.models.queue_store import MemoryQueueStore
 
 COUNTERS = (
     "dispatch_batch_claimed_total",

@@ -12,11 +12,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from headgate.adapters.sql import queue_ledger
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import unrunnable
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
+from headgate.dispatch.stores import admin_queries
+from headgate.dispatch.stores.rows import write_audit
 from headgate.errors import Conflict, InvalidInput, NotFound
 from headgate.slots.model import AssignedSlot
 
@@ -183,7 +184,7 @@ async def test_a_poisoned_context_can_be_looked_at(tmp_path: Path, text: str) ->
 async def test_requeueing_all_ends_even_if_they_die_again_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = queue_ledger.write_audit
+    written = write_audit
 
     def die_again(connection: sa.Connection, entries: Sequence[dict[str, Any]]) -> None:
         written(connection, entries)
@@ -192,8 +193,8 @@ async def test_requeueing_all_ends_even_if_they_die_again_at_once(
     async with DispatchQueue.open(f"sqlite:///{tmp_path / 'queue.db'}") as queue:
         await queue.configure("PAYMENT")
         await queue.enqueue_many("PAYMENT", [(f"p{n:03}", {}, None) for n in range(5)])
-        monkeypatch.setattr(queue_ledger, "CHUNK", 2)
-        monkeypatch.setattr(queue_ledger, "write_audit", die_again)
+        monkeypatch.setattr(admin_queries, "CHUNK", 2)
+        monkeypatch.setattr(admin_queries, "write_audit", die_again)
         await queue.discard("PAYMENT", ["p004"])
         assert await asyncio.wait_for(queue.requeue("PAYMENT"), 30) == 5
 

@@ -10,28 +10,29 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import oracle, sqlite
 
-from headgate.adapters.sql import migrate, queue_ledger, queue_portable
-from headgate.adapters.sql.queue_rows import CHUNK
-from headgate.adapters.sql.queue_tables import INDEXES, queue
+from headgate.dispatch.stores import admin_queries, portable
+from headgate.dispatch.stores.rows import CHUNK
+from headgate.dispatch.stores.tables import INDEXES, queue
+from headgate.sql import migrate
 
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)
-STATEMENTS: list[sa.Executable] = [
-    queue_portable.due_items("PAY", T, 10, "oracle"),
-    queue_portable._CLAIM,
-    queue_portable._SETTLE,
-    queue_portable._TOUCH,
-    queue_portable._FORGET,
-    queue_ledger.silent_claims("PAY", T, 10, "oracle"),
-    queue_ledger._REDIRECT,
+STATEMENTS: list[sa.ClauseElement] = [
+    portable.due_items("PAY", T, 10, "oracle"),
+    portable._CLAIM,
+    portable._SETTLE,
+    portable._TOUCH,
+    portable._FORGET,
+    admin_queries.silent_claims("PAY", T, 10, "oracle"),
+    admin_queries._REDIRECT,
 ]
 
 
-def text(statement: sa.Executable) -> str:
-    return re.sub(r"\s+", " ", str(statement.compile(dialect=oracle.dialect())))  # type: ignore[attr-defined]
+def text(statement: sa.ClauseElement) -> str:
+    return re.sub(r"\s+", " ", str(statement.compile(dialect=oracle.dialect())))
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)
-def test_no_statement_limits_rows_it_locks(statement: sa.Executable) -> None:
+def test_no_statement_limits_rows_it_locks(statement: sa.ClauseElement) -> None:
     """FETCH FIRST with FOR UPDATE is ORA-02014; ROWNUM counts rows that SKIP LOCKED then skips."""
     compiled = text(statement)
     if "FOR UPDATE" in compiled:
@@ -53,7 +54,7 @@ def test_the_statements_use_the_very_expressions_the_migration_indexes() -> None
     for name, (rows, columns) in INDEXES.items():
         kept = ", ".join(f"CASE WHEN {rows} THEN {column} END" for column in columns)
         assert f"CREATE INDEX {name} ON headgate_dispatch_queue ({kept})" in script
-    compiled = text(queue_ledger.silent_claims("PAY", T, 10, "oracle"))
+    compiled = text(admin_queries.silent_claims("PAY", T, 10, "oracle"))
     rows, columns = INDEXES["headgate_dispatch_queue_flight_ix"]
     for column in columns:
         assert f"CASE WHEN {rows} THEN {column} END" in compiled
@@ -63,7 +64,7 @@ def test_elsewhere_the_indexes_are_partial() -> None:
     script = migrate.script("sqlite")
     for name, (rows, _) in INDEXES.items():
         assert re.search(rf"CREATE INDEX {name} ON headgate_dispatch_queue \([^)]*\) WHERE {re.escape(rows)}", script)
-    compiled = str(queue_portable.due_items("PAY", T, 10, "sqlite").compile(dialect=sqlite.dialect()))
+    compiled = str(portable.due_items("PAY", T, 10, "sqlite").compile(dialect=sqlite.dialect()))
     assert "(queue_status = 'READY')" in compiled
 
 

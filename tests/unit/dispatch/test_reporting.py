@@ -8,7 +8,7 @@ import pytest
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.reporting import TRUSTED_SECONDS, OutcomeReporter
+from headgate.dispatch.outcome_reporter import TRUSTED_SECONDS, OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.errors import StoreUnavailable
 from tests.unit.dispatch.local_bench import NO_DELAY, FlakyStore

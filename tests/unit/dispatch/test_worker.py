@@ -7,22 +7,22 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from headgate.adapters.local.engine import LocalEngine
-from headgate.adapters.memory.queue import MemoryQueueStore
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.meter import QueueMeter
 from headgate.dispatch.model import QueueStats
-from headgate.dispatch.ports import Start, StartOutcome, Unobserved
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.ports import NullObserver, Start, StartOutcome
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
-from headgate.dispatch.reporting import OutcomeReporter
 from headgate.dispatch.status import Status
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
+from tests.models.queue_store import MemoryQueueStore
 
 
-class Measured(Unobserved):
+class Measured(NullObserver):
     def __init__(self) -> None:
         self.depths: list[Mapping[Status, int]] = []
         self.cycles = 0

@@ -4,9 +4,9 @@ import ssl
 
 import pytest
 
-from headgate.adapters.redis.url import Address, Login, RedisUrl, Shape
-from headgate.bootstrap.limit_stores import async_limit_store, limit_store
 from headgate.errors import ConfigurationError
+from headgate.limits.stores import async_limit_store, limit_store
+from headgate.redis.url import Address, Login, RedisUrl, Topology
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_where_redis_is(text: str, shown: str) -> None:
 def test_everything_at_once() -> None:
     url = RedisUrl.parse("redis+sentinel://me:p%40ss@s1:1,s2:2/main/4?timeout=0.25&sentinel_password=s3cret")
     assert url == RedisUrl(
-        shape=Shape.SENTINEL,
+        topology=Topology.SENTINEL,
         addresses=(Address("s1", 1), Address("s2", 2)),
         login=Login("me", "p@ss"),
         database=4,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.durations import from_ms, to_ms
 from headgate.errors import ConfigurationError
-from headgate.iso8601 import from_ms, to_ms
 from headgate.slots.calendars import DAYS, Calendar
 from tests.effort import examples
 

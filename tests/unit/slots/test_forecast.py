@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.adapters.memory.slots import MemorySlotStore
+from headgate.durations import from_ms
 from headgate.errors import InvalidInput
-from headgate.iso8601 import from_ms
 from headgate.slots.forecast import Forecast, forecast, peak
 from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
 from tests.effort import examples
+from tests.models.slot_store import MemorySlotStore
 
 NOW = 1_803_000_000_000
 AT = NOW + 60_000

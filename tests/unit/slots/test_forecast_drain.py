@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headgate.adapters.memory.slots import MemorySlotStore
-from headgate.iso8601 import from_ms, to_ms
+from headgate.durations import from_ms, to_ms
 from headgate.slots.forecast import DRAIN_POINTS, Forecast, forecast
 from headgate.slots.model import SlotRequest, WindowPolicy
+from tests.models.slot_store import MemorySlotStore
 
 NOW = 1_803_000_000_000
 DAY = 24 * 60 * 60 * 1000

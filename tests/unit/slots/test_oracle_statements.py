@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import oracle
 
-from headgate.adapters.sql import slots
-from headgate.adapters.sql.tables import database_now
 from headgate.slots.model import WindowPolicy
+from headgate.slots.stores import sql, window_rows
+from headgate.sql.schema import database_now
 
 
 class Recorder:
     """Stands where a connection would and compiles what it is given; every query comes back empty."""
 
     def __init__(self) -> None:
-        self.dialect = oracle.dialect()  # type: ignore[no-untyped-call]
+        self.dialect = oracle.dialect()
         self.statements: list[str] = []
 
     def execute(self, statement: Any, _parameters: Any = None) -> Any:
@@ -52,27 +52,27 @@ def recorder() -> Recorder:
 def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     """`FETCH FIRST` or ROWNUM with `FOR UPDATE` is ORA-02014."""
     connection: Any = recorder
-    slots.lock_active(connection, "c")
-    slots.find_all(connection, [f"e{n}" for n in range(2500)])
-    slots.booked(connection, 10, (5, "e"), 100)
-    slots.cancel(connection, "e")
-    slots.history(connection, "c")
-    slots.prune_slots(connection, 10, 100)
-    slots.SqlLedger(connection, "c").windows_from(0, 64)
-    slots.SqlLedger(connection, "c").run_before(0)
-    slots._recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
-    slots._rebuild_runs(connection, "c", WindowPolicy(1, "PT4S"), 0)
-    locking = [sql for sql in recorder.statements if "FOR UPDATE" in sql]
+    sql.lock_active(connection, "c")
+    sql._find_all(connection, [f"e{n}" for n in range(2500)])
+    sql._booked(connection, 10, (5, "e"), 100)
+    sql._cancel(connection, "e")
+    sql._history(connection, "c")
+    sql._prune_slots(connection, 10, 100)
+    window_rows.SqlWindowReader(connection, "c").windows_from(0, 64)
+    window_rows.SqlWindowReader(connection, "c").run_before(0)
+    window_rows.recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
+    window_rows.rebuild_runs(connection, "c", WindowPolicy(1, "PT4S"), 0)
+    locking = [text for text in recorder.statements if "FOR UPDATE" in text]
     assert locking
-    assert not any("FETCH FIRST" in sql or "ROWNUM" in sql for sql in locking)
-    assert not any("LIMIT" in sql for sql in recorder.statements)
+    assert not any("FETCH FIRST" in text or "ROWNUM" in text for text in locking)
+    assert not any("LIMIT" in text for text in recorder.statements)
 
 
 def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
-    slots.find_all(recorder, [f"e{n}" for n in range(2500)])  # type: ignore[arg-type]
+    sql._find_all(recorder, [f"e{n}" for n in range(2500)])  # type: ignore[arg-type]
     assert len(recorder.statements) == 3
-    assert all(sql.count(":event_id_1_") <= 900 for sql in recorder.statements)
+    assert all(text.count(":event_id_1_") <= 900 for text in recorder.statements)
 
 
 def test_the_clock_is_utc() -> None:
-    assert str(database_now().compile(dialect=oracle.dialect())) == "SYS_EXTRACT_UTC(SYSTIMESTAMP)"  # type: ignore[no-untyped-call]
+    assert str(database_now().compile(dialect=oracle.dialect())) == "SYS_EXTRACT_UTC(SYSTIMESTAMP)"

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
-from headgate.adapters.memory.slots import MemorySlotStore
-from headgate.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted
-from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler, WindowPolicy
+from headgate.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted, StoreUnavailable
+from headgate.slots import AssignedSlot, PolicyVersion, SlotRequest, SlotScheduler, WindowPolicy
 from headgate.slots.packing import Booking
 from headgate.testing import FakeClock
+from tests.models.slot_store import MemorySlotStore
 
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)
+CHANGE_ELSEWHERE = """
+import asyncio, sys
+from headgate.slots import SlotScheduler, WindowPolicy
+
+async def main():
+    async with SlotScheduler.open(sys.argv[1]) as slots:
+        print((await slots.configure("default", WindowPolicy(5, "PT4S"))).version)
+
+asyncio.run(main())
+"""
 
 
 class Watched(MemorySlotStore):
@@ -25,6 +37,7 @@ class Watched(MemorySlotStore):
         self.batches: list[int] = []
         self.conflicts = 0
         self.lookups = 0
+        self.unavailable = False
 
     async def book(
         self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
@@ -36,9 +49,14 @@ class Watched(MemorySlotStore):
         self.batches.append(len(requests))
         return await super().book(name, requests, now_ms=now_ms, owner=owner)
 
-    async def history(self, name: str):  # type: ignore[no-untyped-def]
+    async def history(self, name: str) -> list[PolicyVersion]:
         self.lookups += 1
         return await super().history(name)
+
+    async def active_version(self, name: str) -> int | None:
+        if self.unavailable:
+            raise StoreUnavailable("down")
+        return await super().active_version(name)
 
 
 @pytest.fixture
@@ -61,13 +79,14 @@ async def test_concurrent_callers_share_transactions(slots: SlotScheduler, store
 
 
 async def test_bad_input_is_named_and_books_nothing(slots: SlotScheduler, store: Watched) -> None:
-    for event_id, at, field in [
+    bad: list[tuple[str, datetime | str, str]] = [
         ("", T, "event_id"),
         ("x" * 256, T, "event_id"),
         ("e", "2027-03-01T16:00:00", "requested_time"),
         ("e", "9999-12-31T00:00:00Z", "requested_time"),
         ("e", "1960-12-31T00:00:00Z", "requested_time"),
-    ]:
+    ]
+    for event_id, at, field in bad:
         with pytest.raises(InvalidInput) as refusal:
             await slots.assign(event_id, "default", at)
         assert refusal.value.field == field
@@ -111,14 +130,42 @@ async def test_a_stream_is_booked_batch_by_batch(store: Watched) -> None:
     assert [len(batch) for batch in batches] == store.batches == [100, 100, 50]
 
 
-async def test_policies_are_remembered_until_flushed(slots: SlotScheduler, store: Watched) -> None:
+async def test_a_policy_is_loaded_again_only_when_its_version_changed(slots: SlotScheduler, store: Watched) -> None:
     assert (await slots.policy("default")).version == 1
     assert store.lookups == 0
     await store.configure("default", WindowPolicy(5, "PT4S"))  # by another node
-    assert (await slots.policy("default")).version == 1
-    assert (await slots.assign("e", "default", T)).config_version == 2
+    assert (await slots.policy("default")).version == 2
+    assert store.lookups == 1
+    assert (await slots.policy("default")).version == 2
+    assert store.lookups == 1
     slots.flush()
     assert (await slots.policy("default")).version == 2
+    assert store.lookups == 2
+
+
+async def test_every_process_shows_a_change_at_once(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/slots.db"
+    async with SlotScheduler.open(url) as slots:
+        await slots.configure("default", WindowPolicy(100, "PT4S"))
+        await slots.policy("default")
+        other = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", CHANGE_ELSEWHERE, url, stdout=asyncio.subprocess.PIPE
+        )
+        shown, _ = await other.communicate()
+        assert shown.strip() == b"2"
+        assert (await slots.policy("default")).policy.max_per_window == 5
+
+
+async def test_while_the_store_is_unavailable_a_recent_policy_is_shown(store: Watched) -> None:
+    slots = SlotScheduler(store, cache_ttl=60)
+    forgetful = SlotScheduler(store, cache_ttl=0)
+    await slots.configure("default", WindowPolicy(100, "PT4S"))
+    await forgetful.policy("default")
+    store.unavailable = True
+    assert (await slots.policy("default")).version == 1
+    for scheduler, name in ((slots, "never-shown"), (forgetful, "default")):
+        with pytest.raises(StoreUnavailable):
+            await scheduler.policy(name)
 
 
 async def test_a_calendar_that_never_opens_is_refused(slots: SlotScheduler, store: Watched) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +40,7 @@ def test_even_gaps_stay_nearly_equal_at_every_fill_level(count: int) -> None:
 @given(st.sampled_from(Spread), st.integers(0, 10**6), st.integers(0, 10**12), st.integers(1, 10**8))
 def test_a_slot_lies_inside_its_span(spread: Spread, ordinal: int, low: int, span: int) -> None:
     for uniform in (0.0, 0.5, 1 - 2**-53):
-        assert low <= position(spread, ordinal, low, low + span, lambda u=uniform: u) < low + span
+        assert low <= position(spread, ordinal, low, low + span, partial(float, uniform)) < low + span
 
 
 def test_runs_join_on_both_sides() -> None:

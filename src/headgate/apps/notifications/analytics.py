@@ -1,4 +1,4 @@
-"""What the attempts tell: rates, the share that was limited, peaks, and users far above their own baseline.
+"""Analytics of the attempts: rates, the share that was limited, peaks, and users far above their own baseline.
 
 Pure functions of counted minutes; the store counts, the routes show.
 """
@@ -97,8 +97,8 @@ def series(counts: Iterable[MinuteCount]) -> list[tuple[int, dict[Outcome, int]]
 
 def anomalies(counts: Sequence[MinuteCount], since_ms: int, now_ms: int) -> list[Anomaly]:
     """Users whose last minutes lie far above their own earlier ones since `since_ms`, the farthest first."""
-    found = (_anomaly(user_id, own, since_ms, now_ms) for user_id, own in by_user(counts).items())
-    return sorted((each for each in found if each is not None), key=lambda each: -each.deviations)
+    candidates = (_anomaly(user_id, own, since_ms, now_ms) for user_id, own in by_user(counts).items())
+    return sorted((anomaly for anomaly in candidates if anomaly is not None), key=lambda anomaly: -anomaly.deviations)
 
 
 def _anomaly(user_id: int, counts: Sequence[MinuteCount], since_ms: int, now_ms: int) -> Anomaly | None:

@@ -11,15 +11,16 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 
+from headgate.apps.notifications.log_reader import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, read_until_stopped
 from headgate.apps.notifications.model import AttemptEvent, Outcome
-from headgate.apps.notifications.ports import AnalyticsStore, MessageLog, MessageSource, NotificationObserver, Record
-from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading
+from headgate.apps.notifications.ports import AnalyticsStore, NotificationObserver
 from headgate.errors import HeadgateError, InvalidInput
+from headgate.messaging import MessageLog, MessageSource, Record
 
 ANALYTICS_GROUP = "notification-analytics"
 QUEUE = 10_000
 BATCH = 500
-CLOSE_PATIENCE = 5.0
+CLOSE_TIMEOUT = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class AttemptLog:
         if self._task is None:
             return
         try:
-            await asyncio.wait_for(self._queue.join(), 0 if self._refused else CLOSE_PATIENCE)
+            await asyncio.wait_for(self._queue.join(), 0 if self._refused else CLOSE_TIMEOUT)
         except TimeoutError:
             self._observer.events_dropped(self._queue.qsize())
             _log.warning("about %d attempt events were not published", self._queue.qsize())
@@ -62,11 +63,13 @@ class AttemptLog:
             events = [await self._queue.get()]
             while len(events) < BATCH and not self._queue.empty():
                 events.append(self._queue.get_nowait())
-            await self._until_published([Record(self._topic, str(event.user_id), event.encoded()) for event in events])
+            await self._publish_with_retries(
+                [Record(self._topic, str(event.user_id), event.to_record_value()) for event in events]
+            )
             for _ in events:
                 self._queue.task_done()
 
-    async def _until_published(self, records: list[Record]) -> None:
+    async def _publish_with_retries(self, records: list[Record]) -> None:
         """Tries again and again what the broker did not take; meanwhile the queue fills up."""
         pause = FIRST_PAUSE
         while records:
@@ -91,18 +94,18 @@ class AttemptReader:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads until `stop` is set, then leaves. Waits for stores that do not answer."""
-        await reading(self._join, self._step, stop)
+        await read_until_stopped(self._join, self._step, stop)
 
     async def _step(self, source: MessageSource) -> None:
         delivered = await source.receive(BATCH, RECEIVE_SECONDS)
         if not delivered:
             return
         events = []
-        for each in delivered:
+        for message in delivered:
             try:
-                events.append(AttemptEvent.decoded(each.record.value))
+                events.append(AttemptEvent.from_record_value(message.record.value))
             except InvalidInput:
-                _log.warning("a record of %s is not an attempt event and is skipped", each.record.topic)
+                _log.warning("a record of %s is not an attempt event and is skipped", message.record.topic)
         if events:
             await self._store.add(events)
         await source.commit(delivered)

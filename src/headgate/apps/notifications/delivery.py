@@ -17,22 +17,25 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from headgate.apps.notifications.log_reader import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    RECEIVE_SECONDS,
+    read_until_stopped,
+    wait_for_stop,
+)
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import (
-    Delivered,
-    DeliveryLedger,
     DeliveryOutcome,
-    MessageLog,
-    MessageSource,
+    DeliveryStore,
     NotificationObserver,
-    Record,
+    NullObserver,
     Sender,
     SendFailed,
-    Unwatched,
 )
-from headgate.apps.notifications.reading import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, reading, stopped_within
+from headgate.batching import Batcher
 from headgate.errors import InvalidInput, StoreError
-from headgate.gather import Gatherer
+from headgate.messaging import Delivered, MessageLog, MessageSource, Record
 from headgate.tracing import Attributes, Kind, Tracer
 
 SENDER_GROUP = "sms-sender"
@@ -53,7 +56,7 @@ class Delivery:
     def __init__(
         self,
         join: Callable[[], Awaitable[MessageSource]],
-        ledger: DeliveryLedger,
+        store: DeliveryStore,
         sender: Sender,
         log: MessageLog,
         *,
@@ -64,32 +67,32 @@ class Delivery:
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
         self._join = join
-        self._ledger = ledger
+        self._store = store
         self._sender = sender
         self._log = log
-        self._observer = observer or Unwatched()
+        self._observer = observer or NullObserver()
         self._attempts = attempts
         self._tracer = tracer
         self._first_pause = first_pause
         self._longest_pause = longest_pause
         self._lanes = asyncio.Semaphore(CONCURRENCY)
-        self._memory: Gatherer[DeliveryOutcome, None] = Gatherer(self._remember)
+        self._settlements: Batcher[DeliveryOutcome, None] = Batcher(self._settle)
         self._stop = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Sends until `stop` is set; then ends what is being sent, commits it, and leaves the group. What waited for
         another try stays in the log for the next member."""
         self._stop = stop
-        await reading(self._join, self._step, stop)
-        await self._memory.close()
+        await read_until_stopped(self._join, self._step, stop)
+        await self._settlements.close()
 
     async def _step(self, source: MessageSource) -> None:
         delivered = await source.receive(BATCH, RECEIVE_SECONDS)
         if not delivered:
             return
         by_user: dict[str, list[Delivered]] = defaultdict(list)
-        for each in delivered:
-            by_user[each.record.key].append(each)
+        for message in delivered:
+            by_user[message.record.key].append(message)
         done: list[Delivered] = []
         try:
             async with asyncio.TaskGroup() as lanes:
@@ -101,66 +104,73 @@ class Delivery:
 
     async def _deliver_in_order(self, delivered: Sequence[Delivered], done: list[Delivered]) -> None:
         async with self._lanes:
-            for each in delivered:
-                if not await self._deliver(each.record):
+            for message in delivered:
+                if not await self._deliver(message.record):
                     return
-                done.append(each)
+                done.append(message)
 
     async def _deliver(self, record: Record) -> bool:
         """Whether the record is dealt with; False if this member stops before."""
         try:
-            message = Message.decoded(record.value)
+            message = Message.from_record_value(record.value)
         except InvalidInput as error:
             problem = str(error)
-            return await self._persist(lambda: self._bury(record, problem, 0, {"user_id": record.key}))
+            return await self._retry_until_stored(
+                lambda: self._dead_letter(record, problem, 0, {"user_id": record.key})
+            )
         if self._stop.is_set():
             return False
         known: set[str] = set()
 
         async def look() -> None:
-            known.update(await self._ledger.settled([message.message_id]))
+            known.update(await self._store.settled([message.message_id]))
 
-        if not await self._persist(look):
+        if not await self._retry_until_stored(look):
             return False
         if known:
             self._observer.delivered("duplicate")
             return True
         ids: dict[str, str | int] = {"message_id": message.message_id, "user_id": message.user_id}
-        tried, failure = await self._tried(record.traceparent, message)
+        tried, failure = await self._send_in_trace(record.traceparent, message)
         if failure is None:
             self._observer.delivered("sent")
-        elif not tried or not await self._persist(lambda: self._bury(record, str(failure), tried, ids)):
+        elif not tried or not await self._retry_until_stored(
+            lambda: self._dead_letter(record, str(failure), tried, ids)
+        ):
             return False
         outcome = DeliveryOutcome(message.message_id, message.user_id, failure is None, tried)
-        return await self._persist(lambda: self._memory.submit(outcome))
+        return await self._retry_until_stored(lambda: self._settlements.submit(outcome))
 
-    async def _tried(self, parent: str | None, message: Message) -> tuple[int, SendFailed | None]:
-        """`_try`, as part of the trace the message was sent in, if there is one."""
+    async def _send_in_trace(self, parent: str | None, message: Message) -> tuple[int, SendFailed | None]:
+        """`_send_with_retries`, as part of the trace the message was sent in, if there is one."""
         if self._tracer is None or parent is None:
-            return await self._try(message)
+            return await self._send_with_retries(message)
         attributes = {"headgate.message_id": message.message_id}
         span = self._tracer.begin("sms.deliver", attributes, parent=parent, kind=Kind.CONSUMER)
         with self._tracer.inside(span):
-            tried, failure = await self._try(message)
-        told: Attributes = {"headgate.attempt": tried, "headgate.outcome": "sent" if failure is None else "failed"}
-        span.end(told, failed=None if failure is None else type(failure).__name__)
+            tried, failure = await self._send_with_retries(message)
+        attributes_at_end: Attributes = {
+            "headgate.attempt": tried,
+            "headgate.outcome": "sent" if failure is None else "failed",
+        }
+        span.end(attributes_at_end, failed=None if failure is None else type(failure).__name__)
         return tried, failure
 
-    async def _try(self, message: Message) -> tuple[int, SendFailed | None]:
+    async def _send_with_retries(self, message: Message) -> tuple[int, SendFailed | None]:
         """How often it was tried, and what is wrong with it; (0, …) if this member stops before that is known."""
         pause = self._first_pause
         for tried in range(1, self._attempts + 1):
-            failure = await self._sent(message)
+            failure = await self._send(message)
             if failure is None or failure.permanent or tried == self._attempts:
                 return tried, failure
             self._observer.delivered("retried")
             # Spread, so that many messages that failed together do not come back together.
-            if await stopped_within(self._stop, pause * random.uniform(0.5, 1.0)):
+            if await wait_for_stop(self._stop, pause * random.uniform(0.5, 1.0)):
                 break
             pause = min(pause * 2, self._longest_pause)
         return 0, failure
 
-    async def _sent(self, message: Message) -> SendFailed | None:
+    async def _send(self, message: Message) -> SendFailed | None:
         try:
             await self._sender.send(message)
         except SendFailed as failure:
@@ -171,7 +181,7 @@ class Delivery:
             return SendFailed(f"the sender failed: {type(error).__name__}")
         return None
 
-    async def _bury(self, record: Record, reason: str, tried: int, ids: Mapping[str, str | int]) -> None:
+    async def _dead_letter(self, record: Record, reason: str, tried: int, ids: Mapping[str, str | int]) -> None:
         value = json.dumps({"value": record.value, "reason": reason, "attempts": tried})
         buried = Record(dead_letter_topic(record.topic), record.key, value, record.traceparent)
         (failure,) = await self._log.publish([buried])
@@ -180,12 +190,12 @@ class Delivery:
         _log.error("a message of %s is dead-lettered: %s", record.topic, reason, extra=ids)
         self._observer.delivered("dead_lettered")
 
-    async def _remember(self, outcomes: Sequence[DeliveryOutcome]) -> list[None]:
-        await self._ledger.settle(outcomes)
+    async def _settle(self, outcomes: Sequence[DeliveryOutcome]) -> list[None]:
+        await self._store.settle(outcomes)
         return [None] * len(outcomes)
 
-    async def _persist(self, work: Callable[[], Awaitable[object]]) -> bool:
-        """Does what must be done before going on, however long the store is away; False if this member stops first."""
+    async def _retry_until_stored(self, work: Callable[[], Awaitable[object]]) -> bool:
+        """Retries `work` with backoff while the store is unavailable; False if this member stops first."""
         pause = self._first_pause
         while True:
             try:
@@ -193,6 +203,6 @@ class Delivery:
                 return True
             except StoreError as error:
                 _log.warning("the sender waits: %s", error)
-            if await stopped_within(self._stop, pause):
+            if await wait_for_stop(self._stop, pause):
                 return False
             pause = min(pause * 2, self._longest_pause)

@@ -6,19 +6,14 @@ import time
 from typing import Any
 
 from headgate.apps.notifications.attempts import AttemptLog
-from headgate.apps.notifications.cached import CachedPath
-from headgate.apps.notifications.direct import DirectPath
-from headgate.apps.notifications.gate import Path
+from headgate.apps.notifications.cached_quota import CachedQuota
 from headgate.apps.notifications.model import Attempt, Outcome, Quota, Verdict, checked_integer
-from headgate.apps.notifications.ports import (
-    MessageLog,
-    NotificationObserver,
-    QuotaCache,
-    QuotaLedger,
-    Unwatched,
-)
+from headgate.apps.notifications.path_lock import Path
+from headgate.apps.notifications.ports import NotificationObserver, NullObserver, QuotaCache, QuotaStore
+from headgate.apps.notifications.sql_quota import SqlQuota
 from headgate.clock import Clock, SystemClock
 from headgate.errors import HeadgateError, StoreError
+from headgate.messaging import MessageLog
 from headgate.tracing import Kind, Tracer
 
 TOPIC = "sms-outbound"
@@ -30,7 +25,7 @@ class Intake:
 
     def __init__(
         self,
-        ledger: QuotaLedger,
+        store: QuotaStore,
         log: MessageLog,
         *,
         cache: QuotaCache | None = None,
@@ -40,16 +35,16 @@ class Intake:
         clock: Clock | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        self._ledger = ledger
-        self._observer = observer or Unwatched()
+        self._store = store
+        self._observer = observer or NullObserver()
         self._clock = clock or SystemClock()
         self._tracer = tracer
-        self._direct = DirectPath(ledger, log)
+        self._sql = SqlQuota(store, log)
         self.attempts = AttemptLog(log, topic=events_topic, observer=self._observer)
         self.cached = None
         if cache is not None:
-            self.cached = CachedPath(
-                ledger, cache, log, self._direct, topic=topic, observer=self._observer, clock=self._clock
+            self.cached = CachedQuota(
+                store, cache, log, self._sql, topic=topic, observer=self._observer, clock=self._clock
             )
 
     async def configure(
@@ -59,7 +54,7 @@ class Intake:
         checked_integer(user_id, "user_id", 0)
         checked_integer(rate_limit, "rate_limit", 1)
         checked_integer(window_minutes, "time_window", 1)
-        quota = await self._ledger.configure(user_id, rate_limit, window_minutes, now_ms=now_ms)
+        quota = await self._store.configure(user_id, rate_limit, window_minutes, now_ms=now_ms)
         if self.cached is not None:
             await self.cached.forget(quota)
         return quota
@@ -73,31 +68,31 @@ class Intake:
         """
         attempt = Attempt.of(user_id, message, key, now_ms)
         if self._tracer is not None and (origin := self._tracer.origin()) is not None:
-            return await self._traced(self._tracer, origin.traceparent, attempt)
-        return await self._sent(attempt)
+            return await self._send_traced(self._tracer, origin.traceparent, attempt)
+        return await self._send(attempt)
 
-    async def _traced(self, tracer: Tracer, parent: str, attempt: Attempt) -> Verdict:
+    async def _send_traced(self, tracer: Tracer, parent: str, attempt: Attempt) -> Verdict:
         attributes = {"headgate.message_id": attempt.message_id}
         span = tracer.begin("sms.send", attributes, parent=parent, kind=Kind.PRODUCER)
         try:
-            verdict = await self._sent(attempt._replace(traceparent=span.traceparent))
+            verdict = await self._send(attempt._replace(traceparent=span.traceparent))
         except HeadgateError as error:
             span.end({"headgate.outcome": Outcome.FAILED.value}, failed=type(error).__name__)
             raise
         span.end({"headgate.outcome": (Outcome.SENT if verdict.allowed else Outcome.RATE_LIMITED).value})
         return verdict
 
-    async def _sent(self, attempt: Attempt) -> Verdict:
+    async def _send(self, attempt: Attempt) -> Verdict:
         user_id = attempt.user_id
         started = time.perf_counter()
-        path = Path.LEDGER
+        path = Path.SQL
         try:
             if self.cached is None:
-                verdict = await self._direct.send(attempt)
+                verdict = await self._sql.send(attempt)
             else:
                 verdict, path = await self.cached.send(attempt)
         except StoreError:
-            # The stores' clocks can't be asked now; this process's own is near enough for analytics.
+            # The stores' clocks can't be read now; this process's own is near enough for analytics.
             self.attempts.record(user_id, Outcome.FAILED, self._clock.now_us() // 1000)
             self._observer.attempted(path.value, Outcome.FAILED, time.perf_counter() - started)
             raise
@@ -109,7 +104,7 @@ class Intake:
 
     async def close(self) -> None:
         """Returns when everything accepted is decided, counted and published."""
-        await self._direct.close()
+        await self._sql.close()
         if self.cached is not None:
             await self.cached.close()
         await self.attempts.close()

@@ -30,9 +30,9 @@ class Quota:
     count: int
     refreshed_ms: int
     version: int = 1
-    """Grows with every configuration, so that a copy of an older one can be told."""
+    """Grows with every configuration, so that a copy of an older one is recognised."""
     generation: int = 0
-    """Grows whenever the ledger counts by itself, so that a copy which missed that can be told."""
+    """Grows whenever the store counts by itself, so that a copy which missed that is recognised."""
 
     @property
     def window_ms(self) -> int:
@@ -52,12 +52,12 @@ class Quota:
         return replace(self, count=0, refreshed_ms=now_ms) if now_ms >= self.ends_ms else self
 
     def counted(self, sends: int) -> Quota:
-        """After the ledger itself counted some sends."""
+        """After the store itself counted some sends."""
         return replace(self, count=self.count + sends, generation=self.generation + 1)
 
 
 class Spending(NamedTuple):
-    """Sends a cache admitted and the ledger does not know of yet."""
+    """Sends a cache admitted and the store does not know of yet."""
 
     user_id: int
     version: int
@@ -72,11 +72,11 @@ class Spending(NamedTuple):
         return later._replace(total=max(self.total, later.total), sends=self.sends + later.sends)
 
 
-def synced(quota: Quota, spending: Spending) -> tuple[Quota, bool]:
-    """The ledger's row brought in step with a cache, and whether the cache's copy is a valid one.
+def merge_spending(quota: Quota, spending: Spending) -> tuple[Quota, bool]:
+    """The store's row brought in step with a cache, and whether the cache's copy is a valid one.
 
-    On a valid copy the cache's count holds, and never lowers the row's. If the ledger has counted by itself since the
-    copy was made, the sends are added: the copy's count did not know of the ledger's. Sends of another window or
+    On a valid copy the cache's count holds, and never lowers the row's. If the store has counted by itself since the
+    copy was made, the sends are added: the copy's count did not know of the store's. Sends of another window or
     another configuration no longer matter.
     """
     if (quota.version, quota.refreshed_ms) != (spending.version, spending.refreshed_ms):
@@ -111,7 +111,7 @@ class Attempt(NamedTuple):
             raise InvalidInput("Idempotency-Key", f"must be 1 to {LONGEST_KEY} printable characters")
         return cls(user_id, message, str(uuid.uuid5(_KEYED, f"{user_id}:{key}")), True, call_id, now_ms)
 
-    def encoded(self) -> str:
+    def to_record_value(self) -> str:
         """The message as the log carries it: JSON, in ASCII so that every store can keep every character."""
         return json.dumps({"userId": self.user_id, "message": self.message, "messageId": self.message_id})
 
@@ -130,18 +130,18 @@ class AttemptEvent(NamedTuple):
     outcome: Outcome
     at_ms: int
 
-    def encoded(self) -> str:
+    def to_record_value(self) -> str:
         """The event as the log carries it."""
         return json.dumps(
             {"eventId": self.event_id, "userId": self.user_id, "outcome": self.outcome, "atMs": self.at_ms}
         )
 
     @classmethod
-    def decoded(cls, value: str) -> AttemptEvent:
+    def from_record_value(cls, value: str) -> AttemptEvent:
         """The event in a record of the log; `InvalidInput` if it is none."""
         try:
-            found = json.loads(value)
-            event = cls(found["eventId"], found["userId"], Outcome(found["outcome"]), found["atMs"])
+            document = json.loads(value)
+            event = cls(document["eventId"], document["userId"], Outcome(document["outcome"]), document["atMs"])
         except (ValueError, TypeError, KeyError, RecursionError):
             raise InvalidInput("value", "is not an attempt event") from None
         if not (_is_id(event.event_id) and _is_integer(event.user_id) and _is_integer(event.at_ms)):
@@ -165,7 +165,7 @@ class Verdict(NamedTuple):
     """This idempotency key had been sent before; nothing was counted or published again."""
 
 
-def ruled(quota: Quota, attempt: Attempt, now_ms: int) -> tuple[Quota, Verdict]:
+def decide(quota: Quota, attempt: Attempt, now_ms: int) -> tuple[Quota, Verdict]:
     """The decision on one attempt, and the quota in which it was made, not counted yet."""
     quota = quota.current(now_ms)
     allowed = not quota.is_full
@@ -173,7 +173,7 @@ def ruled(quota: Quota, attempt: Attempt, now_ms: int) -> tuple[Quota, Verdict]:
     return quota, Verdict(allowed, attempt.message_id, count, quota.rate_limit, quota.ends_ms - now_ms, now_ms)
 
 
-def replayed(quota: Quota, attempt: Attempt, now_ms: int) -> Verdict:
+def replay(quota: Quota, attempt: Attempt, now_ms: int) -> Verdict:
     """The answer to an idempotency key that was sent before."""
     quota = quota.current(now_ms)
     return Verdict(
@@ -190,11 +190,11 @@ class Message:
     message_id: str
 
     @classmethod
-    def decoded(cls, value: str) -> Message:
+    def from_record_value(cls, value: str) -> Message:
         """The message in a record of the log; `InvalidInput` if it is none."""
         try:
-            found = json.loads(value)
-            message = cls(found["userId"], found["message"], found["messageId"])
+            document = json.loads(value)
+            message = cls(document["userId"], document["message"], document["messageId"])
         except (ValueError, TypeError, KeyError, RecursionError):
             raise InvalidInput("value", "is not a message: an object with userId, message and messageId") from None
         if not (_is_integer(message.user_id) and isinstance(message.text, str) and _is_id(message.message_id)):

@@ -1,6 +1,6 @@
 """What the gateway needs from the outside.
 
-A ledger (SQL) is the truth about quotas. A cache (Redis) may decide in its stead. A message log (Kafka, or an outbox
+A store (SQL) is authoritative for quotas. A cache (Redis) may decide in its place. A message log (Kafka, or an outbox
 in SQL) carries messages from intake to the sender, at least once, in order per key.
 """
 
@@ -12,72 +12,12 @@ from typing import NamedTuple, Protocol
 from headgate.apps.notifications.analytics import MinuteCount
 from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Quota, Spending, Verdict
 from headgate.errors import HeadgateError
-
-# -- the message log ---------------------------------------------------------------------------------------------
-
-
-class Record(NamedTuple):
-    """Something to be published. Records of one key stay in order."""
-
-    topic: str
-    key: str
-    value: str
-    traceparent: str | None = None
-    """The trace it was published in, for whoever reads it; carried beside the value."""
-
-
-class Delivered(NamedTuple):
-    """A record handed to a reader."""
-
-    record: Record
-    partition: int
-    position: int
-    """Unique within the partition, growing."""
-
-
-class MessageLog(Protocol):
-    """Carries records. Promises, checked by `tests/contracts/message_log.py`: what was acknowledged is delivered, at
-    least once, also after a crash of either side; records of one key arrive in the order of their acknowledgement."""
-
-    async def publish(self, records: Sequence[Record]) -> Sequence[HeadgateError | None]:
-        """Publishes all; one outcome each, in order: None once it is durable, else why it may not be
-        (`BrokerUnavailable` when the broker does not answer)."""
-        ...
-
-    async def read(self, topic: str, group: str) -> MessageSource:
-        """Joins the readers of a topic. A topic has one group of readers; a group may have many members."""
-        ...
-
-    async def ping(self) -> None:
-        """Raises `StoreUnavailable` if it does not answer."""
-        ...
-
-    async def close(self) -> None:
-        """Returns when everything accepted is settled."""
-        ...
-
-
-class MessageSource(Protocol):
-    """One member of a group of readers."""
-
-    async def receive(self, most: int, wait: float) -> list[Delivered]:
-        """Up to `most` records nobody in the group has been given and not lost since; waits up to `wait` seconds for
-        the first of them. `StoreUnavailable` if the log does not answer."""
-        ...
-
-    async def commit(self, done: Sequence[Delivered]) -> None:
-        """These need not come again. What is received and never committed comes again, to a later member."""
-        ...
-
-    async def close(self) -> None:
-        """Leaves the group; others take over at once."""
-        ...
-
+from headgate.messaging import MessageLog
 
 # -- quotas ------------------------------------------------------------------------------------------------------
 
 
-class QuotaLedger(Protocol):
+class QuotaStore(Protocol):
     """Quotas in a database. `now_ms` is the database's clock unless given."""
 
     async def configure(
@@ -99,7 +39,7 @@ class QuotaLedger(Protocol):
         ...
 
     async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
-        """Counts what a cache admitted (`model.synced`) and remembers the message ids that were sent under an
+        """Counts what a cache admitted (`model.merge_spending`) and remembers the message ids that were sent under an
         idempotency key, in one transaction. Returns the users whose copies in the cache are no longer valid."""
         ...
 
@@ -109,7 +49,7 @@ class QuotaLedger(Protocol):
 
 
 class Hit(NamedTuple):
-    """The cache decided. `spending` tells what the ledger must learn, if anything was counted."""
+    """The cache decided. `spending` is what the store does not have yet, if anything was counted."""
 
     verdict: Verdict
     spending: Spending | None
@@ -142,7 +82,7 @@ class QuotaCache(Protocol):
         ...
 
     async def learn(self, quota: Quota, left_ms: int, *, now_ms: int | None = None) -> None:
-        """Takes over the ledger's row, whose window ends in `left_ms`, unless a newer one is known; never lowers a
+        """Takes over the store's row, whose window ends in `left_ms`, unless a newer one is known; never lowers a
         count within a window."""
         ...
 
@@ -168,14 +108,18 @@ class Sender(Protocol):
     """Hands messages to whoever brings them to the phone."""
 
     async def send(self, message: Message) -> None:
-        """Returns when it is taken; raises `SendFailed` if it is not. May be asked twice for the same message id
-        after a crash, and passes the id on, so that the provider can tell."""
+        """Returns when the provider has taken the message. After a crash it may be called again with the same message
+        id, which it passes on, so that the provider can deduplicate.
+
+        Raises:
+            SendFailed: The provider did not take it.
+        """
         ...
 
     async def close(self) -> None: ...
 
 
-class DeliveryLedger(Protocol):
+class DeliveryStore(Protocol):
     """Which message ids have been dealt with."""
 
     async def settled(self, message_ids: Sequence[str]) -> set[str]:
@@ -223,7 +167,7 @@ class AnalyticsStore(Protocol):
 
 
 class NotificationObserver(Protocol):
-    """Is told what happens. Must be quick and must not raise."""
+    """Observes what happens, for metrics. Must be quick and must not raise."""
 
     def attempted(self, path: str, outcome: str, seconds: float) -> None:
         """A send was answered, on the path `sql` or `redis`."""
@@ -234,7 +178,7 @@ class NotificationObserver(Protocol):
         ...
 
     def synced(self, users: int, failed: bool) -> None:
-        """Counts were brought to the ledger, or could not be."""
+        """Counts were written to the store, or could not be."""
         ...
 
     def events_dropped(self, count: int) -> None:
@@ -246,8 +190,8 @@ class NotificationObserver(Protocol):
         ...
 
 
-class Unwatched:
-    """An observer that looks away."""
+class NullObserver:
+    """An observer that does nothing."""
 
     def attempted(self, path: str, outcome: str, seconds: float) -> None:
         pass

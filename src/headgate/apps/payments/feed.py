@@ -1,4 +1,4 @@
-"""Bulk feeds: CSV or JSON lines, read in constant memory, a chunk a transaction.
+"""Bulk feeds: CSV or JSON lines, read in constant memory, one transaction per chunk.
 
 A record is one line, always: a broken line is refused with its number and reason, and cannot swallow the next one.
 Lines are counted from 1 as an editor does; a CSV feed's first line names its columns.
@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from headgate.apps.payments.documents import COLUMNS, payment_of_fields, payment_of_json
-from headgate.apps.payments.domain import Payment
-from headgate.apps.payments.intake import Accepted, Outcome, PaymentExists
+from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentExists
+from headgate.apps.payments.parsing import COLUMNS, payment_of_fields, payment_of_json
 from headgate.errors import HeadgateError, InvalidInput, StoreError
 
 CHUNK = 1000
 LONGEST_LINE = 64 * 1024
+SMALL_BLOCK = 4096
 IN_FLIGHT = 2
 """Chunks on their way at once: while one is being written the next is being booked and a third is being parsed."""
 
@@ -40,7 +40,7 @@ class Line(NamedTuple):
     """How many bytes of the feed end with this line."""
 
 
-class Rejected(NamedTuple):
+class Rejection(NamedTuple):
     """A line that is no payment, or one that can't be accepted."""
 
     line: int
@@ -57,7 +57,7 @@ class Progress(NamedTuple):
     """Where the next line begins."""
     accepted: int
     duplicates: int
-    rejected: Sequence[Rejected]
+    rejected: Sequence[Rejection]
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Tally:
         self.rejected += len(progress.rejected)
 
 
-Initiate = Callable[[Sequence[Payment]], Awaitable[list[Outcome]]]
+Initiate = Callable[[Sequence[Payment]], Awaitable[list[IntakeResult]]]
 
 
 @dataclass(slots=True)
@@ -123,10 +123,10 @@ class LineCutter:
         return Line(self.number, raw if raw is None or len(raw) <= LONGEST_LINE else None, self.position)
 
 
-def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Payment]], list[Rejected]]:
+def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Payment]], list[Rejection]]:
     """The payments of these lines, and the lines that are none. Empty lines are neither."""
     payments: list[tuple[int, Payment]] = []
-    rejected: list[Rejected] = []
+    rejected: list[Rejection] = []
     read = _csv_payment if kind is FeedFormat.CSV else _json_payment
     for number, raw, _ in lines:
         try:
@@ -136,9 +136,9 @@ def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Paym
             if text and not text.isspace() and not (number == 1 and kind is FeedFormat.CSV):
                 payments.append((number, read(text)))
         except UnicodeDecodeError:
-            rejected.append(Rejected(number, "line: is not UTF-8"))
+            rejected.append(Rejection(number, "line: is not UTF-8"))
         except InvalidInput as error:
-            rejected.append(Rejected(number, str(error)))
+            rejected.append(Rejection(number, str(error)))
     return payments, rejected
 
 
@@ -158,10 +158,10 @@ async def initiate_feed(
     chunk: int = CHUNK,
     in_flight: int = IN_FLIGHT,
 ) -> AsyncIterator[Progress]:
-    """Sends a feed through `initiate`, chunk by chunk, and tells what is done, both in the feed's order.
+    """Sends a feed through `initiate`, chunk by chunk, and yields the progress, both in the feed's order.
 
     `start` is (lines, bytes) of an earlier `Progress`: the blocks go on from there. An error of the store ends the
-    feed; what was told before it is done, and the rest may be sent again.
+    feed; the progress yielded before it is done, and the rest may be sent again.
     """
     running: list[asyncio.Task[Progress]] = []
     turn = asyncio.Event()
@@ -192,13 +192,15 @@ async def _chunks(
     waiting: list[Line] = []
     unchecked = kind is FeedFormat.CSV and start == (0, 0)
     async for block in blocks:
-        waiting += cutter.feed(block)
+        # A large block may be nothing but line ends: cutting it here would keep the event loop from other requests.
+        waiting += cutter.feed(block) if len(block) <= SMALL_BLOCK else await asyncio.to_thread(cutter.feed, block)
         if unchecked and waiting:
             check_header(waiting[0])
             unchecked = False
-        while len(waiting) >= chunk:
-            yield waiting[:chunk]
-            del waiting[:chunk]
+        whole = len(waiting) - len(waiting) % chunk
+        for first in range(0, whole, chunk):
+            yield waiting[first : first + chunk]
+        del waiting[:whole]
     waiting += cutter.finish()
     if unchecked:
         check_header(waiting[0] if waiting else Line(1, b"", 0))
@@ -217,13 +219,13 @@ async def _initiate_chunk(
     finally:
         following.set()
     accepted = duplicates = 0
-    outcomes = await initiate([payment for _, payment in payments]) if payments else []
-    for (number, payment), outcome in zip(payments, outcomes, strict=True):
-        if isinstance(outcome, Accepted):
-            duplicates += outcome.existing
-            accepted += not outcome.existing
+    results = await initiate([payment for _, payment in payments]) if payments else []
+    for (number, payment), result in zip(payments, results, strict=True):
+        if isinstance(result, AcceptedPayment):
+            duplicates += result.existing
+            accepted += not result.existing
         else:
-            rejected.append(Rejected(number, _reason(outcome, kind), payment.payment_id))
+            rejected.append(Rejection(number, _reason(result, kind), payment.payment_id))
     rejected.sort()
     return Progress(lines[-1].number, lines[-1].end, accepted, duplicates, rejected)
 

@@ -11,67 +11,49 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
 
-from headgate.apps.payments.context import context_json
-from headgate.apps.payments.documents import checked_payment_id
-from headgate.apps.payments.domain import ITEM_TYPE, Payment, PaymentAudit, PaymentRecord, PaymentStatus, Terms
-from headgate.apps.payments.ports import Alike, NewPayment, PaymentStore
+from headgate.apps.payments.model import (
+    ITEM_TYPE,
+    AcceptedPayment,
+    IntakeResult,
+    Payment,
+    PaymentAudit,
+    PaymentExists,
+    PaymentRecord,
+    PaymentStatus,
+    Terms,
+)
+from headgate.apps.payments.parsing import checked_payment_id
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentStore
 from headgate.apps.payments.rules import RuleBook, fingerprint
+from headgate.apps.payments.serialization import context_json
+from headgate.batching import Batcher
+from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.ports import QueueStore, WorkflowEngine
 from headgate.dispatch.queue import enqueue_span
+from headgate.durations import to_ms
 from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StoreError
-from headgate.gather import Gatherer
-from headgate.iso8601 import format_instant, to_ms
 from headgate.slots.model import AssignedSlot, SlotRequest, TracedRequest
 from headgate.slots.scheduler import SlotScheduler
 from headgate.tracing import Origin, Span, Tracer
 
 OWNER = "payments"
-"""Whose the slots of payments are: nobody else cancels them, and payments cancel nobody else's."""
+"""The owner of payments' slots. Nobody else cancels them, and payments cancel nobody else's."""
 SLOT_PREFIX = "payment:"
-"""Slots are booked under this and the payment's id. Others may use such ids too: what counts is the owner."""
-MOST_TRIES = 5
+"""A slot's event id is this and the payment's id. Others may use such ids too: the owner counts."""
+MAX_TRIES = 5
 ORPHANED_AFTER = timedelta(minutes=10)
 RECLAIM_EVERY = 300.0
+AHEAD_MINS = 10_080
+"""A week: how far ahead a direct start hands payments to the engine."""
 
 log = logging.getLogger(__name__)
 
-
-class PaymentExists(Conflict):
-    """This id is taken by a payment that says something else."""
-
-    def __init__(self, payment_id: str) -> None:
-        self.payment_id = payment_id
-        super().__init__(f"paymentId: {payment_id!r} was used before, for a payment that says something else")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.payment_id,)
-
-
-class Accepted(NamedTuple):
-    """A payment that will be made, at its time."""
-
-    payment_id: str
-    status: PaymentStatus
-    scheduled_time: datetime
-    existing: bool = False
-    """True when it had been accepted before."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "paymentId": self.payment_id,
-            "status": self.status.value,
-            "scheduledTime": format_instant(self.scheduled_time),
-        }
-
-
-Outcome = Accepted | HeadgateError
-"""What came of one payment: an `InvalidInput` names what is wrong with it, `PaymentExists` another of its name."""
-
-Release = Callable[[Sequence[NewPayment]], Awaitable[None]]
-"""What happens once payments are kept and queued: nothing (the dispatcher comes for them), or a start at once."""
+StartPayments = Callable[[Sequence[NewPayment]], Awaitable[None]]
+"""Called once payments are queued: `leave_to_dispatcher`, or a `DirectStart`."""
 
 
 def slot_id(payment_id: str) -> str:
@@ -80,11 +62,42 @@ def slot_id(payment_id: str) -> str:
 
 
 async def leave_to_dispatcher(_payments: Sequence[NewPayment]) -> None:
-    """Release mode `queue`."""
+    """Mode `queue`: the dispatcher starts them."""
+
+
+class DirectStart:
+    """Mode `direct`: hands queued payments to the engine at once, with a start delay until their slots.
+
+    Nothing depends on it. The payments are in the queue, so the dispatcher starts what could not be started here or
+    lies too far ahead. Other payments that wait in the queue may be started too.
+    """
+
+    def __init__(self, store: QueueStore, engine: WorkflowEngine, *, tracer: Tracer | None = None) -> None:
+        self._store = store
+        self._engine = engine
+        self._cycle = DispatchCycle(store, engine, tracer=tracer)
+
+    async def __call__(self, payments: Sequence[NewPayment]) -> None:
+        try:
+            await self._start(len(payments))
+        except HeadgateError as error:
+            log.warning("%d payments are left to the dispatcher: %s", len(payments), error)
+
+    async def _start(self, count: int) -> None:
+        config = await self._store.config(ITEM_TYPE)
+        if config is None or not config.enabled:
+            return
+        room = self._engine.room(ITEM_TYPE)
+        limit = count if room is None else min(count, room)
+        if limit:
+            ahead = replace(config, pre_start_buffer_mins=AHEAD_MINS)
+            batch = await self._cycle.claim(ahead, limit)
+            if batch.items:
+                await self._cycle.record(ahead, batch, await self._cycle.start(ahead, batch))
 
 
 class PaymentIntake:
-    """Accepts payments. The same payment may come any number of times and is kept once."""
+    """Accepts payments. Idempotent: a payment may be submitted any number of times and is kept once."""
 
     def __init__(
         self,
@@ -93,7 +106,7 @@ class PaymentIntake:
         *,
         rules: RuleBook | None = None,
         slot_config: str = "default",
-        release: Release = leave_to_dispatcher,
+        start: StartPayments = leave_to_dispatcher,
         batch: int = 1000,
         tracer: Tracer | None = None,
     ) -> None:
@@ -101,49 +114,70 @@ class PaymentIntake:
         self._slots = slots
         self._rules = rules or RuleBook()
         self._slot_config = slot_config
-        self._release = release
+        self._start = start
         self._tracer = tracer
-        self._singles: Gatherer[tuple[Payment, Origin | None], Accepted] = Gatherer(self._submitted, most=batch)
+        self._singles: Batcher[tuple[Payment, Origin | None], AcceptedPayment] = Batcher(
+            self._initiate_singles, max_batch=batch
+        )
 
-    async def submit(self, payment: Payment) -> Accepted:
-        """Accepts one payment, or raises why not. Concurrent callers share transactions."""
+    async def submit(self, payment: Payment) -> AcceptedPayment:
+        """Accepts one payment. Concurrent callers share transactions.
+
+        Raises:
+            InvalidInput: A rule refuses the payment.
+            PaymentExists: The id belongs to a payment with other contents.
+            SlotsExhausted: No slot is free within the policy's horizon.
+            StoreUnavailable: The database does not answer.
+        """
         return await self._singles.submit((payment, self._origin()))
 
-    async def initiate(self, payments: Sequence[Payment], *, init_workflow_id: str | None = None) -> list[Outcome]:
-        """What came of each payment, in order. All that can be kept are, in one transaction. A payment that comes
-        alone is part of the caller's trace; of many, each will be a trace of its own when it is executed."""
+    async def initiate(self, payments: Sequence[Payment], *, init_workflow_id: str | None = None) -> list[IntakeResult]:
+        """One result per payment, in order. All valid payments are kept in one transaction.
+
+        A single payment is part of the caller's trace. If there are several, each begins a trace of its own when it is
+        executed.
+        """
         origin = self._origin() if len(payments) == 1 else None
         return await self._initiate(payments, {} if origin is None else {0: origin}, init_workflow_id)
 
-    async def _submitted(self, singles: Sequence[tuple[Payment, Origin | None]]) -> list[Outcome]:
+    async def _initiate_singles(self, singles: Sequence[tuple[Payment, Origin | None]]) -> list[IntakeResult]:
         origins = {at: origin for at, (_, origin) in enumerate(singles) if origin is not None}
         return await self._initiate([payment for payment, _ in singles], origins, None)
 
     async def _initiate(
         self, payments: Sequence[Payment], origins: Mapping[int, Origin], workflow_id: str | None
-    ) -> list[Outcome]:
-        outcomes: dict[int, Outcome] = {}
+    ) -> list[IntakeResult]:
+        results: dict[int, IntakeResult] = {}
         first: dict[str, int] = {}
         repeated: list[int] = []
         for index, payment in enumerate(payments):
             if first.setdefault(payment.payment_id, index) != index:
                 repeated.append(index)
-        await self._keep({index: payments[index] for index in first.values()}, outcomes, origins, workflow_id)
+        await self._keep({index: payments[index] for index in first.values()}, results, origins, workflow_id)
         for index in repeated:
             earlier = first[payments[index].payment_id]
-            outcomes[index] = _repetition(payments[index], payments[earlier], outcomes[earlier])
-        return [outcomes[index] for index in range(len(payments))]
+            results[index] = _repeat_result(payments[index], payments[earlier], results[earlier])
+        return [results[index] for index in range(len(payments))]
 
     async def show(self, payment_id: str) -> tuple[PaymentRecord, list[PaymentAudit]]:
-        """A payment and its history."""
+        """A payment and its history.
+
+        Raises:
+            NotFound: There is no such payment.
+        """
         checked_payment_id(payment_id)
-        found = await self._store.find([payment_id])
-        if payment_id not in found:
+        records = await self._store.find([payment_id])
+        if payment_id not in records:
             raise NotFound("payment", payment_id)
-        return found[payment_id], await self._store.history(payment_id)
+        return records[payment_id], await self._store.history(payment_id)
 
     async def cancel(self, payment_id: str, reason: str = "cancelled on request") -> PaymentRecord:
-        """Calls a payment off and gives its slot back; `Conflict` once it is on its way."""
+        """Cancels a payment that still waits, and its slot.
+
+        Raises:
+            NotFound: There is no such payment.
+            Conflict: Its execution has begun.
+        """
         record, _ = await self.show(payment_id)
         if record.status is not PaymentStatus.CANCELLED and not await self._store.cancel(payment_id, reason):
             raise Conflict(f"payment {payment_id!r} is {record.status} and on its way; it can't be cancelled")
@@ -152,14 +186,14 @@ class PaymentIntake:
         return (await self.show(payment_id))[0]
 
     async def reclaim_slots(self, older_than: timedelta = ORPHANED_AFTER) -> int:
-        """Gives back slots whose payment was never kept (a crash in between, and nobody sent it again)."""
+        """Cancels slots whose payment was never kept: a crash in between, and nobody sent it again."""
         orphans = await self._store.orphaned_slots(OWNER, SLOT_PREFIX, older_than)
         for event_id in orphans:
             with suppress(NotFound):
                 await self._slots.cancel(event_id, owner=OWNER)
         return len(orphans)
 
-    async def keep_reclaiming(self, stop: asyncio.Event, every: float = RECLAIM_EVERY) -> None:
+    async def run_reclaiming(self, stop: asyncio.Event, every: float = RECLAIM_EVERY) -> None:
         """`reclaim_slots`, now and then, until `stop` is set."""
         while not stop.is_set():
             with suppress(TimeoutError):
@@ -184,95 +218,102 @@ class PaymentIntake:
 
     async def _keep(
         self,
-        wanted: dict[int, Payment],
-        outcomes: dict[int, Outcome],
+        payments: dict[int, Payment],
+        results: dict[int, IntakeResult],
         origins: Mapping[int, Origin],
         workflow_id: str | None,
     ) -> None:
-        for attempt in range(1, MOST_TRIES + 1):
-            await self._find_existing(wanted, outcomes)
-            wanted = {index: payment for index, payment in wanted.items() if index not in outcomes}
-            terms = await self._apply_rules(wanted, outcomes)
-            slots = await self._book({index: wanted[index] for index in terms}, outcomes, origins)
-            spans = self._enqueuing(wanted, slots, origins)
+        for attempt in range(1, MAX_TRIES + 1):
+            await self._find_existing(payments, results)
+            payments = {index: payment for index, payment in payments.items() if index not in results}
+            terms = await self._apply_rules(payments, results)
+            slots = await self._book({index: payments[index] for index in terms}, results, origins)
+            spans = self._begin_spans(payments, slots, origins)
             fresh = [
-                _new(wanted[index], terms[index], slot, workflow_id, spans.get(index)) for index, slot in slots.items()
+                _new(payments[index], terms[index], slot, workflow_id, spans.get(index))
+                for index, slot in slots.items()
             ]
             if not fresh:
                 return
             try:
-                with _ending(spans):
+                with _end_spans(spans):
                     await self._store.schedule(fresh)
             except Conflict:
-                # Somebody else kept one of them meanwhile: look again, and find it.
-                if attempt == MOST_TRIES:
+                # Another process kept one of them meanwhile: the next round finds it.
+                if attempt == MAX_TRIES:
                     raise
                 continue
             for index, new in zip(slots, fresh, strict=True):
-                outcomes[index] = Accepted(new.payment.payment_id, PaymentStatus.SCHEDULED, new.scheduled_time)
-            await self._release(fresh)
+                results[index] = AcceptedPayment(new.payment.payment_id, PaymentStatus.SCHEDULED, new.scheduled_time)
+            await self._start(fresh)
             return
 
-    async def _find_existing(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> None:
-        if not wanted:
+    async def _find_existing(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> None:
+        if not payments:
             return
-        found = await self._store.find([payment.payment_id for payment in wanted.values()])
-        for index, payment in wanted.items():
-            record = found.get(payment.payment_id)
+        records = await self._store.find([payment.payment_id for payment in payments.values()])
+        for index, payment in payments.items():
+            record = records.get(payment.payment_id)
             if record is None:
                 continue
             if record.payment == payment:
-                outcomes[index] = Accepted(payment.payment_id, record.status, record.scheduled_time, existing=True)
+                results[index] = AcceptedPayment(
+                    payment.payment_id, record.status, record.scheduled_time, existing=True
+                )
             else:
-                outcomes[index] = PaymentExists(payment.payment_id)
+                results[index] = PaymentExists(payment.payment_id)
 
-    async def _apply_rules(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> dict[int, Terms]:
-        """The terms of those that may go on."""
+    async def _apply_rules(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> dict[int, Terms]:
+        """The terms of the payments that the rules allow."""
         now, terms = datetime.now(UTC), dict[int, Terms]()
-        for index, payment in wanted.items():
+        for index, payment in payments.items():
             try:
                 self._rules.check(payment, now)
                 terms[index] = self._rules.terms(payment)
             except InvalidInput as error:
-                outcomes[index] = error
+                results[index] = error
         if self._rules.reject_duplicates:
-            await self._refuse_duplicates({index: wanted[index] for index in terms}, outcomes)
-            terms = {index: each for index, each in terms.items() if index not in outcomes}
+            await self._refuse_duplicates({index: payments[index] for index in terms}, results)
+            terms = {index: own for index, own in terms.items() if index not in results}
         return terms
 
-    async def _refuse_duplicates(self, wanted: dict[int, Payment], outcomes: dict[int, Outcome]) -> None:
-        """Another payment alike is refused. Of two that arrive at the same moment in different chunks both may pass:
-        this rule finds mistakes in feeds; what must be exact is exact by the payment's id."""
-        asked = {index: Alike(fingerprint(p), p.payment_id, p.execute_at) for index, p in wanted.items()}
-        found = await self._store.alike(list(asked.values()), self._rules.duplicate_window) if asked else {}
+    async def _refuse_duplicates(self, payments: dict[int, Payment], results: dict[int, IntakeResult]) -> None:
+        """Refuses payments with the same accounts, amount and currency as another. If two arrive at the same moment in
+        different chunks, both may pass: the rule is for mistakes in feeds. Exactness comes from the payment's id."""
+        queries = {index: DuplicateQuery(fingerprint(p), p.payment_id, p.execute_at) for index, p in payments.items()}
+        duplicates = (
+            await self._store.find_duplicates(list(queries.values()), self._rules.duplicate_window) if queries else {}
+        )
         seen: dict[int, list[Payment]] = defaultdict(list)
-        for index, payment in wanted.items():
-            alike = found.get(payment.payment_id)
-            for other in seen[asked[index].fingerprint]:
+        for index, payment in payments.items():
+            duplicate = duplicates.get(payment.payment_id)
+            for other in seen[queries[index].fingerprint]:
                 if abs(other.execute_at - payment.execute_at) <= self._rules.duplicate_window:
-                    alike = alike or other.payment_id
-            if alike is not None:
-                outcomes[index] = InvalidInput("payment", f"duplicates {alike!r}: same accounts, amount and currency")
+                    duplicate = duplicate or other.payment_id
+            if duplicate is not None:
+                results[index] = InvalidInput(
+                    "payment", f"duplicates {duplicate!r}: same accounts, amount and currency"
+                )
             else:
-                seen[asked[index].fingerprint].append(payment)
+                seen[queries[index].fingerprint].append(payment)
 
-    def _enqueuing(
-        self, wanted: Mapping[int, Payment], slots: Mapping[int, AssignedSlot], origins: Mapping[int, Origin]
+    def _begin_spans(
+        self, payments: Mapping[int, Payment], slots: Mapping[int, AssignedSlot], origins: Mapping[int, Origin]
     ) -> dict[int, Span]:
         """A span for each payment that has its slot and is part of a trace."""
         if self._tracer is None:
             return {}
         return {
-            index: enqueue_span(self._tracer, ITEM_TYPE, wanted[index].payment_id, origin.traceparent)
+            index: enqueue_span(self._tracer, ITEM_TYPE, payments[index].payment_id, origin.traceparent)
             for index, origin in origins.items()
             if index in slots
         }
 
     async def _book(
-        self, wanted: dict[int, Payment], outcomes: dict[int, Outcome], origins: Mapping[int, Origin]
+        self, payments: dict[int, Payment], results: dict[int, IntakeResult], origins: Mapping[int, Origin]
     ) -> dict[int, AssignedSlot]:
         by_config: dict[str, dict[int, SlotRequest]] = defaultdict(dict)
-        for index, payment in wanted.items():
+        for index, payment in payments.items():
             request = SlotRequest(slot_id(payment.payment_id), to_ms(payment.execute_at))
             if index in origins:
                 request = TracedRequest.within(origins[index], request)
@@ -282,12 +323,12 @@ class PaymentIntake:
             bookings = await self._slots.book(list(requests.values()), name, owner=OWNER)
             for (index, request), booking in zip(requests.items(), bookings, strict=True):
                 if isinstance(booking, HeadgateError):
-                    outcomes[index] = booking
+                    results[index] = booking
                 elif booking.owner != OWNER:
                     problem = (
                         f"its slot {request.event_id!r} was booked by somebody else; cancel that, or use another id"
                     )
-                    outcomes[index] = InvalidInput("paymentId", problem)
+                    results[index] = InvalidInput("paymentId", problem)
                 elif booking.existing and (booking.requested_ms, booking.config_name) != (request.requested_ms, name):
                     # Left by an attempt that was never kept, and asked for another time.
                     await self._slots.cancel(request.event_id, owner=OWNER)
@@ -298,7 +339,7 @@ class PaymentIntake:
 
 
 @contextmanager
-def _ending(spans: Mapping[int, Span]) -> Iterator[None]:
+def _end_spans(spans: Mapping[int, Span]) -> Iterator[None]:
     try:
         yield
     except HeadgateError as error:
@@ -318,8 +359,8 @@ def _new(
     return NewPayment(payment, terms, at, fingerprint(payment), item)
 
 
-def _repetition(payment: Payment, earlier: Payment, outcome: Outcome) -> Outcome:
-    """What comes of a payment whose id came before in the same call."""
+def _repeat_result(payment: Payment, earlier: Payment, result: IntakeResult) -> IntakeResult:
+    """The result for a payment whose id came before in the same call."""
     if payment != earlier:
         return PaymentExists(payment.payment_id)
-    return outcome._replace(existing=True) if isinstance(outcome, Accepted) else outcome
+    return result._replace(existing=True) if isinstance(result, AcceptedPayment) else result

@@ -1,4 +1,4 @@
-"""What payments need from the outside: a store, a downstream, somebody to tell the parties, and a way to begin."""
+"""What payments need from the outside: a store, a downstream, a notifier, and permits for calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from headgate.apps.payments.domain import Payment, PaymentAudit, PaymentRecord, PaymentStatus, Step, Terms
+from headgate.apps.payments.model import Payment, PaymentAudit, PaymentRecord, PaymentStatus, StatusChange, Terms
 from headgate.dispatch.model import EnqueueRequest
 from headgate.errors import HeadgateError
 
@@ -21,8 +21,8 @@ class NewPayment(NamedTuple):
     item: EnqueueRequest
 
 
-class Alike(NamedTuple):
-    """What to look for when duplicates are not allowed."""
+class DuplicateQuery(NamedTuple):
+    """Asks whether another payment has the same fingerprint."""
 
     fingerprint: int
     payment_id: str
@@ -44,8 +44,8 @@ class PaymentStore(Protocol):
         """What happened to a payment, oldest first."""
         ...
 
-    async def alike(self, wanted: Sequence[Alike], within: timedelta) -> dict[str, str]:
-        """For each payment that has a likeness (another id, the same fingerprint, a time within the span): that id."""
+    async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
+        """By payment id: another payment with the same fingerprint and a time within the span."""
         ...
 
     async def schedule(self, payments: Sequence[NewPayment]) -> None:
@@ -53,9 +53,9 @@ class PaymentStore(Protocol):
         else kept one of them at the same time."""
         ...
 
-    async def advance(self, steps: Sequence[Step]) -> list[bool]:
-        """Makes each step with its audit, if the payment stands where the step begins; False where it does not. At
-        most one step a payment."""
+    async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:
+        """Writes each change with its audit if the payment still has the status `before`; else False. At most one
+        change per payment."""
         ...
 
     async def cancel(self, payment_id: str, reason: str) -> bool:
@@ -78,7 +78,7 @@ class PaymentStore(Protocol):
 
 
 class Receipt(NamedTuple):
-    """The downstream's word that it is done."""
+    """The downstream's confirmation."""
 
     reference: str | None
     """What the downstream calls it."""
@@ -109,33 +109,33 @@ class Downstream(Protocol):
         ...
 
 
-class Passage(Protocol):
-    """One call that may be made."""
+class Permit(Protocol):
+    """The right to make one call to the downstream."""
 
     async def confirm(self) -> None:
-        """To be asked right before the call leaves, when making a connection may have taken its time: returns when it
-        may be made, which is at once unless it is late."""
+        """To be awaited right before the request is sent, since connecting may have taken long. Returns at once unless
+        the permit is too old; then it is renewed first."""
         ...
 
-    def leave(self) -> None:
-        """The call was answered, or given up."""
-        ...
-
-
-class Gate(Protocol):
-    """Stands before each call to the downstream."""
-
-    async def enter(self) -> Passage:
-        """Returns when one more call may be made; it must be made at once."""
+    def release(self) -> None:
+        """The call was answered, or failed."""
         ...
 
 
-class Permits(Protocol):
-    """So many calls may be under way, all processes together."""
+class RateGate(Protocol):
+    """Keeps the rate of calls to the downstream."""
+
+    async def acquire(self) -> Permit:
+        """Returns when one more call may be made. It must be made at once."""
+        ...
+
+
+class PermitStore(Protocol):
+    """A fixed number of permits that all processes share."""
 
     async def take(self, permit: str, hold: float) -> float:
         """0 if the permit is taken, for `hold` seconds unless `free` says less; else the seconds until it is worth
-        asking again. `StoreUnavailable` if nobody can tell."""
+        asking again. `StoreUnavailable` if the store does not answer."""
         ...
 
     async def keep(self, permit: str, hold: float) -> bool:
@@ -152,7 +152,7 @@ class Permits(Protocol):
 
 
 class Notice(NamedTuple):
-    """Something to tell a party."""
+    """A message for payer or payee."""
 
     payment_id: str
     role: str
@@ -162,8 +162,8 @@ class Notice(NamedTuple):
 
 
 class Notifier(Protocol):
-    """Tells payer and payee."""
+    """Sends notices to payer and payee."""
 
-    async def tell(self, notices: Sequence[Notice]) -> None:
+    async def notify(self, notices: Sequence[Notice]) -> None:
         """Returns when all are on their way; the same notice may come twice."""
         ...

@@ -23,7 +23,7 @@ A rule book is a TOML file (`HEADGATE_PAYMENTS_RULES`):
     holidays = "ECB"
     open = [{ days = ["MON", "TUE", "WED", "THU", "FRI"], from = "00:00", to = "16:00" }]
 
-    [subscribers]                    # who is told by SMS: account -> user of the notification gateway
+    [subscribers]                    # who gets an SMS: account -> user of the notification gateway
     DE89370400440532013000 = 12345
 """
 
@@ -42,10 +42,10 @@ from pathlib import Path
 from typing import Any
 
 from headgate.apps.payments.currencies import MINOR_UNITS
-from headgate.apps.payments.documents import checked_amount, checked_iban
-from headgate.apps.payments.domain import Party, Payment, Terms
+from headgate.apps.payments.model import Party, Payment, Terms
+from headgate.apps.payments.parsing import checked_amount, checked_iban
+from headgate.durations import from_ms, parse_duration, to_ms
 from headgate.errors import ConfigurationError, InvalidInput
-from headgate.iso8601 import from_ms, parse_duration, to_ms
 from headgate.slots.calendars import Calendar
 
 MINUTE_MS = 60_000
@@ -112,7 +112,7 @@ class RuleBook:
     def _check_party(self, party: Party, role: str) -> None:
         if party.iban in self.blocked_ibans:
             raise InvalidInput(f"{role}.iban", "is blocked")
-        if self.blocked_names and folded(party.name) in self.blocked_names:
+        if self.blocked_names and fold_name(party.name) in self.blocked_names:
             raise InvalidInput(f"{role}.name", "is blocked")
 
     def _find_value_date(self, currency: str, execute_at: datetime) -> date:
@@ -126,12 +126,12 @@ class RuleBook:
 
 
 def fingerprint(payment: Payment) -> int:
-    """A number that payments alike (parties' accounts, amount, currency) share, for finding duplicates."""
-    alike = f"{payment.payer.iban}|{payment.payee.iban}|{payment.amount}|{payment.currency}"
-    return int.from_bytes(blake2b(alike.encode(), digest_size=8).digest(), "big", signed=True)
+    """A number that is equal for payments with the same accounts, amount and currency, to find duplicates."""
+    identity = f"{payment.payer.iban}|{payment.payee.iban}|{payment.amount}|{payment.currency}"
+    return int.from_bytes(blake2b(identity.encode(), digest_size=8).digest(), "big", signed=True)
 
 
-def folded(name: str) -> str:
+def fold_name(name: str) -> str:
     """A name without what must not hide it: case, accents, spacing."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", name.casefold()) if not unicodedata.combining(c))
     return " ".join(plain.split())
@@ -167,7 +167,7 @@ def rules_of(document: Mapping[str, Any]) -> RuleBook:
         blocked_ibans=frozenset(
             _checked("blocked.ibans", checked_iban, iban, "iban") for iban in _texts(blocked, "ibans")
         ),
-        blocked_names=frozenset(folded(name) for name in _texts(blocked, "names")),
+        blocked_names=frozenset(fold_name(name) for name in _texts(blocked, "names")),
         tariff=tariffs.pop("default", book.tariff),
         tariffs=tariffs,
         calendar=calendars.pop("default", book.calendar),

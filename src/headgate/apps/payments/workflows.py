@@ -1,35 +1,49 @@
-"""Both phases on Temporal. The workflows know nothing of dispatch; the activities are the same code as in-process."""
+"""Payments on Temporal: both phases as workflows, their activities, and intake by way of the init worker.
+
+The workflows know nothing of dispatch; the activities run the same code as in-process. This module is loaded into the
+workflow sandbox, so it imports no store and no driver.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from hashlib import blake2b
 from typing import Any
 
 from temporalio import activity, workflow
-from temporalio.common import RetryPolicy
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import RetryPolicy, WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
-from headgate.apps.payments.context import read_context
-from headgate.apps.payments.documents import payment_of_json
-from headgate.apps.payments.intake import Outcome, PaymentIntake
-from headgate.apps.payments.notices import notices_of
-from headgate.apps.payments.outcomes import outcome_json
+from headgate.apps.payments.execution import PaymentExecution
+from headgate.apps.payments.intake import PaymentIntake
+from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment
+from headgate.apps.payments.notifier import notices_for
+from headgate.apps.payments.parsing import payment_of_json
 from headgate.apps.payments.ports import Notice
-from headgate.apps.payments.steps import PaymentSteps
-from headgate.errors import InvalidInput
+from headgate.apps.payments.serialization import payment_to_json, read_context, result_from_json, result_to_json
+from headgate.dispatch.registry import Domain
+from headgate.errors import HeadgateError, InvalidInput, StoreUnavailable
+from headgate.tracing import Tracer
 
 INITIATE = "initiate_payments"
 EXECUTE = "execute_payment"
 NOTIFY = "send_notifications"
+TRACE_MEMO = "traceparent"
+"""The memo by which workers know which trace a workflow is part of."""
 
+INTAKE_TIMEOUT = 60.0
+"""Seconds for which `WorkflowIntake` waits for the init worker."""
 INITIATE_TIMEOUT = timedelta(minutes=2)
 EXECUTE_TIMEOUT = timedelta(minutes=10)
-"""With all attempts of the client, and its waits at the gate."""
+"""For all attempts of the client, with its waits at the rate gate."""
 NOTIFY_TIMEOUT = timedelta(seconds=30)
-LONGEST_SILENCE = timedelta(seconds=5)
+HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 """An activity whose worker died is noticed after this, and run again elsewhere."""
 INITIATE_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10))
 EXECUTE_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=5)
@@ -43,14 +57,14 @@ class PaymentInitWorkflow:
 
     @workflow.run
     async def run(self, payments: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        outcomes: list[dict[str, Any]] = await workflow.execute_activity(
+        results: list[dict[str, Any]] = await workflow.execute_activity(
             INITIATE,
             args=[payments, workflow.info().workflow_id],
             result_type=list[dict[str, Any]],
             start_to_close_timeout=INITIATE_TIMEOUT,
             retry_policy=INITIATE_RETRY,
         )
-        return outcomes
+        return results
 
 
 @workflow.defn
@@ -65,13 +79,13 @@ class PaymentExecWorkflow:
             context,
             result_type=bool,
             start_to_close_timeout=EXECUTE_TIMEOUT,
-            heartbeat_timeout=LONGEST_SILENCE,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=EXECUTE_RETRY,
         )
         if executed:
             await workflow.execute_local_activity(
                 NOTIFY,
-                [notice._asdict() for notice in notices_of(*read_context(context))],
+                [notice._asdict() for notice in notices_for(*read_context(context))],
                 start_to_close_timeout=NOTIFY_TIMEOUT,
                 retry_policy=NOTIFY_RETRY,
             )
@@ -89,23 +103,23 @@ class InitActivities:
 
     @activity.defn(name=INITIATE)
     async def initiate(self, documents: list[dict[str, Any]], workflow_id: str) -> list[dict[str, Any]]:
-        outcomes: dict[int, Outcome] = {}
+        results: dict[int, IntakeResult] = {}
         payments = {}
         for index, document in enumerate(documents):
             try:
                 payments[index] = payment_of_json(document)
             except InvalidInput as error:
-                outcomes[index] = error
-        made = await self._intake.initiate(list(payments.values()), init_workflow_id=workflow_id)
-        outcomes |= zip(payments, made, strict=True)
-        return [outcome_json(outcomes[index]) for index in range(len(documents))]
+                results[index] = error
+        accepted = await self._intake.initiate(list(payments.values()), init_workflow_id=workflow_id)
+        results |= zip(payments, accepted, strict=True)
+        return [result_to_json(results[index]) for index in range(len(documents))]
 
 
 class ExecActivities:
     """What `PaymentExecWorkflow` calls."""
 
-    def __init__(self, steps: PaymentSteps) -> None:
-        self._steps = steps
+    def __init__(self, execution: PaymentExecution) -> None:
+        self._execution = execution
 
     @property
     def all(self) -> tuple[Callable[..., Any], ...]:
@@ -117,19 +131,82 @@ class ExecActivities:
             payment, _ = read_context(context)
         except InvalidInput as error:
             raise ApplicationError(str(error), type="InvalidInput", non_retryable=True) from error
-        beating = asyncio.create_task(_beat())
+        heartbeats = asyncio.create_task(_heartbeat())
         try:
-            return await self._steps.execute_payment(payment)
+            return await self._execution.execute_payment(payment)
         finally:
-            beating.cancel()
+            heartbeats.cancel()
 
     @activity.defn(name=NOTIFY)
     async def notify(self, notices: list[dict[str, str]]) -> None:
-        await self._steps.notify([Notice(**notice) for notice in notices])
+        await self._execution.notify([Notice(**notice) for notice in notices])
 
 
-async def _beat() -> None:
-    """Shows that the activity lives while it waits at the gate, or for the downstream."""
+async def _heartbeat() -> None:
+    """Heartbeats while the activity waits at the rate gate or for the downstream."""
     while True:
         activity.heartbeat()
-        await asyncio.sleep(LONGEST_SILENCE.total_seconds() / 4)
+        await asyncio.sleep(HEARTBEAT_TIMEOUT.total_seconds() / 4)
+
+
+class WorkflowIntake:
+    """Accepts payments through the init worker: each call is a `PaymentInitWorkflow`, whose result it waits for.
+
+    The workflow's id is made from the payments, so the same payments sent twice at once are one workflow.
+    """
+
+    def __init__(
+        self, client: Client, task_queue: str, *, timeout: float = INTAKE_TIMEOUT, tracer: Tracer | None = None
+    ) -> None:
+        self._client = client
+        self._task_queue = task_queue
+        self._timeout = timeout
+        self._tracer = tracer
+
+    async def submit(self, payment: Payment) -> AcceptedPayment:
+        """Accepts one payment, or raises the reason why not."""
+        (outcome,) = await self.initiate([payment])
+        if isinstance(outcome, HeadgateError):
+            raise outcome
+        return outcome
+
+    async def initiate(self, payments: Sequence[Payment]) -> list[IntakeResult]:
+        """One result per payment, in order.
+
+        Raises:
+            StoreUnavailable: Temporal or the init worker did not answer in time. The payments may yet be accepted, and
+                can be sent again.
+        """
+        documents = [payment_to_json(payment) for payment in payments]
+        digest = blake2b(json.dumps(documents).encode(), digest_size=12).hexdigest()
+        origin = None if self._tracer is None else self._tracer.origin()
+        try:
+            async with asyncio.timeout(self._timeout):
+                results = await self._client.execute_workflow(
+                    PaymentInitWorkflow.run,
+                    documents,
+                    id=f"init-payment-{payments[0].payment_id}-{digest}",
+                    task_queue=self._task_queue,
+                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                    memo=None if origin is None else {TRACE_MEMO: origin.traceparent},
+                )
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"no worker answered on {self._task_queue} within {self._timeout:g} s; run headgate worker init"
+            ) from None
+        except RPCError as error:
+            raise StoreUnavailable(f"Temporal did not answer: {error.message}") from error
+        except WorkflowFailureError as error:
+            raise StoreUnavailable(f"the init workflow failed: {error.cause}") from error
+        return [result_from_json(result) for result in results]
+
+
+def on_temporal(domain: Domain, execution: PaymentExecution, intake: PaymentIntake) -> Domain:
+    """The payments domain with the workflows and activities of Temporal's init and exec workers."""
+    return replace(
+        domain,
+        workflow=PaymentExecWorkflow,
+        activities=ExecActivities(execution).all,
+        init_workflows=(PaymentInitWorkflow,),
+        init_activities=InitActivities(intake).all,
+    )

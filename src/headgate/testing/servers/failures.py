@@ -15,4 +15,4 @@ class ServerUnavailable(HeadgateError):
 
 
 class ServerFailed(HeadgateError):
-    """The server did not do as it was told."""
+    """The server did not start or stop as it should."""

@@ -18,8 +18,8 @@ from psycopg import sql
 from headgate.testing.servers.account import Account
 from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
 from headgate.testing.servers.packaged import package_directory
+from headgate.testing.servers.reaper import free_shared_memory
 from headgate.testing.servers.server import HOST, Server
-from headgate.testing.servers.watch import free_shared_memory
 
 USER = "postgres"
 INITDB = f"--username {USER} --auth trust --encoding UTF8 --locale C --no-sync --no-instructions".split()

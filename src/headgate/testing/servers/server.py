@@ -14,9 +14,9 @@ from typing import ClassVar, Self
 
 from headgate.testing.servers.account import Account
 from headgate.testing.servers.failures import ServerFailed
-from headgate.testing.servers.guard import guard
 from headgate.testing.servers.ports import PortClaim
-from headgate.testing.servers.watch import family
+from headgate.testing.servers.process_group import process_group
+from headgate.testing.servers.reaper import family
 
 HOST = "127.0.0.1"
 LOG_TAIL = 3_000
@@ -116,7 +116,7 @@ class Server:
         if self._directory is not None:
             self._launch()
             return self
-        self._directory = guard.directory(f"headgate-{self.name}-", self.account())
+        self._directory = process_group.directory(f"headgate-{self.name}-", self.account())
         try:
             self._claims = self.claim_ports()
             self.prepare()
@@ -141,7 +141,7 @@ class Server:
     def _launch(self) -> None:
         command = self.command()
         with self.log_path.open("ab") as log:
-            self._process = guard.start(
+            self._process = process_group.start(
                 command, directory=self.directory, log=log, environment=self.environment(), account=self.account()
             )
         try:

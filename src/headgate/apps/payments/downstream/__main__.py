@@ -1,4 +1,4 @@
-"""`python -m headgate.apps.payments.downstream`: serves the simulator until it is told to stop."""
+"""`python -m headgate.apps.payments.downstream`: serves the simulator until a signal stops it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def main() -> None:
     parser.add_argument("--lose", type=float, default=0.0, help="share of calls done, and answered 500")
     parser.add_argument("--refuse", type=float, default=0.0, help="share of payments refused with 422")
     parser.add_argument("--seed", type=int, help="makes the faults the same every time")
-    told = parser.parse_args()
+    options = parser.parse_args()
     try:
-        behaviour = Behaviour(told.tps, told.latency_ms, told.fail, told.lose, told.refuse)
+        behaviour = Behaviour(options.tps, options.latency_ms, options.fail, options.lose, options.refuse)
     except InvalidInput as error:
         parser.error(str(error))
-    listening = socket.create_server((told.host, told.port))
+    listening = socket.create_server((options.host, options.port))
     host, port = listening.getsockname()[:2]
-    app = SimulatorApp(Simulator(behaviour, seed=told.seed))
+    app = SimulatorApp(Simulator(behaviour, seed=options.seed))
     server = uvicorn.Server(uvicorn.Config(app, access_log=False, server_header=False, log_level="warning"))
-    sys.stdout.write(f"the downstream is simulated on http://{host}:{port}, {told.tps} calls a second\n")
+    sys.stdout.write(f"the downstream is simulated on http://{host}:{port}, {options.tps} calls a second\n")
     sys.stdout.flush()
     with contextlib.suppress(KeyboardInterrupt):
         server.run([listening])

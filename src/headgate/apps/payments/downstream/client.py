@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import httpx2
 
-from headgate.apps.payments.domain import Payment
-from headgate.apps.payments.ports import DownstreamBusy, Gate, PaymentRefused, Receipt
+from headgate.apps.payments.model import Payment
+from headgate.apps.payments.ports import DownstreamBusy, PaymentRefused, RateGate, Receipt
 from headgate.errors import ConfigurationError
 from headgate.tracing import Attributes, Kind, Span, Tracer
 
@@ -27,7 +27,7 @@ class HttpDownstream:
     def __init__(
         self,
         url: str,
-        gate: Gate,
+        gate: RateGate,
         *,
         attempts: int = ATTEMPTS,
         timeout: float = TIMEOUT,
@@ -69,15 +69,15 @@ class HttpDownstream:
         request = self._http.build_request(
             "POST", self._url, json=payment.to_json(), headers={"Idempotency-Key": payment.payment_id}
         )
-        asked = time.monotonic()
-        passage = await self._gate.enter()
-        span = self._begun(request, payment.payment_id, attempt, time.monotonic() - asked)
+        started = time.monotonic()
+        permit = await self._gate.acquire()
+        span = self._begin_span(request, payment.payment_id, attempt, time.monotonic() - started)
 
         async def before(event: str, _details: object) -> None:
             if event.endswith(".send_request_headers.started"):
-                await passage.confirm()
+                await permit.confirm()
 
-        # Until here there may have been a connection to make; whoever does without one is not late.
+        # Connecting may take long, so the permit is confirmed after it. A reused connection is never late.
         request.extensions["trace"] = before
         try:
             response = await self._http.send(request)
@@ -88,14 +88,14 @@ class HttpDownstream:
                 raise DownstreamBusy("the downstream did not answer in time") from error
             raise DownstreamBusy(f"the downstream can't be reached: {type(error).__name__}") from error
         finally:
-            passage.leave()
+            permit.release()
         if span is not None:
             status = response.status_code
             span.end({"http.response.status_code": status}, failed=str(status) if status >= 400 else None)
-        return _understood(response)
+        return _receipt(response)
 
-    def _begun(self, request: httpx2.Request, payment_id: str, attempt: int, waited: float) -> Span | None:
-        """The call as part of the trace that leads to it, which the downstream is told of."""
+    def _begin_span(self, request: httpx2.Request, payment_id: str, attempt: int, waited: float) -> Span | None:
+        """The call as part of the trace that leads to it, with its `traceparent` in the request."""
         if self._tracer is None or (origin := self._tracer.origin()) is None:
             return None
         attributes: Attributes = {
@@ -109,7 +109,7 @@ class HttpDownstream:
         return span
 
 
-def _understood(response: httpx2.Response) -> Receipt:
+def _receipt(response: httpx2.Response) -> Receipt:
     if response.is_success:
         return Receipt(_member(response, "reference"))
     status = response.status_code

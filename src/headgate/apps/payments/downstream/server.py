@@ -37,16 +37,16 @@ class SimulatorApp:
             return
         if scope["type"] != "http":
             return
-        asked = scope["method"], scope["path"]
-        if asked == ("POST", "/payments"):
+        route = scope["method"], scope["path"]
+        if route == ("POST", "/payments"):
             await self._pay(scope, receive, send)
-        elif asked == ("GET", "/calls"):
+        elif route == ("GET", "/calls"):
             await _send_json(send, 200, {"calls": [call.to_json() for call in self.simulator.calls]})
-        elif asked == ("GET", "/stats"):
+        elif route == ("GET", "/stats"):
             await _send_json(send, 200, self.simulator.stats())
-        elif asked == ("PUT", "/behaviour"):
+        elif route == ("PUT", "/behaviour"):
             await self._behave(receive, send)
-        elif asked == ("DELETE", "/calls"):
+        elif route == ("DELETE", "/calls"):
             self.simulator.forget()
             await _send_json(send, 200, {})
         else:

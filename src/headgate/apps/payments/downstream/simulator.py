@@ -1,4 +1,4 @@
-"""A bank that takes so many calls a second and no more. It can be slow, fail, and lose answers, as told.
+"""A bank that takes so many calls a second and no more. It can be slow, fail, and lose answers, as `Behaviour` says.
 
 It keeps a record of every call, so that it can be proven what it saw.
 """
@@ -120,14 +120,14 @@ class Simulator:
         return self._fate(payment_id)
 
     def _fate(self, payment_id: str) -> tuple[int, bool, dict[str, Any], dict[str, str]]:
-        told, drawn = self.behaviour, self._random.random()
-        if drawn < told.fail:
+        behaviour, drawn = self.behaviour, self._random.random()
+        if drawn < behaviour.fail:
             return 503, False, {"reason": "out of order"}, {}
-        if drawn < told.fail + told.refuse:
+        if drawn < behaviour.fail + behaviour.refuse:
             self._refused.add(payment_id)
             return 422, False, {"reason": "account closed"}, {}
         reference = self.executed[payment_id] = f"BANK-{len(self.executed) + 1:08d}"
-        if drawn < told.fail + told.refuse + told.lose:
+        if drawn < behaviour.fail + behaviour.refuse + behaviour.lose:
             return 500, True, {"reason": "the answer was lost"}, {}
         return 201, True, {"reference": reference}, {}
 

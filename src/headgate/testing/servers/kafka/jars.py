@@ -76,8 +76,8 @@ def java() -> str:
     program = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if program is None:
         raise ServerUnavailable(f"there is no Java (java, {JAVA_AT_LEAST} or newer)")
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
-    version = re.search(r'version "(\d+)', told)
+    output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < JAVA_AT_LEAST:
-        raise ServerUnavailable(f"Java {JAVA_AT_LEAST} or newer is needed; {program} says: {told.strip()}")
+        raise ServerUnavailable(f"Java {JAVA_AT_LEAST} or newer is needed; {program} says: {output.strip()}")
     return program

@@ -1,1 +1,0 @@
-"""Who may call, and what they changed: tokens, scopes, the audit of administration."""

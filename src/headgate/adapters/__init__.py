@@ -1,1 +1,0 @@
-"""The driven side: one folder per technology, each implementing the features' ports."""

@@ -1,1 +1,0 @@
-"""Stores that live in this process: real ones, and the model the others are tested against."""

@@ -1,0 +1,1 @@
+"""Where the gateway keeps quotas, deliveries and attempts."""

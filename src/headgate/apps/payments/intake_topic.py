@@ -1,0 +1,100 @@
+"""Payments from a topic: one JSON object per record, as `POST /api/v1/payments` takes it.
+
+A record is committed once its payment is kept, or its refusal is published to the topic of rejections: neither is ever
+lost, and a record that comes twice is one payment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from headgate.apps.notifications.log_reader import RECEIVE_SECONDS, read_until_stopped
+from headgate.apps.payments.model import IntakeResult, Payment, PaymentExists
+from headgate.apps.payments.parsing import payment_of_json
+from headgate.errors import HeadgateError, InvalidInput, StoreError
+from headgate.messaging import Delivered, MessageLog, MessageSource, Record
+
+log = logging.getLogger(__name__)
+
+GROUP = "payments-intake"
+BATCH = 1000
+LONGEST_COPY = 100_000
+"""Characters of a refused record that are passed on."""
+
+
+def rejected_topic(topic: str) -> str:
+    return f"{topic}-rejected"
+
+
+class PaymentTopic:
+    """Accepts the payments of a topic."""
+
+    def __init__(
+        self, messages: MessageLog, topic: str, initiate: Callable[[Sequence[Payment]], Awaitable[list[IntakeResult]]]
+    ) -> None:
+        self._messages = messages
+        self._topic = topic
+        self._initiate = initiate
+        self._pending: list[Delivered] = []
+        """Received and not yet done. A source hands out each record once, so a retry begins here."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Reads until `stop` is set, then leaves. Waits for stores that do not answer."""
+        await read_until_stopped(lambda: self._messages.read(self._topic, GROUP), self._step, stop)
+
+    async def _step(self, source: MessageSource) -> None:
+        if not self._pending:
+            self._pending = await source.receive(BATCH, RECEIVE_SECONDS)
+        if self._pending:
+            await self._accept(self._pending)
+            await source.commit(self._pending)
+            self._pending = []
+
+    async def _accept(self, delivered: Sequence[Delivered]) -> None:
+        payments: list[tuple[Delivered, Payment]] = []
+        refused: list[tuple[Delivered, HeadgateError]] = []
+        for message in delivered:
+            try:
+                payments.append((message, _payment(message.record.value)))
+            except InvalidInput as error:
+                refused.append((message, error))
+        results = await self._initiate([payment for _, payment in payments]) if payments else []
+        for (message, _), result in zip(payments, results, strict=True):
+            if isinstance(result, StoreError) and not isinstance(result, PaymentExists):
+                raise result  # not the payment's fault
+            if isinstance(result, HeadgateError):
+                refused.append((message, result))
+        if refused:
+            await self._publish_rejections(refused)
+
+    async def _publish_rejections(self, refused: Sequence[tuple[Delivered, HeadgateError]]) -> None:
+        records = [
+            Record(
+                rejected_topic(self._topic),
+                message.record.key,
+                json.dumps(
+                    {
+                        "partition": message.partition,
+                        "offset": message.position,
+                        "reason": str(error),
+                        "record": message.record.value[:LONGEST_COPY],
+                    }
+                ),
+            )
+            for message, error in refused
+        ]
+        for failure in await self._messages.publish(records):
+            if failure is not None:
+                raise failure
+        log.warning("%d records of %s were refused; see %s", len(records), self._topic, rejected_topic(self._topic))
+
+
+def _payment(value: str) -> Payment:
+    try:
+        document = json.loads(value)
+    except (ValueError, RecursionError):
+        raise InvalidInput("record", "is not valid JSON") from None
+    return payment_of_json(document)

@@ -1,0 +1,67 @@
+"""The notices of payer and payee, and how they are sent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from headgate.apps.payments.model import Payment, Terms
+from headgate.apps.payments.ports import Notice
+from headgate.errors import InvalidInput, NotFound
+
+log = logging.getLogger(__name__)
+
+
+def notices_for(payment: Payment, terms: Terms) -> list[Notice]:
+    """The notices of an executed payment. Pure."""
+    money, day = f"{payment.amount} {payment.currency}", terms.value_date.isoformat()
+    paid = f"You paid {money} to {payment.payee.name}, value date {day}, fee {terms.fee} {payment.currency}."
+    got = f"{payment.payer.name} paid you {money}, value date {day}."
+    return [
+        Notice(payment.payment_id, "payer", payment.payer.iban, paid),
+        Notice(payment.payment_id, "payee", payment.payee.iban, got),
+    ]
+
+
+class LogNotifier:
+    """A `Notifier` that writes to the log: for when no messages are sent."""
+
+    async def notify(self, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            log.info("payment %s: the %s is told", notice.payment_id, notice.role, extra=_ids(notice))
+
+
+Send = Callable[..., Awaitable[Any]]
+"""`send(user_id, message, key=…)` of the notification gateway."""
+
+
+class GatewayNotifier:
+    """A `Notifier` on the notification gateway: parties who subscribed get a message, once, within their quota."""
+
+    def __init__(self, send: Send, subscribers: Mapping[str, int]) -> None:
+        self._send = send
+        self._subscribers = subscribers
+
+    async def notify(self, notices: Sequence[Notice]) -> None:
+        for notice in notices:
+            user = self._subscribers.get(notice.account)
+            if user is None:
+                continue
+            key = f"{notice.payment_id}:{notice.role}"
+            try:
+                verdict = await self._send(user, notice.text, key=key)
+            except (NotFound, InvalidInput) as error:
+                # A payment is executed whether or not its parties can be notified.
+                log.warning(
+                    "payment %s: the %s can't be told: %s", notice.payment_id, notice.role, error, extra=_ids(notice)
+                )
+            else:
+                if not verdict.allowed:
+                    log.warning(
+                        "payment %s: the %s has no messages left", notice.payment_id, notice.role, extra=_ids(notice)
+                    )
+
+
+def _ids(notice: Notice) -> dict[str, str]:
+    return {"item_id": notice.payment_id}

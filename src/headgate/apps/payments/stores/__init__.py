@@ -1,0 +1,1 @@
+"""Where payments are kept, and the permits of the downstream."""

@@ -1,0 +1,61 @@
+"""`SqlPaymentStore`: the `PaymentStore` port over a `Database`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from headgate.apps.payments.model import PaymentAudit, PaymentRecord, PaymentStatus, StatusChange
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment
+from headgate.apps.payments.stores import statements
+from headgate.errors import Conflict
+from headgate.sql.engine import Database
+
+
+class SqlPaymentStore:
+    """Payments in SQLite, PostgreSQL or Oracle, in the database that also holds the queue and the slots."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._schedule_many = statements.schedule
+        if database.dialect == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.apps.payments.stores import postgres
+
+            self._schedule_many = postgres.schedule
+
+    async def find(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        return await self._database.read(statements.find, payment_ids)
+
+    async def history(self, payment_id: str) -> list[PaymentAudit]:
+        return await self._database.read(statements.history, payment_id)
+
+    async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
+        return await self._database.read(statements.find_duplicates, queries, within)
+
+    async def schedule(self, payments: Sequence[NewPayment]) -> None:
+        ordered = sorted(payments, key=lambda new: new.payment.payment_id)
+        await self._database.write(self._schedule_many, ordered)
+
+    async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:
+        return await self._database.write(statements.advance, changes)
+
+    async def cancel(self, payment_id: str, reason: str) -> bool:
+        try:
+            await self._database.write(statements.cancel, payment_id, reason)
+        except Conflict:
+            return False
+        return True
+
+    async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
+        return await self._database.read(statements.orphaned_slots, owner, prefix, older_than)
+
+    async def prune(self, before: datetime) -> int:
+        forgotten, after = 0, ""
+        while (last := await self._database.read(statements.page_end, after)) is not None:
+            forgotten += await self._database.write(statements.prune, before, after, last)
+            after = last
+        return forgotten
+
+    async def count(self) -> dict[PaymentStatus, int]:
+        return await self._database.read(statements.count)

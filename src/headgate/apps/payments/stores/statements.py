@@ -1,0 +1,258 @@
+"""Payments in a database: plain functions over a connection, written once for SQLite, PostgreSQL and Oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from headgate.apps.payments.currencies import MINOR_UNITS
+from headgate.apps.payments.model import (
+    FINAL_STATUSES,
+    ITEM_TYPE,
+    Party,
+    Payment,
+    PaymentAudit,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+    Terms,
+)
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment
+from headgate.apps.payments.stores.tables import payment, payment_audit
+from headgate.dispatch.status import Status
+from headgate.dispatch.stores import admin_queries, portable
+from headgate.dispatch.stores.tables import queue
+from headgate.errors import Conflict, NotFound
+from headgate.slots.stores.tables import slot
+from headgate.sql.schema import now as database_clock
+
+MAX_IDS = 900
+"""Ids in one IN list: Oracle takes 1000 expressions at most."""
+PRUNE_PAGE = 2000
+ACCEPTED_DETAIL = "checked, slotted and queued"
+
+
+def find(connection: Connection, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+    records: dict[str, PaymentRecord] = {}
+    for some in _where_in(connection, payment.c.payment_id, payment_ids):
+        rows = connection.execute(sa.select(payment).where(some))
+        records.update((row.payment_id, record(row)) for row in rows)
+    return records
+
+
+def history(connection: Connection, payment_id: str) -> list[PaymentAudit]:
+    rows = connection.execute(
+        sa.select(
+            payment_audit.c.status_before,
+            payment_audit.c.status_after,
+            payment_audit.c.detail,
+            payment_audit.c.created_at,
+        )
+        .where(payment_audit.c.payment_id == payment_id)
+        .order_by(payment_audit.c.audit_id)
+    )
+    return [PaymentAudit(*row) for row in rows]
+
+
+def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
+    rows: dict[int, list[tuple[str, datetime]]] = {}
+    for some in _where_in(connection, payment.c.fingerprint, sorted({query.fingerprint for query in queries})):
+        matches = connection.execute(
+            sa.select(payment.c.fingerprint, payment.c.payment_id, payment.c.execute_at)
+            .where(some, payment.c.status != PaymentStatus.CANCELLED.value)
+            .order_by(payment.c.created_at, payment.c.payment_id)
+        )
+        for print_, payment_id, execute_at in matches:
+            rows.setdefault(print_, []).append((payment_id, execute_at))
+    duplicates: dict[str, str] = {}
+    for query in queries:
+        for payment_id, execute_at in rows.get(query.fingerprint, ()):
+            if payment_id != query.payment_id and abs(execute_at - query.execute_at) <= within:
+                duplicates.setdefault(query.payment_id, payment_id)
+    return duplicates
+
+
+def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
+    """Keeps and queues new payments; an id that is taken fails on its key."""
+    moment = database_clock(connection)
+    connection.execute(sa.insert(payment), [_new_row(new, moment) for new in payments])
+    connection.execute(
+        sa.insert(payment_audit),
+        [
+            _audit_row(new.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment)
+            for new in payments
+        ],
+    )
+    portable.enqueue(connection, [new.item for new in payments], None)
+
+
+def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[bool]:
+    moment = database_clock(connection)
+    made: dict[str, bool] = {}
+    # In the order of their keys, so that two writers wait for each other instead of deadlocking.
+    for change in sorted(changes):
+        values: dict[str, Any] = {"status": change.after.value, "updated_at": moment}
+        if change.reference is not None:
+            values["reference"] = change.reference
+        if change.after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED):
+            values["reason"] = change.detail
+        changed = connection.execute(
+            sa.update(payment)
+            .where(payment.c.payment_id == change.payment_id, payment.c.status == change.before.value)
+            .values(**values)
+        )
+        made[change.payment_id] = changed.rowcount == 1
+    audited = [
+        _audit_row(change.payment_id, change.before, change.after, change.detail, moment)
+        for change in changes
+        if made[change.payment_id]
+    ]
+    if audited:
+        connection.execute(sa.insert(payment_audit), audited)
+    return [made[change.payment_id] for change in changes]
+
+
+def cancel(connection: Connection, payment_id: str, reason: str) -> None:
+    """Out of the queue, where it must still be waiting, and CANCELLED; `Conflict` if either is not so."""
+    try:
+        admin_queries.redirect(connection, ITEM_TYPE, [payment_id], Status.CANCELLED, None)
+    except NotFound:
+        raise Conflict(f"payment {payment_id!r} is not queued") from None
+    change = StatusChange.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason)
+    if advance(connection, [change]) != [True]:
+        raise Conflict(f"payment {payment_id!r} is no longer scheduled")
+
+
+def orphaned_slots(connection: Connection, owner: str, prefix: str, older_than: timedelta) -> list[str]:
+    """The owner's slots still to come, booked for payments that are not there."""
+    moment = database_clock(connection)
+    kept = sa.select(payment.c.payment_id).where(sa.literal(prefix).concat(payment.c.payment_id) == slot.c.event_id)
+    rows = connection.execute(
+        sa.select(slot.c.event_id)
+        .where(
+            slot.c.scheduled_at > moment,
+            slot.c.created_at <= moment - older_than,
+            slot.c.owner == owner,
+            ~kept.exists(),
+        )
+        .order_by(slot.c.scheduled_at)
+        .limit(10_000)
+    )
+    return list(rows.scalars())
+
+
+def page_end(connection: Connection, after: str) -> str | None:
+    """The last of the next `PRUNE_PAGE` ids past `after`; None if there is none. Pages walk the whole table once, by
+    its key: an index on status and time would cost every payment for the sake of a nightly walk."""
+    page = sa.select(payment.c.payment_id).order_by(payment.c.payment_id).limit(PRUNE_PAGE)
+    if after:  # to Oracle the empty text is NULL, and nothing is past that
+        page = page.where(payment.c.payment_id > after)
+    last: str | None = connection.execute(sa.select(sa.func.max(page.subquery().c.payment_id))).scalar()
+    return last
+
+
+def prune(connection: Connection, before: datetime, after: str, last: str) -> int:
+    """Deletes what may be forgotten past `after`, up to `last`."""
+    queued = sa.select(queue.c.item_id).where(queue.c.item_type == ITEM_TYPE, queue.c.item_id == payment.c.payment_id)
+    conditions = [
+        payment.c.payment_id <= last,
+        payment.c.status.in_([status.value for status in FINAL_STATUSES]),
+        payment.c.execute_at < before,
+        payment.c.updated_at < before,
+        ~queued.exists(),
+    ]
+    if after:
+        conditions.append(payment.c.payment_id > after)
+    old = sa.select(payment.c.payment_id).where(*conditions)
+    connection.execute(sa.delete(payment_audit).where(payment_audit.c.payment_id.in_(old)))
+    return connection.execute(sa.delete(payment).where(*conditions)).rowcount
+
+
+def count(connection: Connection) -> dict[PaymentStatus, int]:
+    rows = connection.execute(sa.select(payment.c.status, sa.func.count()).group_by(payment.c.status))
+    return {PaymentStatus(status): number for status, number in rows}
+
+
+def record(row: Row[Any]) -> PaymentRecord:
+    """A row as the domain has it."""
+    return PaymentRecord(
+        Payment(
+            row.payment_id,
+            from_minor(row.amount_minor, row.currency),
+            row.currency,
+            Party(row.payer_name, row.payer_iban),
+            Party(row.payee_name, row.payee_iban),
+            row.execute_at.astimezone(UTC),
+            row.config_name,
+        ),
+        Terms(from_minor(row.fee_minor, row.currency), date.fromisoformat(row.value_date)),
+        PaymentStatus(row.status),
+        row.scheduled_at,
+        row.reference,
+        row.reason,
+        row.created_at,
+        row.updated_at,
+    )
+
+
+def to_minor(amount: str) -> int:
+    """`12.30` as 1230: amounts always have all the decimals of their currency."""
+    return int(amount.replace(".", ""))
+
+
+def from_minor(minor: int, currency: str) -> str:
+    digits = MINOR_UNITS[currency]
+    if not digits:
+        return str(minor)
+    text = str(minor).rjust(digits + 1, "0")
+    return f"{text[:-digits]}.{text[-digits:]}"
+
+
+def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
+    source = new.payment
+    return {
+        "payment_id": source.payment_id,
+        "amount_minor": to_minor(source.amount),
+        "currency": source.currency,
+        "payer_name": source.payer.name,
+        "payer_iban": source.payer.iban,
+        "payee_name": source.payee.name,
+        "payee_iban": source.payee.iban,
+        "execute_at": source.execute_at,
+        "config_name": source.config_name,
+        "fee_minor": to_minor(new.terms.fee),
+        "value_date": new.terms.value_date.isoformat(),
+        "fingerprint": new.fingerprint,
+        "status": PaymentStatus.SCHEDULED.value,
+        "scheduled_at": new.scheduled_time,
+        "created_at": moment,
+        "updated_at": moment,
+    }
+
+
+def _audit_row(
+    payment_id: str, before: PaymentStatus | None, after: PaymentStatus, detail: str | None, moment: datetime
+) -> dict[str, Any]:
+    return {
+        "payment_id": payment_id,
+        "status_before": None if before is None else before.value,
+        "status_after": after.value,
+        "detail": detail,
+        "created_at": moment,
+    }
+
+
+def _where_in(
+    connection: Connection, column: sa.Column[Any], values: Sequence[Any]
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Conditions that together find the rows with these values."""
+    if connection.dialect.name == "postgresql":
+        # One parameter whatever their number: the driver takes longer to read a long list of them than we to ask.
+        yield column == sa.any_(sa.literal(list(values), sa.ARRAY(column.type)))
+        return
+    for first in range(0, len(values), MAX_IDS):
+        yield column.in_(values[first : first + MAX_IDS])

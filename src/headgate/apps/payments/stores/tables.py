@@ -1,0 +1,47 @@
+"""The tables of payments. Money is kept in the currency's smallest unit; no foreign keys, as everywhere."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from headgate.sql.schema import Instant, metadata
+
+_Id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+payment = sa.Table(
+    "headgate_payment",
+    metadata,
+    sa.Column("payment_id", sa.String(128), primary_key=True),
+    sa.Column("amount_minor", sa.BigInteger, nullable=False),
+    sa.Column("currency", sa.String(3), nullable=False),
+    sa.Column("payer_name", sa.String(140), nullable=False),
+    sa.Column("payer_iban", sa.String(34), nullable=False),
+    sa.Column("payee_name", sa.String(140), nullable=False),
+    sa.Column("payee_iban", sa.String(34), nullable=False),
+    sa.Column("execute_at", Instant, nullable=False),
+    sa.Column("config_name", sa.String(128)),
+    sa.Column("fee_minor", sa.BigInteger, nullable=False),
+    sa.Column("value_date", sa.String(10), nullable=False),
+    sa.Column("fingerprint", sa.BigInteger, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("scheduled_at", Instant, nullable=False),
+    sa.Column("reference", sa.String(255)),
+    sa.Column("reason", sa.String(2000)),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("updated_at", Instant, nullable=False),
+    sa.Index("headgate_payment_fingerprint_ix", "fingerprint"),
+    info={"about": "One row a payment. fingerprint is shared by payments alike: accounts, amount and currency."},
+)
+
+payment_audit = sa.Table(
+    "headgate_payment_audit",
+    metadata,
+    sa.Column("audit_id", _Id, sa.Identity(), primary_key=True),
+    sa.Column("payment_id", sa.String(128), nullable=False),
+    sa.Column("status_before", sa.String(16)),
+    sa.Column("status_after", sa.String(16), nullable=False),
+    sa.Column("detail", sa.String(2000)),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Index("headgate_payment_audit_payment_id_ix", "payment_id"),
+    info={"about": "Every change of a payment's status. Only ever inserted."},
+)

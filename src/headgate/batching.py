@@ -1,0 +1,99 @@
+"""Batching (group commit): callers who arrive while a transaction is in flight share the next one.
+
+A lone caller pays no waiting: with nothing in flight its work starts at once. Under load the batches grow by
+themselves to whatever the store's latency allows, so throughput rises with the number of callers and the store sees
+one writer per key and process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from typing import Generic, TypeVar
+
+Work = TypeVar("Work")
+Outcome = TypeVar("Outcome")
+
+
+class Batcher(Generic[Work, Outcome]):
+    """Hands submitted work to `flush` in batches, one batch at a time, in order of arrival.
+
+    `flush` returns one outcome per piece of work, in order; an outcome that is an exception is raised to its own
+    caller. An exception from `flush` itself is raised to every caller of that batch and to nobody else.
+
+    A caller that is cancelled while waiting gives up its answer, not its work: the batch goes on.
+    """
+
+    __slots__ = ("_busy", "_closed", "_flush", "_max_batch", "_tasks", "_waiting")
+
+    def __init__(
+        self, flush: Callable[[Sequence[Work]], Awaitable[Sequence[Outcome | BaseException]]], *, max_batch: int = 1000
+    ) -> None:
+        self._flush = flush
+        self._max_batch = max_batch
+        self._waiting: deque[tuple[Work, asyncio.Future[Outcome]]] = deque()
+        self._busy = False
+        self._closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(self, work: Work) -> Outcome:
+        """The outcome of `work`, once its batch is flushed."""
+        if self._closed:
+            raise RuntimeError("closed: no further work is taken")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Outcome] = loop.create_future()
+        self._waiting.append((work, future))
+        if not self._busy:
+            self._busy = True
+            # In a context of its own: a batch is no part of what its first caller does. Held in a set: the loop itself
+            # keeps only weak references to tasks.
+            task = loop.create_task(self._drain(), context=Context())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await future
+
+    @property
+    def waiting(self) -> int:
+        """How many pieces of work wait for the next batch."""
+        return len(self._waiting)
+
+    async def close(self) -> None:
+        """Takes no further work and returns when all accepted work is done."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                count = min(len(self._waiting), self._max_batch)
+                batch = [self._waiting.popleft() for _ in range(count)]
+                await self._flush_batch(batch)
+        finally:
+            self._busy = False
+            for _, future in self._waiting:
+                if not future.done():
+                    future.cancel()
+            self._waiting.clear()
+
+    async def _flush_batch(self, batch: list[tuple[Work, asyncio.Future[Outcome]]]) -> None:
+        try:
+            outcomes = await self._flush([work for work, _ in batch])
+        except asyncio.CancelledError:
+            for _, future in batch:
+                future.cancel()
+            raise
+        except Exception as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), outcome in zip(batch, outcomes, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)

@@ -1,0 +1,1 @@
+"""What runs an item: this process, or Temporal."""

@@ -1,0 +1,246 @@
+"""The in-process engine: executions are asyncio tasks, and the queue is what makes them durable.
+
+A process that dies takes its executions along; their claims fall silent, stale recovery gives them back, and they run
+again. A live process sends heartbeats for the claims of its running executions, so nobody else takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from headgate.clock import uptime
+from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
+from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
+from headgate.dispatch.model import Claim
+from headgate.dispatch.ports import (
+    STARTED,
+    Execution,
+    ExecutionState,
+    Guard,
+    NoGuard,
+    OutcomeSink,
+    Start,
+    StartOutcome,
+    StartRequest,
+)
+from headgate.dispatch.registry import Registry
+from headgate.errors import StoreError
+from headgate.tracing import Tracer
+
+Report = Callable[[], Awaitable[bool]]
+
+
+class LocalEngine:
+    """A `WorkflowEngine` in this process.
+
+    At most `concurrency` executions of an item type run at once and at most `backlog` are held, waiting ones included.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        sink: OutcomeSink,
+        *,
+        guard: Guard | None = None,
+        tracer: Tracer | None = None,
+        concurrency: int = 100,
+        backlog: int = 2000,
+        grace: float = 10.0,
+    ) -> None:
+        self._registry = registry
+        self._sink = sink
+        self._start_check = StartCheck(sink, guard or NoGuard())
+        self._tracer = tracer
+        self._concurrency = concurrency
+        self._backlog = backlog
+        self._grace = grace
+        self._runs: dict[str, Run] = {}
+        self._held: Counter[str] = Counter()
+        self._lanes: dict[str, asyncio.Semaphore] = {}
+        self._closing = False
+        self._heartbeats: asyncio.Task[None] | None = None
+        self._heartbeat_interval = LONGEST_HEARTBEAT
+        self._shorter_interval = asyncio.Event()
+
+    # -- WorkflowEngine ------------------------------------------------------------------------------------------
+
+    async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
+        if self._heartbeats is None:
+            self._heartbeats = asyncio.create_task(self._send_heartbeats())
+        return [self._start(request) for request in requests]
+
+    def _start(self, request: StartRequest) -> StartOutcome:
+        item_type = request.claim.item_type
+        if self._closing:
+            return StartOutcome(Start.EXHAUSTED, "shutting down")
+        if item_type not in self._registry:
+            return StartOutcome(Start.FAILED, f"no {item_type!r} is registered in this process")
+        seen = uptime() if request.claim_requested_at is None else request.claim_requested_at
+        run = Run(request.claim, request, self._registry[item_type].execute, seen)
+        running = self._runs.get(request.execution_id)
+        if running is not None:
+            if request.claim.epoch <= running.claim.epoch:
+                return StartOutcome(Start.ALREADY_STARTED)
+            if not running.over:
+                # Our own older claim was recovered while it ran; the run goes on under the new one.
+                running.claim, running.seen = request.claim, seen
+                return StartOutcome(Start.ALREADY_STARTED)
+            run.after = running.task
+            if running.executed and running.task is not None:
+                # What it still has to report is about a claim that is gone.
+                running.task.cancel()
+        self._runs[request.execution_id] = run
+        self._held[item_type] += 1
+        if heartbeat_interval(request) < self._heartbeat_interval:
+            self._shorter_interval.set()
+        run.task = asyncio.create_task(self._run_to_end(run), name=request.execution_id)
+        return STARTED
+
+    async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
+        return [
+            ExecutionState(Execution.RUNNING if claim.execution_id in self._runs else Execution.NOT_FOUND)
+            for claim in claims
+        ]
+
+    def room(self, item_type: str) -> int | None:
+        return 0 if self._closing else self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
+
+    async def close(self) -> None:
+        """Gives back what has not begun, waits a while for what runs, then gives that back too."""
+        self._closing = True
+        tasks = [task for run in self._runs.values() for task in (run.task, run.after) if task is not None]
+        await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
+        for run in self._runs.values():
+            if run.task is not None and not run.begun:
+                run.task.cancel()
+        if tasks:
+            _, running = await asyncio.wait(tasks, timeout=self._grace)
+            for task in running:
+                task.cancel()
+            if running:
+                await asyncio.wait(running, timeout=self._grace)
+        if self._heartbeats is not None:
+            self._heartbeats.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._heartbeats
+
+    # -- one execution -------------------------------------------------------------------------------------------
+
+    async def _run_to_end(self, run: Run) -> None:
+        try:
+            report = await self._execute(run)
+            run.begun = run.executed = True
+            if report is not None:
+                await self._report_until_done(run, report)
+        finally:
+            if self._runs.get(run.request.execution_id) is run:
+                del self._runs[run.request.execution_id]
+            self._held[run.claim.item_type] -= 1
+
+    async def _execute(self, run: Run) -> Report | None:
+        """Runs the item at its time; returns the report to make, if any."""
+        sink, request, item_type = self._sink, run.request, run.claim.item_type
+        try:
+            if run.after is not None:
+                await asyncio.wait({run.after})
+            delay = request.start_delay.total_seconds()
+            if delay > 0:
+                await asyncio.sleep(delay)
+            async with self._lane(item_type):
+                # Read before it is admitted: whoever is admitted must call at once.
+                context = json.loads(request.context_json)
+                await self._start_check.wait(run)
+                run.begun = True
+                await self._call(run, context)
+        except StartRefused as refusal:
+            reason = refusal.reason
+            return None if refusal.lost else lambda: sink.released(run.claim, reason)
+        except asyncio.CancelledError as error:
+            if run.task is not None and not run.task.cancelling():
+                # The work's own: something that it waited for was cancelled.
+                return self._failure(run, error)
+            if run.lost or not self._closing:
+                raise
+            return lambda: sink.released(run.claim, "the engine was closed")
+        except Exception as error:
+            return self._failure(run, error)
+        run.well = True
+        return lambda: sink.completed(run.claim)
+
+    def _failure(self, run: Run, error: BaseException) -> Report:
+        failure = f"{type(error).__name__}: {error}"
+        return lambda: self._sink.failed(run.claim, failure)
+
+    async def _call(self, run: Run, context: Any) -> None:
+        item_type, item_id = run.claim.item_type, run.claim.item_id
+        if self._tracer is None:
+            await run.execute(item_id, context)
+            return
+        attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
+        span = self._tracer.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
+        try:
+            with self._tracer.inside(span):
+                await run.execute(item_id, context)
+        except BaseException as error:
+            span.end({"headgate.outcome": "failed"}, failed=type(error).__name__)
+            raise
+        span.end({"headgate.outcome": "completed"})
+
+    async def _report_until_done(self, run: Run, report: Report) -> None:
+        """Reports the outcome until that succeeds: the effect has happened, and only the report may show it."""
+        pause = SHORTEST_PAUSE
+        while True:
+            claim = run.claim
+            try:
+                await report()
+            except StoreError:
+                if self._closing:
+                    return
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            else:
+                # A claim that took the run over during the report counts instead.
+                if run.claim is claim:
+                    return
+
+    def _lane(self, item_type: str) -> asyncio.Semaphore:
+        lane = self._lanes.get(item_type)
+        if lane is None:
+            lane = self._lanes[item_type] = asyncio.Semaphore(self._concurrency)
+        return lane
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            self._heartbeat_interval = min(
+                (heartbeat_interval(run.request) for run in self._runs.values()), default=LONGEST_HEARTBEAT
+            )
+            with contextlib.suppress(TimeoutError):
+                # Cut short by a run that needs a shorter interval than those so far.
+                await asyncio.wait_for(self._shorter_interval.wait(), self._heartbeat_interval)
+            self._shorter_interval.clear()
+            # Half of it: else a run that began just after a heartbeat would stay silent for almost two intervals.
+            due = [run for run in self._runs.values() if uptime() - run.seen >= self._heartbeat_interval / 2]
+            if due:
+                with contextlib.suppress(StoreError):
+                    await self._touch(due)
+
+    async def _touch(self, runs: Sequence[Run]) -> None:
+        await asyncio.sleep(0)  # a task cancelled before its first step would not clear up
+        claims, sent_at = [run.claim for run in runs], uptime()
+        alive = await self._sink.alive(claims)
+        for run, claim, is_held in zip(runs, claims, alive, strict=True):
+            if run.claim is not claim:
+                continue
+            if is_held:
+                run.seen = sent_at
+            elif not run.executed and not run.lost and run.task is not None:
+                # Lost to another dispatcher, which runs it by now: stop, unless only the report is missing.
+                run.lost = True
+                run.task.cancel()

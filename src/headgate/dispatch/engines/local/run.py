@@ -1,0 +1,49 @@
+"""One execution in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from headgate.clock import uptime
+from headgate.dispatch.model import Claim
+from headgate.dispatch.ports import StartRequest
+from headgate.dispatch.registry import Execute
+
+SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT = 0.05, 15.0
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One execution, from its start to the report of its outcome."""
+
+    claim: Claim
+    request: StartRequest
+    execute: Execute
+    seen: float
+    """The last heartbeat of its claim, by `uptime`."""
+    after: asyncio.Task[None] | None = None
+    """A run of the same item that is over, but has not ended yet."""
+    task: asyncio.Task[None] | None = None
+    begun: bool = False
+    executed: bool = False
+    """Only the report is missing."""
+    well: bool = False
+    """It was executed, and ended well."""
+    lost: bool = False
+    """Its claim is somebody else's; it was cancelled."""
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will come of it: a further claim of its item is a run of its own."""
+        return self.lost or (self.executed and not self.well)
+
+    @property
+    def silent(self) -> bool:
+        """Its claim had no heartbeat for so long that stale recovery may soon take it, or has."""
+        return uptime() - self.seen >= self.request.config.stale_claim_threshold_mins * 30
+
+
+def heartbeat_interval(request: StartRequest) -> float:
+    """Seconds between two heartbeats of a run."""
+    return min(max(request.config.stale_claim_threshold_mins * 15, SHORTEST_HEARTBEAT), LONGEST_HEARTBEAT)

@@ -1,0 +1,109 @@
+"""The exec worker before each activity of an execution: the kill switch, and the item type's admission plan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from temporalio import activity
+from temporalio.converter import PayloadConverter
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput
+
+from headgate.dispatch.engines.temporal.claim_memo import KEY, Call
+from headgate.dispatch.engines.temporal.heartbeat import send_heartbeats
+from headgate.dispatch.engines.temporal.outcome_activities import OFF
+from headgate.dispatch.kill_switch import SWITCH_SECONDS, admitted
+from headgate.dispatch.ports import Guard, OutcomeSink
+from headgate.errors import StoreError
+
+NOT_ADMITTED = "NotAdmitted"
+SWITCHED_OFF = "SwitchedOff"
+STORE_PAUSE = 0.5
+"""Seconds until the guard is tried again after its store failed."""
+
+
+class ActivityGuard(ActivityInboundInterceptor):
+    """An activity that is not admitted ends as `NOT_ADMITTED` or `SWITCHED_OFF`. Its workflow's `OutboundCalls` handles
+    both; business code sees neither."""
+
+    def __init__(
+        self,
+        next: ActivityInboundInterceptor,
+        guard: Guard,
+        guarded: Mapping[str, Collection[str]],
+        sink: OutcomeSink | None,
+    ) -> None:
+        super().__init__(next)
+        self._guard = guard
+        self._guarded = guarded
+        self._sink = sink
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        if KEY in input.headers:
+            call = Call.from_json(PayloadConverter.default.from_payload(input.headers[KEY]))
+            if call is not None:
+                await self._check(call)
+        return await super().execute_activity(input)
+
+    async def _check(self, call: Call) -> None:
+        info = activity.info()
+        # An attempt before this one may have called.
+        first = call.first and info.attempt == 1
+        item_type, plan = call.memo.claim.item_type, call.memo.plan
+        names = self._guarded.get(item_type)
+        if plan is not None and (names is None or info.activity_type in names):
+            await self._wait(plan, item_type, first)
+        elif first and not await self._enabled(item_type):
+            raise _refusal(SWITCHED_OFF, OFF)
+
+    async def _wait(self, plan: str, item_type: str, first: bool) -> None:
+        """Waits for the plan, and gives the attempt back while there is time left to say so."""
+        info = activity.info()
+        limit = _wait_timeout(info)
+        heartbeats = None
+        if info.heartbeat_timeout and not info.is_local:
+            heartbeats = asyncio.create_task(send_heartbeats(info.heartbeat_timeout))
+        try:
+            async with asyncio.timeout(limit):
+                while not await self._admitted(plan, item_type):
+                    if first:
+                        raise _refusal(SWITCHED_OFF, OFF)
+                    # It has done something already: it goes on where it stands, when the switch is on again.
+                    await asyncio.sleep(SWITCH_SECONDS)
+        except TimeoutError:
+            message = f"plan {plan!r} did not admit it within {limit} s"
+            raise _refusal(NOT_ADMITTED, message, attempts=info.attempt - 1) from None
+        finally:
+            if heartbeats is not None:
+                heartbeats.cancel()
+
+    async def _admitted(self, plan: str, item_type: str) -> bool:
+        """Waits until the plan admits it; False if the kill switch is off."""
+        while True:
+            try:
+                if self._sink is None:
+                    await self._guard.admit(plan, item_type)
+                    return True
+                return await self._enabled(item_type) and await admitted(self._guard, self._sink, plan, item_type)
+            except StoreError:
+                await asyncio.sleep(STORE_PAUSE)
+
+    async def _enabled(self, item_type: str) -> bool:
+        return self._sink is None or await self._sink.enabled(item_type)
+
+
+def _refusal(type: str, message: str, *, attempts: int = 0) -> ApplicationError:
+    """The guard's answer to the workflow, with how many attempts the business has had. It is nobody's failure."""
+    return ApplicationError(message, attempts, type=type, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
+
+
+def _wait_timeout(info: activity.Info) -> float | None:
+    """Half of the time the activity has left, in seconds."""
+    left = []
+    if info.start_to_close_timeout:
+        left.append(info.start_to_close_timeout)
+    if info.schedule_to_close_timeout:
+        left.append(info.schedule_to_close_timeout - (info.started_time - info.scheduled_time))
+    return min(left).total_seconds() / 2 if left else None

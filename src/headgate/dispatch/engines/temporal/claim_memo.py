@@ -1,0 +1,57 @@
+"""What an execution carries so that its end can be reported: the claim it was started under, and its admission plan.
+
+It travels as the workflow's memo, which business code need not know, and which `describe` shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from headgate.dispatch.model import Claim
+from headgate.dispatch.ports import StartRequest
+
+KEY = "headgate"
+
+
+class ClaimMemo(NamedTuple):
+    """The claim an execution was started under, and its plan."""
+
+    claim: Claim
+    plan: str | None
+
+    @classmethod
+    def of(cls, request: StartRequest) -> ClaimMemo:
+        return cls(request.claim, request.config.admission_plan)
+
+    def to_json(self) -> dict[str, Any]:
+        item_type, item_id, epoch, retries = self.claim
+        return {"itemType": item_type, "itemId": item_id, "epoch": epoch, "retries": retries, "plan": self.plan}
+
+    @classmethod
+    def from_json(cls, value: Any) -> ClaimMemo | None:
+        """None for anything that is not a memo: a workflow somebody else started."""
+        if not isinstance(value, Mapping):
+            return None
+        try:
+            claim = Claim(str(value["itemType"]), str(value["itemId"]), int(value["epoch"]), int(value["retries"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+        plan = value.get("plan")
+        return cls(claim, None if plan is None else str(plan))
+
+
+class Call(NamedTuple):
+    """What an activity of the execution carries, as a header."""
+
+    memo: ClaimMemo
+    first: bool
+    """Nothing else of this execution has happened: it may still be given back."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.memo.to_json(), "first": self.first}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Call | None:
+        memo = ClaimMemo.from_json(value)
+        return None if memo is None else cls(memo, value.get("first") is True)

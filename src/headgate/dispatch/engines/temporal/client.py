@@ -1,0 +1,91 @@
+"""Connecting to Temporal."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
+from temporalio.service import RetryConfig, TLSConfig
+
+from headgate.dispatch.engines.temporal.converter import DATA_CONVERTER
+from headgate.errors import ConfigurationError, StoreUnavailable
+
+IMPATIENT = RetryConfig(max_retries=2, max_elapsed_time_millis=2_000)
+"""A dispatcher that is refused gives its claims back within about a second, instead of sitting on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How the connection is protected: with anything set it is TLS, with nothing it is not."""
+
+    tls: bool = False
+    """By the authorities this machine trusts."""
+    api_key: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    """The authority that signed the server's certificate."""
+    cert_file: Path | None = None
+    """This client's own certificate, with `key_file`."""
+    key_file: Path | None = None
+
+    def config(self) -> bool | TLSConfig:
+        if (self.cert_file is None) != (self.key_file is None):
+            missing = "temporal_key_file" if self.key_file is None else "temporal_cert_file"
+            raise ConfigurationError(missing, "is not set; a certificate and its key go together")
+        if self.ca_file is None and self.cert_file is None:
+            return self.tls or self.api_key is not None
+        return TLSConfig(
+            server_root_ca_cert=_read(self.ca_file, "temporal_ca_file"),
+            client_cert=_read(self.cert_file, "temporal_cert_file"),
+            client_private_key=_read(self.key_file, "temporal_key_file"),
+        )
+
+
+OPEN = Security()
+
+
+async def connect(address: str, namespace: str = "default", *, lazy: bool = False, security: Security = OPEN) -> Client:
+    """A client for workers: calls are retried as long as the SDK sees fit. `lazy` connects with the first call."""
+    return await _connect(address, namespace, RetryConfig(), lazy, security)
+
+
+async def connect_for_dispatch(
+    address: str, namespace: str = "default", *, lazy: bool = False, security: Security = OPEN
+) -> Client:
+    """A client for `TemporalEngine`: a refusal surfaces quickly."""
+    return await _connect(address, namespace, IMPATIENT, lazy, security)
+
+
+async def _connect(address: str, namespace: str, retry: RetryConfig, lazy: bool, security: Security) -> Client:
+    try:
+        return await Client.connect(
+            address,
+            namespace=namespace,
+            data_converter=DATA_CONVERTER,
+            retry_config=retry,
+            lazy=lazy,
+            tls=security.config(),
+            api_key=security.api_key,
+            runtime=_runtime(),
+        )
+    except RuntimeError as error:
+        raise StoreUnavailable(f"no Temporal answers at {address}: {error}") from error
+
+
+@cache
+def _runtime() -> Runtime:
+    """The SDK's own threads, one set for the process. What they have to say goes to the log, like everybody's; left to
+    themselves they write it to standard output, and stop for good where nobody reads that."""
+    forwarding = LogForwardingConfig(logging.getLogger("temporalio"))
+    level = TelemetryFilter(core_level="WARN", other_level="ERROR")
+    return Runtime(telemetry=TelemetryConfig(logging=LoggingConfig(level, forwarding)))
+
+
+def _read(path: Path | None, setting: str) -> bytes | None:
+    try:
+        return None if path is None else path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(setting, f"{path} can't be read: {error.strerror}") from error

@@ -1,0 +1,211 @@
+"""`TemporalEngine`: an execution is a workflow with the deterministic id `exec-{itemType}-{itemId}`.
+
+Temporal makes a second start of a running or completed workflow impossible, for as long as it keeps the first (its
+retention); beyond that, the queue's database knows it. No execution timeout is ever set, because it would run
+during the start delay; a run timeout counts from its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
+from headgate.dispatch.engines.temporal.failures import is_no_workflow, reason, refusal
+from headgate.dispatch.engines.temporal.trace_interceptor import MEMO as TRACE
+from headgate.dispatch.model import Claim
+from headgate.dispatch.ports import STARTED, Execution, ExecutionState, OutcomeSink, Start, StartOutcome, StartRequest
+from headgate.errors import StoreError
+
+RPC_TIMEOUT = timedelta(seconds=10)
+START_TIMEOUT = 15.0
+"""Seconds until a claim is given back whose start nobody answered. A client's first call also connects, and to a server
+that accepts connections and says nothing the SDK tries that for a minute and a half, whatever the call's timeout."""
+UNANSWERED = f"nobody answered within {START_TIMEOUT:g} s"
+CLOSING_SECONDS = 2.0
+"""A failed execution reports before it closes; a retry that comes in between waits this long for it."""
+CLOSING_PAUSE = 0.05
+NOT_BEGUN = 2
+"""Events in the history of a workflow that has not run yet: started, and perhaps its first task scheduled."""
+
+
+class TemporalEngine:
+    """A `WorkflowEngine` on Temporal. Give it a client of `connect_for_dispatch`.
+
+    With `sink` it completes an item at once that turns out, when it is started again, to have ended well.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        sink: OutcomeSink | None = None,
+        *,
+        concurrency: int = 64,
+        run_timeout: timedelta | None = None,
+    ) -> None:
+        self._client = client
+        self._sink = sink
+        self._calls = asyncio.Semaphore(concurrency)
+        self._run_timeout = run_timeout
+
+    # -- WorkflowEngine ------------------------------------------------------------------------------------------
+
+    async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
+        batch = _Batch()
+        return await asyncio.gather(*(self._start(request, batch) for request in requests))
+
+    async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
+        return await asyncio.gather(*(self._describe(claim) for claim in claims))
+
+    def room(self, item_type: str) -> int | None:
+        return None
+
+    async def close(self) -> None:
+        """Executions live on the server; there is nothing to give back."""
+
+    # -- starting ------------------------------------------------------------------------------------------------
+
+    async def _start(self, request: StartRequest, batch: _Batch) -> StartOutcome:
+        async with self._calls:
+            if batch.refusal is not None:
+                return batch.refusal
+            try:
+                async with asyncio.timeout(START_TIMEOUT):
+                    outcome = await self._start_or_find(request)
+            except TimeoutError:
+                outcome = StartOutcome(Start.EXHAUSTED, UNANSWERED)
+            except Exception as error:
+                outcome = refusal(error)
+            if outcome.start is Start.EXHAUSTED:
+                # The others of this batch would only be refused as well, and make it worse.
+                batch.refusal = outcome
+            return outcome
+
+    async def _start_or_find(self, request: StartRequest) -> StartOutcome:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CLOSING_SECONDS
+        while True:
+            try:
+                await self._start_workflow(request)
+            except WorkflowAlreadyStartedError:
+                outcome = await self._existing_outcome(request.claim, last_look=loop.time() >= deadline)
+                if outcome is not None:
+                    return outcome
+                await asyncio.sleep(CLOSING_PAUSE)
+            else:
+                return STARTED
+
+    async def _start_workflow(self, request: StartRequest) -> None:
+        config = request.config
+        memo: dict[str, Any] = {KEY: ClaimMemo.of(request).to_json()}
+        if request.traceparent is not None:
+            memo[TRACE] = request.traceparent
+        await self._client.start_workflow(
+            config.exec_workflow_type,
+            args=[request.claim.item_id, request.context_json],
+            id=request.execution_id,
+            task_queue=config.exec_task_queue,
+            start_delay=request.start_delay or None,
+            run_timeout=self._run_timeout,
+            memo=memo,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            rpc_timeout=RPC_TIMEOUT,
+        )
+
+    async def _existing_outcome(self, claim: Claim, *, last_look: bool) -> StartOutcome | None:
+        """What to make of an execution that exists already; None if a start may be tried again."""
+        try:
+            description = await self._client.get_workflow_handle(claim.execution_id).describe(rpc_timeout=RPC_TIMEOUT)
+        except RPCError:
+            return StartOutcome(Start.ALREADY_STARTED)
+        if description.status is WorkflowExecutionStatus.COMPLETED:
+            await self._report_completed(claim)
+            return StartOutcome(Start.ALREADY_STARTED, "it had ended well")
+        if description.status is not WorkflowExecutionStatus.RUNNING:
+            return StartOutcome(Start.FAILED, f"{claim.execution_id} keeps failing at once") if last_look else None
+        epoch = await _epoch(description)
+        if epoch >= claim.epoch or not epoch:
+            return StartOutcome(Start.ALREADY_STARTED)
+        if description.history_length <= NOT_BEGUN:
+            # Its claim is lost, so it may not begin any more; nothing of it has happened.
+            await self._end(description)
+            return None
+        return StartOutcome(Start.ALREADY_STARTED, "under an older claim") if last_look else None
+
+    async def _end(self, description: WorkflowExecutionDescription) -> None:
+        handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
+        try:
+            await handle.terminate("its claim is lost: it is started under a newer one", rpc_timeout=RPC_TIMEOUT)
+        except RPCError as error:
+            if not is_no_workflow(error):
+                raise
+
+    async def _report_completed(self, claim: Claim) -> None:
+        if self._sink is not None:
+            try:
+                await self._sink.completed(claim)
+            except StoreError:
+                return  # the reconciler will find it
+
+    # -- describing ----------------------------------------------------------------------------------------------
+
+    async def _describe(self, claim: Claim) -> ExecutionState:
+        handle = self._client.get_workflow_handle(claim.execution_id)
+        async with self._calls:
+            try:
+                async with asyncio.timeout(START_TIMEOUT):
+                    description = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+                    return await self._state(description, claim)
+            except RPCError as error:
+                if is_no_workflow(error):
+                    return ExecutionState(Execution.NOT_FOUND)
+                return ExecutionState(Execution.UNKNOWN, f"{error.status.name}: {error.message}")
+            except TimeoutError:
+                return ExecutionState(Execution.UNKNOWN, UNANSWERED)
+            except Exception as error:
+                return ExecutionState(Execution.UNKNOWN, reason(error))
+
+    async def _state(self, description: WorkflowExecutionDescription, claim: Claim) -> ExecutionState:
+        if description.status is WorkflowExecutionStatus.RUNNING:
+            return ExecutionState(Execution.RUNNING)
+        if description.status is WorkflowExecutionStatus.COMPLETED:
+            return ExecutionState(Execution.COMPLETED)
+        if await _epoch(description) < claim.epoch:
+            # That failure was an earlier attempt's, and is counted; under this claim nothing was started.
+            return ExecutionState(Execution.NOT_FOUND)
+        handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
+        return ExecutionState(Execution.FAILED, await _failure(handle))
+
+
+class _Batch:
+    """What the starts of one batch share."""
+
+    refusal: StartOutcome | None = None
+
+
+async def _epoch(description: WorkflowExecutionDescription) -> int:
+    """The epoch it was started under; 0 if it was not started by a dispatcher."""
+    memo = ClaimMemo.from_json(await description.memo_value(KEY, None))
+    return memo.claim.epoch if memo is not None else 0
+
+
+async def _failure(handle: WorkflowHandle[object, object]) -> str:
+    try:
+        await handle.result(follow_runs=False, rpc_timeout=RPC_TIMEOUT)
+    except WorkflowFailureError as error:
+        return reason(error.cause)
+    return ""

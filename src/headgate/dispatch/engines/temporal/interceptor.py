@@ -1,0 +1,132 @@
+"""What the exec worker does around business code that knows nothing of dispatch.
+
+Around the workflow: ask whether it may begin, and report how it ended. Before each activity: `activity_guard`, with
+`outbound_calls` for what the guard does not admit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteWorkflowInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+
+from headgate.dispatch.engines.temporal.activity_guard import ActivityGuard
+from headgate.dispatch.engines.temporal.claim_memo import ClaimMemo
+from headgate.dispatch.engines.temporal.failures import reason
+from headgate.dispatch.engines.temporal.outbound_calls import OutboundCalls, current_memo
+from headgate.dispatch.engines.temporal.outcome_activities import (
+    CALL_TIMEOUT,
+    MAY_BEGIN,
+    RELEASE,
+    REPORT,
+    RETRY,
+    RETRY_IN_WORKER,
+)
+from headgate.dispatch.ports import Guard, NoGuard, OutcomeSink
+
+NOT_BEGUN = "NotBegun"
+
+
+class DispatchInterceptor(Interceptor):
+    """For workers whose workflows the dispatcher starts. Workflows started otherwise pass untouched.
+
+    `guarded` names, per item type, the activities that call the downstream; a type that is not in it has all its
+    activities guarded. `sink` knows the kill switch; without it, the switch is not checked while work waits.
+    """
+
+    def __init__(
+        self,
+        guard: Guard | None = None,
+        guarded: Mapping[str, Collection[str]] | None = None,
+        sink: OutcomeSink | None = None,
+    ) -> None:
+        self._guard = guard or NoGuard()
+        self._guarded = dict(guarded or {})
+        self._sink = sink
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return ActivityGuard(next, self._guard, self._guarded, self._sink)
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
+        return _ReportingWorkflow
+
+
+class _ReportingWorkflow(WorkflowInboundInterceptor):
+    _calls: OutboundCalls
+
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        self._calls = OutboundCalls(outbound)
+        super().init(self._calls)
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        memo = current_memo()
+        if memo is None:
+            return await super().execute_workflow(input)
+        try:
+            begins = workflow.info().continued_run_id is not None or await _may_begin(memo)
+            result = await self._run_business(input) if begins else None
+        except (FailureError, asyncio.CancelledError) as error:
+            await _report(memo, reason(error))
+            raise
+        except Exception as error:
+            # Temporal would retry the workflow task for ever; the queue has its own retries and dead letters.
+            await _report(memo, reason(error))
+            raise ApplicationError(str(error), type=type(error).__name__) from error
+        if self._calls.given_back:
+            await _notify_queue(RELEASE, memo)
+        if not begins or self._calls.given_back:
+            # A failure, because Temporal lets only failed executions be started again.
+            raise ApplicationError("not begun: its claim is lost, or was given back", type=NOT_BEGUN)
+        await _report(memo, None)
+        return result
+
+    async def _run_business(self, input: ExecuteWorkflowInput) -> Any:
+        """What the business workflow came to; it is abandoned if its first call was given back."""
+        work = asyncio.create_task(super().execute_workflow(input))
+        while True:
+            try:
+                await workflow.wait_condition(lambda: work.done() or self._calls.given_back)
+            except asyncio.CancelledError:
+                work.cancel()
+                continue
+            return None if self._calls.given_back else work.result()
+
+
+async def _may_begin(memo: ClaimMemo) -> bool:
+    answer = await workflow.execute_local_activity(
+        MAY_BEGIN,
+        memo.to_json(),
+        result_type=bool,
+        start_to_close_timeout=CALL_TIMEOUT,
+        retry_policy=RETRY,
+        local_retry_threshold=RETRY_IN_WORKER,
+    )
+    return bool(answer)
+
+
+async def _report(memo: ClaimMemo, failure: str | None) -> None:
+    await _notify_queue(REPORT, memo, failure)
+
+
+async def _notify_queue(what: str, memo: ClaimMemo, *more: str | None) -> None:
+    try:
+        await workflow.execute_local_activity(
+            what,
+            args=[memo.to_json(), *more],
+            start_to_close_timeout=CALL_TIMEOUT,
+            retry_policy=RETRY,
+            local_retry_threshold=RETRY_IN_WORKER,
+        )
+    except ActivityError as error:
+        workflow.logger.warning("the end of %s could not be told: %s", memo.claim.execution_id, reason(error))

@@ -1,0 +1,131 @@
+"""What an execution sets in motion, seen from its workflow.
+
+Each activity carries the execution's memo, so that its worker knows what to ask for. One that the guard did not admit
+in time is scheduled again, as often as it takes: waiting uses up none of the attempts the business granted it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.worker import (
+    SignalChildWorkflowInput,
+    SignalExternalWorkflowInput,
+    StartActivityInput,
+    StartChildWorkflowInput,
+    StartLocalActivityInput,
+    StartNexusOperationInput,
+    WorkflowOutboundInterceptor,
+)
+
+from headgate.dispatch.engines.temporal.activity_guard import NOT_ADMITTED, SWITCHED_OFF
+from headgate.dispatch.engines.temporal.claim_memo import KEY, Call, ClaimMemo
+from headgate.dispatch.engines.temporal.outcome_activities import OWN
+
+Start = TypeVar("Start", StartActivityInput, StartLocalActivityInput)
+
+
+class OutboundCalls(WorkflowOutboundInterceptor):
+    """`given_back` turns True if the kill switch met the execution's very first call: then nothing of it has happened,
+    and it never hears of that call's end."""
+
+    def __init__(self, next: WorkflowOutboundInterceptor) -> None:
+        super().__init__(next)
+        self.given_back = False
+        self._started = 0
+        """How many things it has set in motion."""
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        return self._call(input, super().start_activity)
+
+    def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
+        if input.activity in OWN:
+            return super().start_local_activity(input)
+        return self._call(input, super().start_local_activity)
+
+    async def start_child_workflow(self, input: StartChildWorkflowInput) -> workflow.ChildWorkflowHandle[Any, Any]:
+        self._started += 1
+        return await super().start_child_workflow(input)
+
+    async def start_nexus_operation(
+        self, input: StartNexusOperationInput[Any, Any]
+    ) -> workflow.NexusOperationHandle[Any]:
+        self._started += 1
+        return await super().start_nexus_operation(input)
+
+    async def signal_child_workflow(self, input: SignalChildWorkflowInput) -> None:
+        self._started += 1
+        await super().signal_child_workflow(input)
+
+    async def signal_external_workflow(self, input: SignalExternalWorkflowInput) -> None:
+        self._started += 1
+        await super().signal_external_workflow(input)
+
+    def _call(
+        self, input: Start, start: Callable[[Start], workflow.ActivityHandle[Any]]
+    ) -> workflow.ActivityHandle[Any]:
+        memo = current_memo()
+        if memo is None:
+            return start(input)
+        self._started += 1
+        first = self._started == 1 and workflow.info().continued_run_id is None
+        handle = start(_with_memo(input, Call(memo, first)))
+        task = asyncio.create_task(self._until_admitted(handle, _with_memo(input, Call(memo, False)), start))
+        # Cancelled before its first step, the task would leave the activity running.
+        task.add_done_callback(lambda ended: handle.cancel() if ended.cancelled() and not handle.done() else None)
+        return cast("workflow.ActivityHandle[Any]", task)
+
+    async def _until_admitted(
+        self,
+        handle: workflow.ActivityHandle[Any],
+        again: Start,
+        start: Callable[[Start], workflow.ActivityHandle[Any]],
+    ) -> Any:
+        while True:
+            try:
+                return await handle
+            except ActivityError as error:
+                refusal = _refusal(error)
+                if refusal is None or _is_cancelled():
+                    raise
+            if refusal.type == SWITCHED_OFF and self._started == 1:
+                self.given_back = True
+                await asyncio.get_running_loop().create_future()
+            again = _with_fewer_attempts(again, refusal.details[0])
+            handle = start(again)
+
+
+def current_memo() -> ClaimMemo | None:
+    """What the current workflow carries; None if no dispatcher started it."""
+    return ClaimMemo.from_json(workflow.memo_value(KEY, None))
+
+
+def _with_memo(input: Start, call: Call) -> Start:
+    payload = workflow.payload_converter().to_payload(call.to_json())
+    return replace(input, headers={**input.headers, KEY: payload})
+
+
+def _refusal(error: ActivityError) -> ApplicationError | None:
+    """What the guard said; None if it was not the guard who failed it."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.non_retryable and cause.type in (NOT_ADMITTED, SWITCHED_OFF):
+        return cause
+    return None
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _with_fewer_attempts(input: Start, attempts: int) -> Start:
+    """Without the attempts that were made."""
+    policy = input.retry_policy
+    if policy is None or not policy.maximum_attempts or not attempts:
+        return input
+    return replace(input, retry_policy=replace(policy, maximum_attempts=policy.maximum_attempts - attempts))

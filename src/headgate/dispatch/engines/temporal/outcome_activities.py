@@ -1,0 +1,90 @@
+"""Local activities by which an execution talks to the queue. They run in the exec worker's own process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ApplicationError
+
+from headgate.batching import Batcher
+from headgate.dispatch.engines.temporal.claim_memo import ClaimMemo
+from headgate.dispatch.model import Claim
+from headgate.dispatch.ports import OutcomeSink
+from headgate.errors import StoreError
+
+MAY_BEGIN = "headgate.may_begin"
+REPORT = "headgate.report"
+RELEASE = "headgate.release"
+OWN = frozenset({MAY_BEGIN, REPORT, RELEASE})
+OFF = "the kill switch was off at its time"
+
+CALL_TIMEOUT = timedelta(seconds=30)
+RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=30))
+"""For ever: the effect has happened, and only the report may show it."""
+RETRY_IN_WORKER = timedelta(seconds=5)
+"""Longer pauses become timers on the server, so that an outage of the store keeps no worker busy."""
+
+
+class OutcomeActivities:
+    """Each is idempotent: the claim's epoch and the item's status let an outcome count once."""
+
+    def __init__(self, sink: OutcomeSink) -> None:
+        self._sink = sink
+        self._heartbeats: Batcher[Claim, bool] = Batcher(self._alive)
+
+    @property
+    def all(self) -> list[Callable[..., Any]]:
+        return [self.may_begin, self.report, self.release]
+
+    @activity.defn(name=MAY_BEGIN)
+    async def may_begin(self, memo: dict[str, Any]) -> bool:
+        """Whether this execution may begin: not if the kill switch is off, and then its item has been given back; nor
+        if its claim is lost, because its item is another's by now, or nobody's."""
+        claim = _claim_memo(memo).claim
+        with _retried_if_the_store_failed():
+            if await self._sink.enabled(claim.item_type):
+                return await self._heartbeats.submit(claim)
+            await self._sink.released(claim, OFF)
+            return False
+
+    @activity.defn(name=REPORT)
+    async def report(self, memo: dict[str, Any], failure: str | None) -> bool:
+        """Reports to the queue how the execution ended; False if its claim was lost meanwhile."""
+        claim = _claim_memo(memo).claim
+        with _retried_if_the_store_failed():
+            if failure is None:
+                return await self._sink.completed(claim)
+            return await self._sink.failed(claim, failure)
+
+    @activity.defn(name=RELEASE)
+    async def release(self, memo: dict[str, Any]) -> bool:
+        """Gives the item of an execution back that came as far as its first call; False if its claim was lost."""
+        with _retried_if_the_store_failed():
+            return await self._sink.released(_claim_memo(memo).claim, OFF)
+
+    async def _alive(self, claims: Sequence[Claim]) -> list[bool]:
+        once = list(dict.fromkeys(claims))
+        alive = dict(zip(once, await self._sink.alive(once), strict=True))
+        return [alive[claim] for claim in claims]
+
+
+@contextmanager
+def _retried_if_the_store_failed() -> Iterator[None]:
+    """A retry helps against a failing store, and against nothing else; the reconciler finds the rest."""
+    try:
+        yield
+    except Exception as error:
+        final = not isinstance(error, StoreError)
+        raise ApplicationError(str(error), type=type(error).__name__, non_retryable=final) from error
+
+
+def _claim_memo(value: dict[str, Any]) -> ClaimMemo:
+    memo = ClaimMemo.from_json(value)
+    if memo is None:
+        raise ApplicationError(f"not a memo: {value!r}", non_retryable=True)
+    return memo

@@ -1,0 +1,143 @@
+"""Traces across Temporal: from whoever started a workflow, through the workflow, into its activities.
+
+A workflow that is part of a trace carries its traceparent as a memo; one without it is not traced, as the dispatcher
+itself. Workflow code may be replayed, on another worker too, so nothing is recorded while it runs: its span has an id
+that every worker derives alike from the run, activities get it as their parent, and whoever sees the run end records
+the span, from its true beginning to its end. (`temporalio.contrib.opentelemetry` records spans of no length instead,
+traces every cycle of the dispatcher, and copies the messages of exceptions, which may tell names and accounts.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from temporalio import activity, workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadConverter
+from temporalio.exceptions import FailureError
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    ExecuteWorkflowInput,
+    Interceptor,
+    StartActivityInput,
+    StartLocalActivityInput,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+
+from headgate.dispatch.engines.temporal.outcome_activities import OWN
+from headgate.tracing import Attributes, Tracer, accepted, derived
+
+MEMO = HEADER = "traceparent"
+_ENDED = "headgate_workflow_ended"
+
+
+class TraceInterceptor(Interceptor):
+    """For workers of traced workflows. It stands before the other interceptors, so that its spans hold theirs."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _TracedActivities(next, self._tracer)
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
+        input.unsafe_extern_functions[_ENDED] = self._ended
+        return _TracedWorkflow
+
+    def _ended(
+        self, name: str, workflow_id: str, parent: str, own: str, began: datetime, outcome: str, failed: str | None
+    ) -> None:
+        """Called out of the workflow's sandbox."""
+        attributes = {"headgate.workflow_id": workflow_id, "headgate.outcome": outcome}
+        began_ns = int(began.timestamp() * 1_000_000) * 1000
+        self._tracer.begin(name, attributes, parent=parent, at_ns=began_ns, own=own).end(failed=failed)
+
+
+class _TracedWorkflow(WorkflowInboundInterceptor):
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        super().init(_TracedCalls(outbound))
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        parent = _parent()
+        if parent is None:
+            return await super().execute_workflow(input)
+        try:
+            result = await super().execute_workflow(input)
+        except workflow.ContinueAsNewError:
+            _tell(parent, "continued", None)
+            raise
+        except (FailureError, asyncio.CancelledError) as error:
+            # Other exceptions end no workflow: its task is tried again.
+            _tell(parent, "failed", type(error).__name__)
+            raise
+        _tell(parent, "completed", None)
+        return result
+
+
+def _parent() -> str | None:
+    traceparent = workflow.memo_value(MEMO, None)
+    return accepted(traceparent) if isinstance(traceparent, str) else None
+
+
+def _own(parent: str) -> str:
+    return derived(parent, workflow.info().run_id)
+
+
+def _tell(parent: str, outcome: str, failed: str | None) -> None:
+    if not workflow.unsafe.is_replaying():
+        info = workflow.info()
+        ended = workflow.extern_functions()[_ENDED]
+        ended(
+            f"workflow {info.workflow_type}", info.workflow_id, parent, _own(parent), info.start_time, outcome, failed
+        )
+
+
+class _TracedCalls(WorkflowOutboundInterceptor):
+    """Tells activities what they are part of; those by which an execution talks to the queue are of no interest."""
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        input.headers = _told(input.headers)
+        return super().start_activity(input)
+
+    def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
+        if input.activity not in OWN:
+            input.headers = _told(input.headers)
+        return super().start_local_activity(input)
+
+
+def _told(headers: Mapping[str, Payload]) -> Mapping[str, Payload]:
+    parent = _parent()
+    if parent is None:
+        return headers
+    return {**headers, HEADER: workflow.payload_converter().to_payload(_own(parent))}
+
+
+class _TracedActivities(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, tracer: Tracer) -> None:
+        super().__init__(next)
+        self._tracer = tracer
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        if HEADER not in input.headers:
+            return await super().execute_activity(input)
+        traceparent = PayloadConverter.default.from_payload(input.headers[HEADER])
+        parent = accepted(traceparent) if isinstance(traceparent, str) else None
+        if parent is None:
+            return await super().execute_activity(input)
+        info = activity.info()
+        attributes: Attributes = {"headgate.workflow_id": info.workflow_id or "", "headgate.attempt": info.attempt}
+        span = self._tracer.begin(f"activity {info.activity_type}", attributes, parent=parent)
+        try:
+            with self._tracer.inside(span):
+                result = await super().execute_activity(input)
+        except BaseException as error:
+            span.end({"headgate.outcome": "failed"}, failed=type(error).__name__)
+            raise
+        span.end({"headgate.outcome": "completed"})
+        return result

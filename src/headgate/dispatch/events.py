@@ -1,0 +1,47 @@
+"""What dispatch did, for the log: one line per batch, and one per item that needs attention.
+
+Why an item failed is not logged: the text is the business's own, and stands with the item (`headgate queue show`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from headgate.dispatch.model import Change
+from headgate.dispatch.status import Status
+
+log = logging.getLogger("headgate.dispatch")
+
+
+def log_batch(item_type: str, batch_id: str, detail: str) -> None:
+    log.info("Batch %s of %s: %s", batch_id, item_type, detail, extra={"item_type": item_type, "batch_id": batch_id})
+
+
+def log_recovery(item_type: str, items: int) -> None:
+    log.warning("%d stale claims of %s were given back", items, item_type, extra={"item_type": item_type})
+
+
+def log_not_begun(item_type: str, item_id: str) -> None:
+    fields = {"item_type": item_type, "item_id": item_id}
+    log.warning("%s %s was not begun: its claim was lost meanwhile", item_type, item_id, extra=fields)
+
+
+def log_no_plan(item_type: str, plan: str) -> None:
+    log.error(
+        "No item of %s begins: there is no admission plan %r. Create it, or change the item type's admissionPlan",
+        item_type,
+        plan,
+        extra={"item_type": item_type},
+    )
+
+
+def log_trouble(written: Iterable[Change]) -> None:
+    """A line for each item that failed, and for each that is dead."""
+    for change in written:
+        item_type, item_id = change.claim.item_type, change.claim.item_id
+        fields = {"item_type": item_type, "item_id": item_id}
+        if change.status is Status.DEAD_LETTER:
+            log.error("%s %s is a dead letter, retryCount=%d", item_type, item_id, change.retries, extra=fields)
+        elif Status.FAILED in change.path:
+            log.warning("%s %s failed and is tried again: retry %d", item_type, item_id, change.retries, extra=fields)

@@ -1,0 +1,128 @@
+"""`OutcomeReporter`: engines report to it how executions ended; many outcomes share one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headgate.batching import Batcher
+from headgate.clock import uptime
+from headgate.dispatch import events
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import after_failure, after_success, released
+from headgate.dispatch.model import Change, Claim
+from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore
+from headgate.dispatch.status import Status
+from headgate.errors import NotFound, StoreError
+
+CACHE_SECONDS = 1.0
+"""How long settings are cached; shorter if their own interval is."""
+TRUSTED_SECONDS = 5.0
+"""How long the kill switch's last state counts while the store is unavailable. OutcomeSink could not be reported then
+either, so nothing is gained by beginning much more."""
+
+
+class _CachedConfig(NamedTuple):
+    """Settings, and when they were loaded."""
+
+    config: DispatchConfig
+    loaded_at: float
+    fresh_until: float
+
+
+class OutcomeReporter:
+    """The `OutcomeSink` of a queue. All engines of a process share one."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        *,
+        observer: DispatchObserver | None = None,
+        max_batch: int = 1000,
+        clock: Callable[[], float] = uptime,
+    ) -> None:
+        self._store = store
+        self._observer = observer or NullObserver()
+        self._clock = clock
+        self._batcher: Batcher[Change, bool] = Batcher(self._flush, max_batch=max_batch)
+        self._cached: dict[str, _CachedConfig] = {}
+        self._loading: dict[str, asyncio.Task[DispatchConfig]] = {}
+        self._failing = 0
+        self._none_failing = asyncio.Event()
+
+    async def completed(self, claim: Claim) -> bool:
+        return await self._batcher.submit(after_success(claim))
+
+    async def failed(self, claim: Claim, error: str) -> bool:
+        self._failing += 1
+        try:
+            return await self._batcher.submit(after_failure(claim, await self.config(claim.item_type), error))
+        finally:
+            self._failing -= 1
+            if not self._failing:
+                self._none_failing.set()
+
+    async def released(self, claim: Claim, reason: str) -> bool:
+        return await self._batcher.submit(released(claim, reason))
+
+    async def alive(self, claims: Sequence[Claim]) -> list[bool]:
+        return await self._store.touch(claims)
+
+    async def enabled(self, item_type: str) -> bool:
+        try:
+            return (await self.config(item_type)).enabled
+        except StoreError:
+            cached = self._cached.get(item_type)
+            if cached is None or self._clock() - cached.loaded_at >= TRUSTED_SECONDS:
+                raise
+            return cached.config.enabled
+
+    async def config(self, item_type: str) -> DispatchConfig:
+        """The item type's settings, at most half an interval or a second old."""
+        cached = self._cached.get(item_type)
+        if cached is not None and self._clock() < cached.fresh_until:
+            return cached.config
+        # Coalesced: else every waiting execution would load them, all at once, each time they expire.
+        loading = self._loading.get(item_type)
+        if loading is None:
+            loading = self._loading[item_type] = asyncio.create_task(self._load(item_type))
+        return await asyncio.shield(loading)
+
+    async def _load(self, item_type: str) -> DispatchConfig:
+        loaded_at = self._clock()
+        try:
+            config = await self._store.config(item_type)
+            if config is None:
+                raise NotFound("item type", item_type)
+            lifetime = min(CACHE_SECONDS, config.dispatch_interval_secs / 2)
+            self._cached[item_type] = _CachedConfig(config, loaded_at, loaded_at + lifetime)
+            return config
+        finally:
+            del self._loading[item_type]
+
+    async def close(self) -> None:
+        """Returns when all outcomes reported so far are committed."""
+        while self._failing:
+            # It may still wait for the settings, and is not submitted yet.
+            self._none_failing.clear()
+            await self._none_failing.wait()
+        await self._batcher.close()
+        await asyncio.gather(*self._loading.values(), return_exceptions=True)
+
+    async def _flush(self, changes: Sequence[Change]) -> list[bool]:
+        done = await self._store.settle(changes)
+        written = [change for change, ok in zip(changes, done, strict=True) if ok]
+        for item_type, items in Counter(change.claim.item_type for change in written).items():
+            mine = [change for change in written if change.claim.item_type == item_type]
+            completed = sum(change.status is Status.COMPLETED for change in mine)
+            failed = sum(Status.FAILED in change.path for change in mine)
+            dead = sum(change.status is Status.DEAD_LETTER for change in mine)
+            if items:
+                self._observer.finished(item_type, completed, failed)
+            if failed or dead:
+                events.log_trouble(mine)
+            if dead:
+                self._observer.dead_lettered(item_type, dead)
+        return done

@@ -1,0 +1,264 @@
+"""Looking at the queue and operating it: plain functions over a `Connection`, the same on every dialect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import checked_redirection, redirected
+from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
+from headgate.dispatch.status import Status
+from headgate.dispatch.stores.rows import (
+    CHUNK,
+    audit_entry,
+    chunks,
+    config_columns,
+    dispatch_config,
+    entry,
+    item,
+    item_columns,
+    of_items,
+    write_audit,
+)
+from headgate.dispatch.stores.tables import DEAD, FINISHED, IN_FLIGHT, READY, among, audit, context, only, queue
+from headgate.dispatch.stores.tables import config as config_table
+from headgate.errors import NotFound
+from headgate.sql.schema import now as database_clock
+
+# -- config ------------------------------------------------------------------------------------------------------
+
+
+def config(connection: sa.Connection, item_type: str) -> DispatchConfig | None:
+    row = connection.execute(sa.select(config_table).where(config_table.c.item_type == item_type)).one_or_none()
+    return None if row is None else dispatch_config(row)
+
+
+def configs(connection: sa.Connection) -> list[DispatchConfig]:
+    rows = connection.execute(sa.select(config_table).order_by(config_table.c.item_type))
+    return [dispatch_config(row) for row in rows]
+
+
+def configure(connection: sa.Connection, config: DispatchConfig, now: datetime | None, replace: bool = True) -> None:
+    moment = now or database_clock(connection)
+    columns = config_columns(config)
+    mine = config_table.c.item_type == config.item_type
+    if replace:
+        statement = sa.update(config_table).where(mine).values(**columns, updated_at=moment)
+        is_new = connection.execute(statement).rowcount == 0
+    else:
+        is_new = connection.execute(sa.select(config_table.c.item_type).where(mine)).first() is None
+        if not is_new:
+            return
+    if is_new:
+        connection.execute(sa.insert(config_table).values(**columns, created_at=moment, updated_at=moment))
+    write_audit(
+        connection,
+        [entry(config.item_type, None, None, Action.CONFIGURED, None, None, config.summary(), moment)],
+    )
+
+
+def change(
+    connection: sa.Connection, item_type: str, changes: Mapping[str, Any], now: datetime | None
+) -> DispatchConfig | None:
+    statement = sa.select(config_table).where(config_table.c.item_type == item_type).with_for_update()
+    row = connection.execute(statement).one_or_none()
+    if row is None:
+        return None
+    changed = dispatch_config(row).changed(changes)
+    configure(connection, changed, now)
+    return changed
+
+
+# -- looking -----------------------------------------------------------------------------------------------------
+
+
+def silent_claims(item_type: str, deadline: datetime, limit: int, dialect: str) -> sa.Select[Any]:
+    """Claims in flight without a heartbeat since `deadline`, the longest silent first."""
+    item_type_, seen_at = (only(IN_FLIGHT, name, dialect) for name in ("item_type", "seen_at"))
+    return (
+        sa.select(queue.c.item_id, queue.c.claim_epoch, queue.c.retry_count, queue.c.queue_status)
+        .where(among(IN_FLIGHT, dialect), item_type_ == item_type, seen_at <= deadline)
+        .order_by(seen_at)
+        .limit(limit)
+    )
+
+
+def stale(
+    connection: sa.Connection, item_type: str, stale_after: timedelta, limit: int, now: datetime | None
+) -> list[tuple[Claim, Status]]:
+    deadline = (now or database_clock(connection)) - stale_after
+    rows = connection.execute(silent_claims(item_type, deadline, limit, connection.dialect.name))
+    return [(Claim(item_type, row.item_id, row.claim_epoch, row.retry_count), Status(row.queue_status)) for row in rows]
+
+
+def find(connection: sa.Connection, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
+    row = connection.execute(sa.select(queue).where(of_items(item_type, [item_id]))).one_or_none()
+    if row is None:
+        return None
+    statement = sa.select(context.c.context_json).where(context.c.item_type == item_type, context.c.item_id == item_id)
+    return item(row), connection.execute(statement).scalar_one_or_none()
+
+
+def items(
+    connection: sa.Connection, item_type: str, status: Status | None, limit: int, after: str | None
+) -> list[Item]:
+    statement = sa.select(queue).where(queue.c.item_type == item_type).order_by(queue.c.item_id).limit(limit)
+    if status is not None:
+        # As a literal, so that the planner may take the index of dead letters.
+        statement = statement.where(sa.literal_column(f"(queue_status = '{status.value}')", sa.Boolean))
+    if after is not None:
+        statement = statement.where(queue.c.item_id > after)
+    return [item(row) for row in connection.execute(statement)]
+
+
+def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> QueueStats:
+    moment = now or database_clock(connection)
+    counts = connection.execute(
+        sa.select(queue.c.queue_status, sa.func.count())
+        .where(queue.c.item_type == item_type)
+        .group_by(queue.c.queue_status)
+    )
+    depth = {Status(status): count for status, count in counts}
+    dialect = connection.dialect.name
+    oldest = connection.execute(
+        sa.select(sa.func.min(only(READY, "due_at", dialect))).where(
+            among(READY, dialect), only(READY, "item_type", dialect) == item_type
+        )
+    ).scalar_one_or_none()
+    age = moment - oldest if oldest is not None and oldest <= moment else None
+    return QueueStats(item_type, depth, age)
+
+
+def audit_entries(
+    connection: sa.Connection, item_type: str, item_id: str | None, limit: int, before: int | None
+) -> list[AuditEntry]:
+    statement = sa.select(audit).where(audit.c.item_type == item_type).order_by(audit.c.audit_id.desc()).limit(limit)
+    if item_id is not None:
+        statement = statement.where(audit.c.item_id == item_id)
+    if before is not None:
+        statement = statement.where(audit.c.audit_id < before)
+    return [audit_entry(row) for row in connection.execute(statement)]
+
+
+# -- operating ---------------------------------------------------------------------------------------------------
+
+_REDIRECT = (
+    sa.update(queue)
+    .where(
+        queue.c.item_type == sa.bindparam("b_type"),
+        queue.c.item_id == sa.bindparam("b_id"),
+        queue.c.queue_status == sa.bindparam("b_before"),
+    )
+    .values({name: sa.bindparam(name) for name in queue.c.keys() if name not in ("item_type", "item_id")})  # noqa: SIM118
+)
+
+
+def redirect(
+    connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status, now: datetime | None
+) -> int:
+    items = _listed(connection, item_type, list(dict.fromkeys(item_ids)), to)
+    _write_redirects(connection, items, to, now or database_clock(connection))
+    return len(items)
+
+
+def redirect_dead(
+    connection: sa.Connection, item_type: str, after: str, to: Status, now: datetime | None
+) -> tuple[int, str | None]:
+    """Redirects some of the dead letters past the id `after`. Returns how many, and the last id it looked at; None
+    when there are no more."""
+    ids = _dead_letters(connection, item_type, after)
+    if not ids:
+        return 0, None
+    locked = sa.select(queue).where(of_items(item_type, ids)).order_by(queue.c.item_id).with_for_update()
+    rows = [item(row) for row in connection.execute(locked)]
+    # Somebody else may have redirected some of them before they were locked.
+    items = [one for one in rows if one.status is Status.DEAD_LETTER]
+    _write_redirects(connection, items, to, now or database_clock(connection))
+    return len(items), ids[-1]
+
+
+def _listed(connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status) -> list[Item]:
+    rows: dict[str, Item] = {}
+    for some in chunks(sorted(item_ids)):
+        statement = sa.select(queue).where(of_items(item_type, some)).order_by(queue.c.item_id).with_for_update()
+        rows.update({row.item_id: item(row) for row in connection.execute(statement)})
+    for item_id in item_ids:
+        if item_id not in rows:
+            raise NotFound("item", item_id)
+        checked_redirection(rows[item_id].status, to, item_id)
+    return list(rows.values())
+
+
+def _dead_letters(connection: sa.Connection, item_type: str, after: str) -> list[str]:
+    dialect = connection.dialect.name
+    item_type_, item_id = (only(DEAD, name, dialect) for name in ("item_type", "item_id"))
+    statement = sa.select(queue.c.item_id).where(among(DEAD, dialect), item_type_ == item_type)
+    if after:
+        statement = statement.where(item_id > after)
+    return list(connection.execute(statement.order_by(item_id).limit(CHUNK)).scalars())
+
+
+def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Status, now: datetime) -> None:
+    if not items:
+        return
+    action = Action.REQUEUED if to is Status.READY else Action.DISCARDED
+    updates = []
+    for before in items:
+        columns = item_columns(redirected(before, to, now))
+        updates.append(
+            columns
+            | {"b_type": columns.pop("item_type"), "b_id": columns.pop("item_id"), "b_before": before.status.value}
+        )
+    connection.execute(_REDIRECT, updates)
+    if to is Status.CANCELLED:
+        for some in chunks(items):
+            connection.execute(
+                sa.delete(context).where(
+                    context.c.item_type == items[0].item_type, context.c.item_id.in_([one.item_id for one in some])
+                )
+            )
+    write_audit(
+        connection,
+        [entry(one.item_type, one.item_id, one.batch_id, action, one.status, to, one.last_error, now) for one in items],
+    )
+
+
+# -- retention ---------------------------------------------------------------------------------------------------
+
+PRUNE_BATCH = 1000
+
+
+def prune_items(connection: sa.Connection, before: datetime) -> int:
+    """Deletes some finished items; 0 when none is left."""
+    dialect = connection.dialect.name
+    completed_at = only(FINISHED, "completed_at", dialect)
+    rows = connection.execute(
+        sa.select(queue.c.item_type, queue.c.item_id)
+        .where(among(FINISHED, dialect), completed_at < before)
+        .order_by(completed_at)
+        .limit(PRUNE_BATCH)
+    ).all()
+    if rows:
+        gone = sa.delete(queue).where(
+            queue.c.item_type == sa.bindparam("b_type"),
+            queue.c.item_id == sa.bindparam("b_id"),
+            sa.text(FINISHED),
+        )
+        connection.execute(gone, [{"b_type": row.item_type, "b_id": row.item_id} for row in rows])
+    return len(rows)
+
+
+def prune_audit(connection: sa.Connection, before: datetime) -> int:
+    """Deletes some old audit entries; 0 when none is left. Entries are numbered in the order of their times, nearly,
+    so the oldest stand first and no index on the time is needed."""
+    rows = connection.execute(
+        sa.select(audit.c.audit_id, audit.c.created_at).order_by(audit.c.audit_id).limit(PRUNE_BATCH)
+    ).all()
+    old = [row.audit_id for row in rows if row.created_at < before]
+    for some in chunks(old):
+        connection.execute(sa.delete(audit).where(audit.c.audit_id.in_(list(some))))
+    return len(old)

@@ -1,0 +1,309 @@
+"""The queue's hot statements in SQLAlchemy Core, for SQLite and Oracle.
+
+SQLite has one writer at a time (`BEGIN IMMEDIATE`), so nothing changes between two statements here. On Oracle the rows
+read are locked by the same statement that reads them, and every UPDATE repeats its guard.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from headgate.dispatch.decisions import batch_name
+from headgate.dispatch.model import Action, Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
+from headgate.dispatch.status import IN_FLIGHT, Status
+from headgate.dispatch.stores.rows import (
+    checked,
+    chunks,
+    entry,
+    of_items,
+    summary_entry,
+    write_audit,
+)
+from headgate.dispatch.stores.tables import IN_FLIGHT as HELD
+from headgate.dispatch.stores.tables import READY, among, context, only, queue
+from headgate.errors import Conflict
+from headgate.sql.schema import now as database_clock
+
+Key = tuple[str, str]
+
+
+def enqueue(connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None) -> set[Key]:
+    """Writes what is not there yet, and returns it. Requests are unique."""
+    existing = _existing(connection, requests)
+    new = [request for request in requests if (request.item_type, request.item_id) not in existing]
+    if not new:
+        return set()
+    moment = now or database_clock(connection)
+    connection.execute(sa.insert(queue), [_new_row(request, moment) for request in new])
+    connection.execute(
+        sa.insert(context),
+        [
+            {
+                "item_type": request.item_type,
+                "item_id": request.item_id,
+                "context_json": request.context_json,
+                "context_version": 1,
+                "created_at": moment,
+            }
+            for request in new
+        ],
+    )
+    return {(request.item_type, request.item_id) for request in new}
+
+
+def _existing(connection: sa.Connection, requests: Sequence[EnqueueRequest]) -> set[Key]:
+    by_type: dict[str, list[str]] = defaultdict(list)
+    for request in requests:
+        by_type[request.item_type].append(request.item_id)
+    existing: set[Key] = set()
+    for item_type, item_ids in by_type.items():
+        for some in chunks(item_ids):
+            rows = connection.execute(sa.select(queue.c.item_id).where(of_items(item_type, some)))
+            existing.update((item_type, item_id) for item_id in rows.scalars())
+    return existing
+
+
+def _new_row(request: EnqueueRequest, now: datetime) -> dict[str, Any]:
+    execute_at = request.execute_at or now
+    return {
+        "item_type": request.item_type,
+        "item_id": request.item_id,
+        "queue_status": Status.READY.value,
+        "scheduled_exec_time": execute_at,
+        "due_at": max(execute_at, now),
+        "slotted": request.slotted,
+        "init_workflow_id": request.init_workflow_id,
+        "claim_epoch": 0,
+        "retry_count": 0,
+        "created_at": now,
+        "updated_at": now,
+        "traceparent": request.traceparent,
+    }
+
+
+def due_items(item_type: str, until: datetime, limit: int, dialect: str) -> sa.Select[Any]:
+    """The next items to claim, locked.
+
+    On Oracle the caller fetches `limit` rows and no more: FETCH FIRST with FOR UPDATE is ORA-02014, and ROWNUM would
+    count rows that SKIP LOCKED then skips. Rows are locked as they are fetched.
+    """
+    item_type_, due_at, item_id = (only(READY, name, dialect) for name in ("item_type", "due_at", "item_id"))
+    statement = (
+        sa.select(
+            queue.c.item_id,
+            queue.c.claim_epoch,
+            queue.c.retry_count,
+            queue.c.scheduled_exec_time,
+            queue.c.slotted,
+            queue.c.traceparent,
+        )
+        .where(among(READY, dialect), item_type_ == item_type, due_at <= until)
+        .order_by(due_at, item_id)
+    )
+    if dialect == "oracle":
+        return statement.with_for_update(skip_locked=True)
+    return statement.limit(limit)
+
+
+_CLAIM = (
+    sa.update(queue)
+    .where(
+        queue.c.item_type == sa.bindparam("b_type"),
+        queue.c.item_id == sa.bindparam("b_id"),
+        queue.c.queue_status == Status.READY.value,
+        queue.c.claim_epoch == sa.bindparam("b_epoch"),
+    )
+    .values(
+        queue_status=Status.CLAIMED.value,
+        claim_epoch=queue.c.claim_epoch + 1,
+        dispatch_batch_id=sa.bindparam("b_batch"),
+        claimed_at=sa.bindparam("b_now"),
+        seen_at=sa.bindparam("b_now"),
+        updated_at=sa.bindparam("b_now"),
+    )
+)
+
+
+def claim(connection: sa.Connection, item_type: str, limit: int, look_ahead: timedelta, now: datetime | None) -> Batch:
+    moment = now or database_clock(connection)
+    batch_id = batch_name()
+    statement = due_items(item_type, moment + look_ahead, limit, connection.dialect.name)
+    with connection.execution_options(stream_results=True, max_row_buffer=limit).execute(statement) as result:
+        rows = result.fetchmany(limit)
+    if not rows:
+        return Batch(batch_id, moment, [])
+    parameters = [
+        {"b_type": item_type, "b_id": row.item_id, "b_epoch": row.claim_epoch, "b_batch": batch_id, "b_now": moment}
+        for row in rows
+    ]
+    if connection.execute(_CLAIM, parameters).rowcount != len(rows):
+        raise Conflict("items changed while they were claimed; the next cycle claims them")
+    contexts = _contexts(connection, item_type, [row.item_id for row in rows])
+    write_audit(
+        connection,
+        [
+            entry(item_type, row.item_id, batch_id, Action.CLAIMED, Status.READY, Status.CLAIMED, None, moment)
+            for row in rows
+        ],
+    )
+    return Batch(
+        batch_id,
+        moment,
+        [
+            ClaimedItem(
+                Claim(item_type, row.item_id, row.claim_epoch + 1, row.retry_count),
+                row.scheduled_exec_time,
+                bool(row.slotted),
+                contexts.get(row.item_id),
+                row.traceparent,
+            )
+            for row in rows
+        ],
+    )
+
+
+def _contexts(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, str]:
+    contexts: dict[str, str] = {}
+    for some in chunks(item_ids):
+        statement = sa.select(context.c.item_id, context.c.context_json).where(
+            context.c.item_type == item_type, context.c.item_id.in_(list(some))
+        )
+        contexts.update({row.item_id: row.context_json for row in connection.execute(statement)})
+    return contexts
+
+
+_SETTLE = (
+    sa.update(queue)
+    .where(
+        queue.c.item_type == sa.bindparam("b_type"),
+        queue.c.item_id == sa.bindparam("b_id"),
+        queue.c.queue_status == sa.bindparam("b_before"),
+        queue.c.claim_epoch == sa.bindparam("b_epoch"),
+    )
+    .values(
+        queue_status=sa.bindparam("b_status"),
+        retry_count=sa.bindparam("b_retries"),
+        last_error=sa.bindparam("b_error"),
+        due_at=sa.bindparam("b_due"),
+        exec_workflow_id=sa.bindparam("b_execution"),
+        dispatched_at=sa.bindparam("b_dispatched"),
+        completed_at=sa.bindparam("b_completed"),
+        seen_at=sa.bindparam("b_now"),
+        updated_at=sa.bindparam("b_now"),
+    )
+)
+_FORGET = sa.delete(context).where(
+    context.c.item_type == sa.bindparam("b_type"), context.c.item_id == sa.bindparam("b_id")
+)
+
+
+def settle(
+    connection: sa.Connection, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
+) -> list[bool]:
+    origins = checked(changes)
+    moment = now or database_clock(connection)
+    rows = _locked(connection, [change.claim for change in changes])
+    done: list[bool] = []
+    updates: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
+    finished: list[dict[str, str]] = []
+    for change, allowed in zip(changes, origins, strict=True):
+        claim = change.claim
+        key = claim.item_type, claim.item_id
+        row = rows.get(key)
+        held = row is not None and row.claim_epoch == claim.epoch and row.queue_status in allowed
+        done.append(held)
+        if row is None or not held:
+            continue
+        del rows[key]  # reported twice in one batch, it counts once
+        updates.append(_settled(change, row, moment))
+        batch_id = change.batch_id or row.dispatch_batch_id
+        entries.append(
+            entry(
+                claim.item_type,
+                claim.item_id,
+                batch_id,
+                change.action,
+                row.queue_status,
+                change.status,
+                change.detail,
+                moment,
+            )
+        )
+        if change.status is Status.COMPLETED:
+            finished.append({"b_type": claim.item_type, "b_id": claim.item_id})
+    if updates:
+        connection.execute(_SETTLE, updates)
+    if finished:
+        connection.execute(_FORGET, finished)
+    if summary is not None:
+        entries.append(summary_entry(summary, moment))
+    write_audit(connection, entries)
+    return done
+
+
+def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
+    dispatched = change.status is Status.DISPATCHED
+    return {
+        "b_type": change.claim.item_type,
+        "b_id": change.claim.item_id,
+        "b_before": row.queue_status,
+        "b_epoch": change.claim.epoch,
+        "b_status": change.status.value,
+        "b_retries": change.retries,
+        "b_error": row.last_error if change.error is None else change.error,
+        "b_due": row.due_at if change.pause is None else now + change.pause,
+        "b_execution": change.claim.execution_id if dispatched else row.exec_workflow_id,
+        "b_dispatched": now if dispatched else row.dispatched_at,
+        "b_completed": now if change.status is Status.COMPLETED else row.completed_at,
+        "b_now": now,
+    }
+
+
+_TOUCH = (
+    sa.update(queue)
+    .where(
+        queue.c.item_type == sa.bindparam("b_type"),
+        queue.c.item_id == sa.bindparam("b_id"),
+        queue.c.claim_epoch == sa.bindparam("b_epoch"),
+        sa.text(HELD),
+    )
+    .values(seen_at=sa.bindparam("b_now"))
+)
+
+
+def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
+    moment = now or database_clock(connection)
+    rows = _locked(connection, claims)
+    done = []
+    for claim in claims:
+        row = rows.get((claim.item_type, claim.item_id))
+        done.append(row is not None and row.claim_epoch == claim.epoch and row.queue_status in IN_FLIGHT)
+    held = [claim for claim, ok in zip(claims, done, strict=True) if ok]
+    if held:
+        connection.execute(
+            _TOUCH,
+            [
+                {"b_type": claim.item_type, "b_id": claim.item_id, "b_epoch": claim.epoch, "b_now": moment}
+                for claim in held
+            ],
+        )
+    return done
+
+
+def _locked(connection: sa.Connection, claims: Sequence[Claim]) -> dict[Key, Any]:
+    by_type: dict[str, list[str]] = defaultdict(list)
+    for claim in sorted(claims):
+        by_type[claim.item_type].append(claim.item_id)
+    rows_by_key: dict[Key, Any] = {}
+    for item_type, item_ids in by_type.items():
+        for some in chunks(item_ids):
+            statement = sa.select(queue).where(of_items(item_type, some)).with_for_update()
+            for row in connection.execute(statement):
+                rows_by_key[item_type, row.item_id] = row
+    return rows_by_key

@@ -1,0 +1,308 @@
+"""The queue's hot statements on PostgreSQL: one statement, one round trip, one commit each.
+
+Rows travel as arrays: the statement's text stays the same for any number of them, and the server prepares it once. Rows
+are locked in the order of their keys, so that two statements over the same items wait for each other instead of
+deadlocking. What a dispatcher does over and over travels as a pipeline, whose plan looks rows up by their keys: the
+planner left alone would rather read and hash a queue of some ten thousand rows for every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from psycopg import pq
+
+from headgate.dispatch.decisions import batch_name
+from headgate.dispatch.model import Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
+from headgate.dispatch.stores.rows import START, Position, checked
+from headgate.errors import HeadgateError
+from headgate.sql.pipeline import (
+    BEGIN,
+    BY_KEY,
+    COMMIT,
+    ROLLBACK,
+    Raw,
+    Rows,
+    Statement,
+    execute_pipeline,
+    numbers,
+    quoted,
+    run_async,
+    texts,
+)
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+_ENQUEUE = """
+WITH input AS MATERIALIZED (
+    SELECT coalesce(item_type, %s::text) AS item_type, item_id, context_json, execute_at,
+        coalesce(slotted, %s::boolean) AS slotted, init_workflow_id, traceparent
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::text[], %s::text[])
+        AS i (item_type, item_id, context_json, execute_at, slotted, init_workflow_id, traceparent)
+), clock AS MATERIALIZED (
+    SELECT coalesce(%s::timestamptz, clock_timestamp()) AS now
+), queued AS (
+    INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
+        init_workflow_id, traceparent, claim_epoch, retry_count, created_at, updated_at)
+    SELECT item_type, item_id, 'READY', coalesce(execute_at, now), greatest(execute_at, now), slotted,
+        init_workflow_id, traceparent, 0, 0, now, now
+    FROM input, clock
+    ON CONFLICT DO NOTHING
+    RETURNING item_type, item_id
+), saved AS (
+    INSERT INTO headgate_dispatch_context (item_type, item_id, context_json, context_version, created_at)
+    SELECT item_type, item_id, context_json, 1, now FROM queued JOIN input USING (item_type, item_id), clock
+)
+SELECT item_type, item_id FROM queued
+UNION ALL
+SELECT '', pg_notify('headgate_dispatch', name)::text FROM unnest(%s::text[]) AS name
+"""
+
+
+def enqueue(
+    connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
+) -> set[tuple[str, str]]:
+    """Writes what is not there yet, and returns it; listeners are told of the types in `hints`. Requests are unique
+    and sorted."""
+    types, ids, contexts, times, slotted, workflows, traces = zip(*requests, strict=True)
+    first = requests[0]
+    parameters = (
+        first.item_type,
+        first.slotted,
+        _unless_all(types, first.item_type),
+        texts(ids),
+        # As text: the driver's own way matches a regular expression for every quote, and contexts are full of them.
+        texts(contexts),
+        _unless_all(times, None),
+        _unless_all(slotted, first.slotted),
+        _unless_all(workflows, None),
+        _unless_all(traces, None),
+        now,
+        list(hints),
+    )
+    rows = connection.exec_driver_sql(_ENQUEUE, parameters)
+    return {(row[0], row[1]) for row in rows if row[0]}
+
+
+def _unless_all(column: Sequence[Any], value: Any) -> list[Any]:
+    """The column; empty if it holds one value only, which costs less to send: `unnest` fills it up with NULL."""
+    return [] if column.count(value) == len(column) else list(column)
+
+
+# The position lets a claim begin where the last one ended instead of stepping over all the index entries of rows
+# claimed since: while somebody holds an old snapshot open, those can't be removed. What is picked is locked, so it can
+# be found again by its place, without another look at an index; a row that moved before it was locked is not seen by
+# this statement, and is left for the next claim.
+CLAIM = Statement(
+    "headgate_queue_claim",
+    """
+    WITH clock AS MATERIALIZED (
+        SELECT coalesce($1::timestamptz, clock_timestamp()) AS now
+    ), picked AS MATERIALIZED (
+        SELECT ctid FROM headgate_dispatch_queue
+        WHERE item_type = $2 AND queue_status = 'READY'
+            AND due_at <= (SELECT now FROM clock) + $3::bigint * interval '1 microsecond'
+            AND (due_at, item_id) > ('epoch'::timestamptz + $5::bigint * interval '1 microsecond', $6)
+        ORDER BY due_at, item_id
+        LIMIT $7::int
+        FOR UPDATE SKIP LOCKED
+    ), claimed AS (
+        UPDATE headgate_dispatch_queue AS q
+        SET queue_status = 'CLAIMED', claim_epoch = q.claim_epoch + 1, dispatch_batch_id = $4,
+            claimed_at = clock.now, seen_at = clock.now, updated_at = clock.now
+        FROM clock
+        WHERE q.ctid = ANY(ARRAY(SELECT ctid FROM picked)) AND q.queue_status = 'READY'
+        RETURNING q.item_type, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.due_at,
+            clock.now, q.traceparent
+    ), logged AS (
+        INSERT INTO headgate_dispatch_audit
+            (item_type, item_id, batch_id, action, status_before, status_after, created_at)
+        SELECT item_type, item_id, $4, 'CLAIMED', 'READY', 'CLAIMED', now FROM claimed
+    )
+    SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
+        (extract(epoch FROM due_at) * 1000000)::bigint, (extract(epoch FROM now) * 1000000)::bigint,
+        (SELECT context_json FROM headgate_dispatch_context AS x
+         WHERE x.item_type = claimed.item_type AND x.item_id = claimed.item_id), traceparent
+    FROM claimed ORDER BY claimed.due_at, item_id
+    """,
+)
+
+
+def claim(
+    connection: sa.Connection,
+    item_type: str,
+    limit: int,
+    look_ahead: timedelta,
+    now: datetime | None,
+    start: Position = START,
+) -> tuple[Batch, Position]:
+    """The batch, and where it ended."""
+    batch_id = batch_name()
+    ahead = str(look_ahead // MICROSECOND)
+    parameters = [_instant(now), item_type, ahead, batch_id, str(start.due_us), start.item_id, str(limit)]
+    rows = _flown(connection, CLAIM, parameters)
+    if not rows:
+        return Batch(batch_id, now or datetime.now(UTC), []), start
+    items = [
+        ClaimedItem(
+            Claim(item_type, _text(item_id), int(epoch or 0), int(retries or 0)),
+            EPOCH + timedelta(microseconds=int(execute_at or 0)),
+            slotted == b"t",
+            None if context is None else context.decode(),
+            None if trace is None else trace.decode(),
+        )
+        for item_id, epoch, retries, execute_at, slotted, _, _, context, trace in rows
+    ]
+    last_id, *_, last_due, claimed_at, _, _ = rows[-1]
+    return Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items), Position(
+        int(last_due or 0), _text(last_id)
+    )
+
+
+# What `held` locks may be newer than the statement's snapshot, in which `settled` looks for its rows first: so the
+# latter repeats the guard in a form that holds for both versions, and only what it wrote counts as done.
+SETTLE = Statement(
+    "headgate_queue_settle",
+    """
+    WITH input AS MATERIALIZED (
+        SELECT coalesce(item_type, $1) AS item_type, item_id, coalesce(epoch, $2::int) AS epoch,
+            coalesce(origins, $3) AS origins, coalesce(status, $4) AS status, coalesce(action, $5) AS action,
+            coalesce(retries, $6::int) AS retries, coalesce(error, $7) AS error,
+            coalesce(pause, $8::bigint) * interval '1 microsecond' AS pause, coalesce(batch_id, $9) AS batch_id,
+            coalesce(detail, $10) AS detail, n
+        FROM unnest($11::text[], $12::int[], $13::text[], $14::text[], $15::text[], $16::int[], $17::text[],
+            $18::bigint[], $19::text[], $20::text[], $21::text[]) WITH ORDINALITY
+            AS i (item_type, epoch, origins, status, action, retries, error, pause, batch_id, detail, item_id, n)
+    ), clock AS MATERIALIZED (
+        SELECT coalesce($22::timestamptz, clock_timestamp()) AS now
+    ), held AS MATERIALIZED (
+        SELECT i.*, q.queue_status AS before, coalesce(i.batch_id, q.dispatch_batch_id) AS batch
+        FROM input AS i
+        JOIN headgate_dispatch_queue AS q ON q.item_type = i.item_type AND q.item_id = i.item_id
+        WHERE q.claim_epoch = i.epoch AND position(q.queue_status IN i.origins) > 0
+        ORDER BY i.item_type, i.item_id
+        FOR UPDATE OF q
+    ), settled AS (
+        UPDATE headgate_dispatch_queue AS q
+        SET queue_status = held.status, retry_count = held.retries, seen_at = now, updated_at = now,
+            last_error = coalesce(held.error, q.last_error),
+            due_at = coalesce(now + held.pause, q.due_at),
+            exec_workflow_id = CASE WHEN held.status = 'DISPATCHED' THEN 'exec-' || q.item_type || '-' || q.item_id
+                ELSE q.exec_workflow_id END,
+            dispatched_at = CASE WHEN held.status = 'DISPATCHED' THEN now ELSE q.dispatched_at END,
+            completed_at = CASE WHEN held.status = 'COMPLETED' THEN now ELSE q.completed_at END
+        FROM held, clock
+        WHERE q.item_type = held.item_type AND q.item_id = held.item_id
+            AND q.claim_epoch = held.epoch AND position(q.queue_status IN held.origins) > 0
+        RETURNING held.*
+    ), forgotten AS (
+        DELETE FROM headgate_dispatch_context AS x USING settled
+        WHERE settled.status = 'COMPLETED' AND x.item_type = settled.item_type AND x.item_id = settled.item_id
+    ), logged AS (
+        INSERT INTO headgate_dispatch_audit
+            (item_type, item_id, batch_id, action, status_before, status_after, detail, created_at)
+        SELECT item_type, item_id, batch, action, before, status, detail, now FROM settled, clock
+        UNION ALL
+        SELECT item_type, NULL, batch_id, 'BATCH_COMPLETE', NULL, NULL, detail, now
+        FROM (VALUES ($23::text, $24::text, $25::text)) AS s (item_type, batch_id, detail), clock
+        WHERE item_type IS NOT NULL
+    )
+    SELECT n FROM settled
+    """,
+)
+
+
+def settle(
+    connection: sa.Connection, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
+) -> list[bool]:
+    origins = checked(changes)
+    same: list[str | None] = []
+    arrays: list[str] = []
+    for column in (
+        [change.claim.item_type for change in changes],
+        [change.claim.epoch for change in changes],
+        [",".join(allowed) for allowed in origins],
+        [change.path[-1].value for change in changes],
+        [change.action.value for change in changes],
+        [change.retries for change in changes],
+        [change.error for change in changes],
+        [None if change.pause is None else change.pause // MICROSECOND for change in changes],
+        [change.batch_id for change in changes],
+        [change.detail for change in changes],
+    ):
+        value, array = _column(column)
+        same.append(value)
+        arrays.append(array)
+    ids = texts(change.claim.item_id for change in changes)
+    rows = _flown(connection, SETTLE, [*same, *arrays, ids, _instant(now), *(summary or (None, None, None))])
+    held = {int(n or 0) for (n,) in rows}
+    return [n in held for n in range(1, len(changes) + 1)]
+
+
+TOUCH = Statement(
+    "headgate_queue_touch",
+    """
+    WITH held AS MATERIALIZED (
+        SELECT q.item_type, q.item_id, i.n
+        FROM unnest($1::text[], $2::text[], $3::int[]) WITH ORDINALITY AS i (item_type, item_id, epoch, n)
+        JOIN headgate_dispatch_queue AS q ON q.item_type = i.item_type AND q.item_id = i.item_id
+        WHERE q.claim_epoch = i.epoch AND q.queue_status IN ('CLAIMED', 'DISPATCHED')
+        ORDER BY q.item_type, q.item_id
+        FOR UPDATE OF q
+    ), touched AS (
+        UPDATE headgate_dispatch_queue AS q SET seen_at = coalesce($4::timestamptz, clock_timestamp())
+        FROM held WHERE q.item_type = held.item_type AND q.item_id = held.item_id
+        RETURNING held.n
+    )
+    SELECT n FROM touched
+    """,
+)
+
+
+def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
+    types, ids, epochs, _ = zip(*claims, strict=True)
+    held = {
+        int(n or 0) for (n,) in _flown(connection, TOUCH, [texts(types), texts(ids), numbers(epochs), _instant(now)])
+    }
+    return [n in held for n in range(1, len(claims) + 1)]
+
+
+def _flown(connection: sa.Connection, statement: Statement, parameters: Sequence[str | None]) -> Rows:
+    """The statement's rows: in a transaction of its own, planned by keys, or in the caller's, if it has one."""
+
+    async def work(raw: Raw) -> Rows:
+        call = (statement, parameters)
+        if not raw.autocommit:
+            begun = raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
+            return (await execute_pipeline(raw, [call] if begun else [(BEGIN, ()), call]))[-1]
+        try:
+            return (await execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ()), call, (COMMIT, ())]))[2]
+        except HeadgateError:
+            if raw.pgconn.transaction_status == pq.TransactionStatus.INERROR:
+                await execute_pipeline(raw, [(ROLLBACK, ())])
+            raise
+
+    rows: Rows = run_async(connection, work)
+    return rows
+
+
+def _column(values: Sequence[str | int | None]) -> tuple[str | None, str]:
+    """A column as the one value it holds, with an empty array, which `unnest` fills up with NULL; or as an array."""
+    first = values[0] if values else None
+    if values.count(first) == len(values):
+        return None if first is None else str(first), "{}"
+    return None, "{" + ",".join(["NULL" if value is None else quoted(str(value)) for value in values]) + "}"
+
+
+def _text(value: bytes | None) -> str:
+    assert value is not None
+    return value.decode()
+
+
+def _instant(now: datetime | None) -> str | None:
+    return None if now is None else now.isoformat()

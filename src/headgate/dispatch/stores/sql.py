@@ -1,0 +1,252 @@
+"""The dispatch queue in a SQL database."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import sqlalchemy as sa
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import (
+    AuditEntry,
+    Batch,
+    BatchSummary,
+    Change,
+    Claim,
+    EnqueueRequest,
+    EnqueueResult,
+    Item,
+    PruneResult,
+    QueueStats,
+)
+from headgate.dispatch.status import Status
+from headgate.dispatch.stores import admin_queries, portable
+from headgate.dispatch.stores.notify import Hints, ring
+from headgate.dispatch.stores.rows import START, Position
+from headgate.errors import Conflict, InvalidInput
+from headgate.sql.engine import Database
+from headgate.sql.errors import translated
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_TRIES = 3
+SWEEP_SECONDS = 1.0
+"""A claim begins at the first due item, not where the last one ended, at least this often, …"""
+SWEEP_PAUSE = 20
+"""… or, where that is slow, after so many times as long as it took: an index keeps entries of rows claimed long ago for
+whoever holds an old snapshot, and stepping over them must not become all a dispatcher does. So long may an item wait
+that is due earlier than what was claimed last: one given back, requeued, or queued within the look-ahead."""
+SOON = timedelta(seconds=5)
+"""Items due later than this are no reason to wake a dispatcher."""
+
+
+class _Sweep(NamedTuple):
+    """When a claim last began at the first due item, how long it took, and where claims have come to since."""
+
+    at: float
+    seconds: float
+    position: Position
+
+
+NEVER = _Sweep(float("-inf"), 0.0, START)
+
+
+class SqlQueueStore:
+    """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._hints = Hints(database)
+        self._postgres = database.dialect == "postgresql"
+        self._sweeps: dict[str, _Sweep] = {}
+
+    # -- dispatching ---------------------------------------------------------------------------------------------
+
+    async def config(self, item_type: str) -> DispatchConfig | None:
+        return await self._read(admin_queries.config, item_type)
+
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
+    ) -> list[EnqueueResult]:
+        unique = {(request.item_type, request.item_id): request for request in reversed(requests)}
+        ordered = [unique[key] for key in sorted(unique)]
+        if not ordered:
+            return []
+        soon = datetime.now(UTC) + SOON
+        item_types = {one.item_type for one in ordered if one.execute_at is None or one.execute_at <= soon}
+        hints = self._hints.due(item_types) if within is None else sorted(item_types)
+        new = await self._enqueue(ordered, within, now, hints)
+        if within is None:
+            self._hints.ring(item_types)
+            if self._postgres:
+                self._hints.trail(item_types.difference(hints))
+        results = []
+        for request in requests:
+            key = request.item_type, request.item_id
+            results.append(EnqueueResult(*key, existing=key not in new))
+            new.discard(key)  # a second request for the same item, in the same call, finds it
+        return results
+
+    async def _enqueue(
+        self, requests: Sequence[EnqueueRequest], within: Any, now: datetime | None, hints: Sequence[str]
+    ) -> set[tuple[str, str]]:
+        if not self._postgres:
+            if within is not None:
+                return await _run_within(self._database.dialect, within, portable.enqueue, requests, now)
+            return await self._retried(portable.enqueue, requests, now)
+        # Imported here, as below: the driver is an extra that SQLite's users do not have.
+        from headgate.dispatch.stores import postgres
+
+        if within is not None:
+            return await _run_within(self._database.dialect, within, postgres.enqueue, requests, now, hints)
+        return await self._database.once(postgres.enqueue, requests, now, hints)
+
+    async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
+        if not self._postgres:
+            return await self._database.write(portable.claim, item_type, limit, look_ahead, now)
+        from headgate.dispatch.stores import postgres
+
+        last = self._sweeps.get(item_type, NEVER)
+        pause = SWEEP_PAUSE * last.seconds
+        since = time.monotonic() - last.at
+        if now is None and since < max(pause, SWEEP_SECONDS):
+            batch, end = await self._database.once(postgres.claim, item_type, limit, look_ahead, now, last.position)
+            if batch.items:
+                self._sweeps[item_type] = last._replace(position=end)
+            if batch.items or since < pause:
+                return batch
+        began = time.monotonic()
+        batch, end = await self._database.once(postgres.claim, item_type, limit, look_ahead, now, START)
+        if now is None:
+            # If there was less than asked for, nothing that is due lies before where an earlier claim ended, either.
+            position = end if len(batch.items) == limit else max(end, last.position)
+            self._sweeps[item_type] = _Sweep(began, time.monotonic() - began, position)
+        return batch
+
+    async def stale(
+        self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
+    ) -> list[tuple[Claim, Status]]:
+        return await self._read(admin_queries.stale, item_type, stale_after, limit, now)
+
+    async def settle(
+        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+    ) -> list[bool]:
+        if not changes and summary is None:
+            return []
+        if not self._postgres:
+            return await self._database.write(portable.settle, changes, summary, now)
+        from headgate.dispatch.stores import postgres
+
+        return await self._database.once(postgres.settle, changes, summary, now)
+
+    async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+        if not claims:
+            return []
+        if not self._postgres:
+            return await self._database.write(portable.touch, claims, now)
+        from headgate.dispatch.stores import postgres
+
+        return await self._database.once(postgres.touch, claims, now)
+
+    async def wait(self, item_type: str, timeout: float) -> None:
+        await self._hints.wait(item_type, timeout)
+
+    async def close(self) -> None:
+        await self._hints.close()
+        await self._database.close()
+
+    # -- operating -----------------------------------------------------------------------------------------------
+
+    async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
+        await self._retried(admin_queries.configure, config, now, replace)
+        await self._notify(config.item_type)
+
+    async def change(
+        self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
+    ) -> DispatchConfig | None:
+        config = await self._database.write(admin_queries.change, item_type, changes, now)
+        await self._notify(item_type)
+        return config
+
+    async def configs(self) -> list[DispatchConfig]:
+        return await self._read(admin_queries.configs)
+
+    async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
+        return await self._read(admin_queries.find, item_type, item_id)
+
+    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
+        return await self._read(admin_queries.items, item_type, status, limit, after)
+
+    async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
+        return await self._read(admin_queries.stats, item_type, now)
+
+    async def redirect(
+        self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
+    ) -> int:
+        count = 0
+        if item_ids is not None:
+            count = await self._database.write(admin_queries.redirect, item_type, item_ids, to, now)
+        else:
+            # Each once, in order of their ids: one that dies again at once is not redirected again and again.
+            after: str | None = ""
+            while after is not None:
+                some, after = await self._database.write(admin_queries.redirect_dead, item_type, after, to, now)
+                count += some
+        self._sweeps.pop(item_type, None)
+        await self._notify(item_type)
+        return count
+
+    async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
+        return await self._read(admin_queries.audit_entries, item_type, item_id, limit, before)
+
+    async def prune(self, before: datetime) -> PruneResult:
+        items = audit = 0
+        while some := await self._database.write(admin_queries.prune_items, before):
+            items += some
+        while some := await self._database.write(admin_queries.prune_audit, before):
+            audit += some
+        return PruneResult(items, audit)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    async def _read(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if not self._postgres:
+            return await self._database.read(work, *args, **kwargs)
+        return await self._database.once(work, *args, **kwargs)
+
+    async def _retried(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Tries again if another writer was first with the same key: then it is there to be found."""
+        for _ in range(MAX_TRIES - 1):
+            try:
+                return await self._database.write(work, *args, **kwargs)
+            except Conflict:
+                continue
+        return await self._database.write(work, *args, **kwargs)
+
+    async def _notify(self, item_type: str) -> None:
+        self._hints.ring([item_type])
+        if self._postgres:
+            await self._database.once(ring, item_type)
+
+
+async def _run_within(
+    dialect: str, connection: Any, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """Runs `work` in the caller's transaction."""
+    # Whoever has an AsyncConnection has loaded this; loading it for others would ask them for greenlet.
+    asynchronous = sys.modules.get("sqlalchemy.ext.asyncio")
+    is_async = asynchronous is not None and isinstance(connection, asynchronous.AsyncConnection)
+    if not is_async and not isinstance(connection, sa.Connection):
+        raise InvalidInput("connection", "must be a SQLAlchemy Connection or AsyncConnection")
+    if connection.dialect.name != dialect:
+        raise InvalidInput("connection", f"leads to {connection.dialect.name}; the queue is in {dialect}")
+    with translated():
+        if is_async:
+            result: R = await connection.run_sync(work, *args, **kwargs)
+            return result
+        return work(connection, *args, **kwargs)

@@ -1,0 +1,113 @@
+"""The limits that a server reports in its responses, and how long to pause calls to it.
+
+Reads `RateLimit` (IETF draft, revisions 8 to 10), `Retry-After`, and nothing else. Whatever is malformed is ignored.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from threading import Lock
+from typing import NamedTuple
+
+MAX_ORIGINS = 1024
+
+
+class ServiceLimit(NamedTuple):
+    """One item of `RateLimit`: what is left of a policy, and in how many seconds there is more."""
+
+    policy: str
+    remaining: int
+    reset_after: int | None
+
+
+class Pauses:
+    """Until when calls to each key are paused. Thread-safe, for a bounded number of keys.
+
+    A pause is never longer than `longest` seconds: a server's mistake must not stop its callers for a year.
+    """
+
+    def __init__(self, longest: float, monotonic: Callable[[], float]) -> None:
+        self._longest = longest
+        self._monotonic = monotonic
+        self._until: OrderedDict[str, float] = OrderedDict()
+        self._lock = Lock()
+
+    def record_response(self, key: str, status: int, header: Callable[[str], str | None]) -> None:
+        """Records the pause that a response asks for."""
+        if wait := pause_of(status, header):
+            until = self._monotonic() + min(wait, self._longest)
+            with self._lock:
+                self._until[key] = max(until, self._until.pop(key, 0.0))
+                if len(self._until) > MAX_ORIGINS:
+                    self._until.popitem(last=False)
+
+    def remaining(self, key: str) -> float:
+        """Seconds until `key` may be called again; 0 if it may be called now."""
+        until = self._until.get(key)
+        if until is None:
+            return 0.0
+        left = until - self._monotonic()
+        if left > 0:
+            return left
+        with self._lock:
+            if self._until.get(key) == until:
+                del self._until[key]
+        return 0.0
+
+
+def pause_of(status: int, header: Callable[[str], str | None]) -> float:
+    """Seconds to pause after a response. `Retry-After` counts on 429 and 503, and before `RateLimit`."""
+    if status in (429, 503) and (wait := retry_after(header("Retry-After") or "")) is not None:
+        return wait
+    exhausted = [limit.reset_after or 0 for limit in service_limits(header("RateLimit") or "") if limit.remaining == 0]
+    return float(max(exhausted, default=0))
+
+
+def retry_after(value: str) -> float | None:
+    """The seconds of a `Retry-After`, also if it is a date; `None` if it is neither."""
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return float(value) if len(value) < 16 else 1e15
+    try:
+        moment = parsedate_to_datetime(value)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+    except (ValueError, OverflowError):
+        return None
+
+
+def service_limits(value: str) -> list[ServiceLimit]:
+    """The items of a `RateLimit` field; none if it is malformed."""
+    limits = []
+    for item in _split(value, ","):
+        name, *parameters = (part.strip() for part in _split(item, ";"))
+        given = dict(parameter.split("=", 1) for parameter in parameters if "=" in parameter)
+        remaining, reset_after = _whole(given.get("r")), _whole(given.get("t"))
+        if not name or remaining is None:
+            return []
+        limits.append(ServiceLimit(name.strip('"'), remaining, reset_after))
+    return limits
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Splits at `separator` outside quoted strings."""
+    parts, start, quoted, escaped = [], 0, False, False
+    for index, sign in enumerate(text):
+        if escaped:
+            escaped = False
+        elif quoted and sign == "\\":
+            escaped = True
+        elif sign == '"':
+            quoted = not quoted
+        elif sign == separator and not quoted:
+            parts.append(text[start:index])
+            start = index + 1
+    return [*parts, text[start:]]

@@ -1,0 +1,156 @@
+"""One member of a Kafka consumer group, for event loops.
+
+librdkafka's consumer blocks, so it has a thread of its own. Offsets are committed by hand, each partition up to the
+first record that is not done: what was received and not committed comes again. A partition that is taken away in a
+rebalance is forgotten; nothing of it is committed after that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from headgate.errors import BrokerUnavailable
+from headgate.kafka.producer import TRACE
+from headgate.messaging import Delivered, Record
+from headgate.tracing import accepted
+
+T = TypeVar("T")
+
+SLICE_SECONDS = 0.2
+"""The longest the thread is away in one go, so that closing need not wait."""
+_LEFT = {
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError._STATE,
+    KafkaError._NO_OFFSET,
+}
+"""Why a commit fails when the partition is no longer ours: somebody else will get the records again."""
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaSource:
+    """The `MessageSource` port over a consumer group."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str, settings: Mapping[str, Any]) -> None:
+        self._topic = topic
+        self._handed: dict[int, deque[int]] = {}
+        """Positions by partition, in order: given out and not yet committed."""
+        self._done: dict[int, set[int]] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-reader")
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": "cooperative-sticky",
+            # A member that dies keeps its partitions for so long.
+            "session.timeout.ms": 10_000,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+            **settings,
+        }
+        self._consumer = self._joined()
+
+    async def receive(self, most: int, wait: float) -> list[Delivered]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            pause = max(0.0, min(SLICE_SECONDS, deadline - loop.time()))
+            records = await self._run(self._consume, most, pause)
+            if records or loop.time() >= deadline:
+                return records
+
+    async def commit(self, done: Sequence[Delivered]) -> None:
+        await self._run(self._commit, done)
+
+    async def close(self) -> None:
+        await self._run(self._consumer.close)
+        self._thread.shutdown()
+
+    async def _run(self, work: Callable[..., T], *arguments: Any) -> T:
+        # Shielded: a cancelled caller must not leave the consumer in the middle of a call.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments))
+
+    def _joined(self) -> Consumer:
+        consumer = Consumer(self._settings)
+        consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._revoked)
+        return consumer
+
+    # On the consumer's thread from here on.
+
+    def _consume(self, most: int, wait: float) -> list[Delivered]:
+        records: list[Delivered] = []
+        # `consume` waits its whole time for a full batch; so wait for one record, then take what has come with it.
+        first = self._consumer.poll(wait)
+        messages = [] if first is None else [first, *self._consumer.consume(most - 1, 0.01)] if most > 1 else [first]
+        for message in messages:
+            if error := message.error():
+                if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):
+                    raise BrokerUnavailable(f"Kafka: {error.str()}")
+                _log.warning("reading %s: %s", self._topic, error.str())
+                if error.fatal():
+                    self._rejoin()
+                    return records
+                continue
+            key = (message.key() or b"").decode(errors="replace")
+            value = (message.value() or b"").decode(errors="replace")
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            self._handed.setdefault(partition, deque()).append(offset)
+            record = Record(self._topic, key, value, _trace(message.headers()))
+            records.append(Delivered(record, partition, offset))
+        return records
+
+    def _commit(self, done: Sequence[Delivered]) -> None:
+        for delivered in done:
+            if delivered.partition in self._handed:
+                self._done.setdefault(delivered.partition, set()).add(delivered.position)
+        offsets = []
+        for partition, finished in self._done.items():
+            handed = self._handed[partition]
+            last = None
+            while handed and handed[0] in finished:
+                last = handed.popleft()
+                finished.discard(last)
+            if last is not None:
+                offsets.append(TopicPartition(self._topic, partition, last + 1))
+        if not offsets:
+            return
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() in _LEFT:
+                _log.info("a partition of %s went to another reader before its commit", self._topic)
+                return
+            raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
+
+    def _rejoin(self) -> None:
+        """A consumer that failed for good is of no use any more; what it had comes again to the next one."""
+        self._handed.clear()
+        self._done.clear()
+        self._consumer.close()
+        self._consumer = self._joined()
+
+    def _revoked(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            self._handed.pop(partition.partition, None)
+            self._done.pop(partition.partition, None)
+
+
+def _trace(headers: Any) -> str | None:
+    """The traceparent among a record's headers, if it is one."""
+    for name, value in headers or ():
+        if name == TRACE and isinstance(value, bytes):
+            return accepted(value.decode("latin-1"))
+    return None

@@ -1,0 +1,75 @@
+"""`KafkaLog`: the `MessageLog` port over a Kafka cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from headgate.circuit_breaker import Breaker, BreakerPolicy
+from headgate.clock import Clock, SystemClock
+from headgate.errors import BrokerUnavailable, HeadgateError
+from headgate.kafka.consumer import KafkaSource
+from headgate.kafka.producer import KafkaProducer
+from headgate.kafka.topics import ensure_topics
+from headgate.messaging import Record
+
+DELIVERY_SECONDS = 3.0
+"""How long a record may take to be acknowledged before its sender gets `StoreUnavailable`."""
+_BREAKER = BreakerPolicy(failures=3, first_pause=0.5, longest_pause=2.0)
+
+
+class KafkaLog:
+    """Topics on a cluster. Nothing is connected before it is needed, so a process starts while Kafka is down."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        topics: Collection[str],
+        delivery_seconds: float = DELIVERY_SECONDS,
+        settings: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._settings = dict(settings or {})
+        self._topics = set(topics)
+        self._seconds = delivery_seconds
+        self._ready = asyncio.Lock()
+        self._producer = KafkaProducer(bootstrap, delivery_seconds=delivery_seconds, settings=self._settings)
+        self._breaker = Breaker(_BREAKER)
+        self._clock = clock or SystemClock()
+
+    async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
+        if not self._breaker.allows(self._clock.monotonic_us()):
+            return [BrokerUnavailable("Kafka did not answer a moment ago")] * len(records)
+        try:
+            await self._ensure_topics()
+            outcomes = await self._producer.publish(records)
+        except BrokerUnavailable as error:
+            outcomes = [error] * len(records)
+        if any(isinstance(outcome, BrokerUnavailable) for outcome in outcomes):
+            self._breaker.record_failure(self._clock.monotonic_us())
+        else:
+            self._breaker.record_success()
+        return outcomes
+
+    async def read(self, topic: str, group: str) -> KafkaSource:
+        self._topics.add(topic)
+        await self._ensure_topics()
+        return KafkaSource(self._bootstrap, topic, group, self._settings)
+
+    async def ping(self) -> None:
+        await self._producer.ping()
+
+    async def close(self) -> None:
+        await self._producer.close()
+
+    async def _ensure_topics(self) -> None:
+        if not self._topics:
+            return
+        async with self._ready:
+            missing = set(self._topics)
+            if missing:
+                await ensure_topics(self._bootstrap, missing, self._settings, seconds=self._seconds)
+                self._topics -= missing

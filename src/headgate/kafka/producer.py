@@ -1,0 +1,129 @@
+"""An idempotent Kafka producer for event loops.
+
+librdkafka sends in threads of its own and reports through callbacks from `poll`. One thread polls; what it hears is
+handed to the event loop in one step a poll. A record counts as published when all in-sync replicas have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from headgate.errors import BrokerUnavailable, HeadgateError, StoreError
+from headgate.messaging import Record
+
+POLL_SECONDS = 0.1
+PING_SECONDS = 2.0
+LARGEST_QUEUE = 100_000
+TRACE = "traceparent"
+"""The header other tracing clients of Kafka use as well."""
+
+_log = logging.getLogger(__name__)
+
+
+class KafkaProducer:
+    """Publishes records; the outcome is known within `delivery_seconds`, whatever happens to the broker."""
+
+    def __init__(self, bootstrap: str, *, delivery_seconds: float, settings: Mapping[str, Any]) -> None:
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 1,
+            "delivery.timeout.ms": round(delivery_seconds * 1000),
+            "socket.connection.setup.timeout.ms": 2000,
+            # A broker that comes back should be found at once, not after librdkafka's ten seconds.
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 500,
+            "queue.buffering.max.messages": LARGEST_QUEUE,
+            # Murmur2, as Kafka's own clients do it, so that a user's records of any producer share a partition.
+            "partitioner": "murmur2_random",
+            "log_level": 0,
+            **settings,
+        }
+        self._patience = delivery_seconds + 5.0
+        self._producer = Producer(self._settings)
+        self._heard: list[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
+        """One outcome each: None, or why it may not have arrived."""
+        loop = asyncio.get_running_loop()
+        if self._thread is None:
+            self._loop = loop
+            self._thread = threading.Thread(target=self._poll, name="headgate-kafka", daemon=True)
+            self._thread.start()
+        waiting = [self._produce(loop, record) for record in records]
+        done, late = await asyncio.wait(waiting, timeout=self._patience)
+        for future in late:
+            future.cancel()
+        return [future.result() if future in done else BrokerUnavailable() for future in waiting]
+
+    def _produce(self, loop: asyncio.AbstractEventLoop, record: Record) -> asyncio.Future[HeadgateError | None]:
+        future: asyncio.Future[HeadgateError | None] = loop.create_future()
+
+        def reported(error: KafkaError | None, _message: object) -> None:
+            self._heard.append((future, None if error is None else self._translated(error)))
+
+        try:
+            self._producer.produce(
+                record.topic,
+                record.value.encode(),
+                record.key.encode(),
+                on_delivery=reported,
+                headers=None if record.traceparent is None else [(TRACE, record.traceparent.encode())],
+            )
+        except BufferError:
+            future.set_result(BrokerUnavailable("the broker does not keep up: too many messages wait for it"))
+        except KafkaException as error:
+            future.set_result(self._translated(error.args[0]))
+        return future
+
+    def _poll(self) -> None:
+        while not self._stop.is_set():
+            self._producer.poll(POLL_SECONDS)
+            if self._heard:
+                heard, self._heard = self._heard, []
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(_settle, heard)
+
+    def _translated(self, error: KafkaError) -> HeadgateError:
+        if error.fatal():
+            # Idempotence can't be kept up by this producer any more; a new one begins afresh.
+            _log.error("the Kafka producer failed for good and is replaced: %s", error.str())
+            self._producer = Producer(self._settings)
+            return BrokerUnavailable(f"Kafka: {error.str()}")
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return StoreError(f"Kafka: {error.str()}")
+        return BrokerUnavailable(f"Kafka: {error.str()}")
+
+    async def ping(self) -> None:
+        """Raises `BrokerUnavailable` if no broker answers."""
+        try:
+            await asyncio.to_thread(self._producer.list_topics, timeout=PING_SECONDS)
+        except KafkaException as error:
+            raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
+
+    async def close(self) -> None:
+        """Waits for what is under way, not longer than a delivery may take."""
+        deadline = time.monotonic() + self._patience
+        # librdkafka reports its backlog only on request.
+        while len(self._producer) and self._thread is not None and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS / 10)
+        self._stop.set()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+
+def _settle(heard: Sequence[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]]) -> None:
+    for future, outcome in heard:
+        if not future.done():
+            future.set_result(outcome)

@@ -1,0 +1,375 @@
+"""`Limiter`: may this run now? For threads; `AsyncLimiter` is the same for event loops."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from inspect import iscoroutinefunction
+from time import perf_counter, sleep
+from types import TracebackType
+from typing import Self, TypeVar
+from uuid import uuid4
+
+from headgate.circuit_breaker import BreakerPolicy
+from headgate.clock import Clock
+from headgate.errors import ConfigurationError, RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.limits.active_plans import ActivePlans
+from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, smaller_request
+from headgate.limits.model import Charge, Decision, OnError, Plan
+from headgate.limits.plan_book import check_key
+from headgate.limits.plan_loader import PlanLoader
+from headgate.limits.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry, Settlement
+from headgate.limits.reservations import (
+    DEFAULT_TTL,
+    Reservation,
+    check_actual,
+    check_id,
+    check_settlement,
+    check_ttl,
+    full_cost_first,
+)
+from headgate.limits.store_health import DEFAULT_DEADLINE
+from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, WaitQueues, beyond_deadline, deadline_of, timeout_denial
+
+log = logging.getLogger("headgate.limits")
+
+ONE = 1
+T = TypeVar("T")
+
+
+class Limiter(ActivePlans):
+    """Decides by plans, whose states are kept in a store.
+
+        with Limiter("redis://cache", plans=[Plan("gold", TokenBucket(10, 1))]) as limiter:
+            decision = limiter.acquire("user:1", "gold")
+
+    `store` is a URL (`memory://`, `redis://…`, `postgresql://…`) or a `LimitStore`. A store that the limiter opened is
+    closed with it. `plans` are given here or come from a registry: it is loaded at once, and again in the background
+    when `refresh_every` has passed; until it returns, the plans in force decide. While the store is unavailable, each
+    plan's `on_error` decides, or else this limiter's: `open`, `closed`, or `fallback` to another store (memory unless
+    given). A call to the store may take `deadline` seconds; if not given, what its URL says, or else 0.5. With a
+    `lease`, tokens are taken many at a time and spent in this process.
+
+    Raises:
+        ConfigurationError: the store, its URL, the plans or an option can't be used.
+    """
+
+    _store: LimitStore
+    _fallback: LimitStore | None
+    _registry: PlanRegistry | None
+
+    def __init__(
+        self,
+        store: str | LimitStore = "memory://",
+        *,
+        plans: Iterable[Plan] | PlanRegistry = (),
+        on_error: OnError | str = OnError.OPEN,
+        fallback: str | LimitStore = "memory://",
+        deadline: float | None = None,
+        breaker: BreakerPolicy | None = None,
+        lease: LeasePolicy | None = None,
+        observer: AdmissionObserver | None = None,
+        clock: Clock | None = None,
+        pause: Callable[[float], object] = sleep,
+    ) -> None:
+        super().__init__(on_error, breaker, LocalLeases(lease) if lease is not None else None, observer, clock)
+        self._pause = pause
+        self._opened_stores: list[LimitStore] = []
+        self._deadline = deadline
+        self._given_clock = clock
+        self._check_store("store", store)
+        self._check_store("fallback", fallback)
+        if not isinstance(store, str) and iscoroutinefunction(store.decide):
+            raise ConfigurationError("store", f"{store!r} is for event loops; give it to an AsyncLimiter")
+        self._use_store(self._open_store(store))
+        self._fallback_source = fallback
+        self._wait_queues = WaitQueues()
+        self._loader = PlanLoader(self._load_plans)
+        try:
+            if isinstance(plans, Iterable):
+                self.replace_plans(plans)
+            else:
+                self._registry = plans
+                self.refresh()
+                self._schedule_refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing.
+
+        Raises:
+            InvalidInput: the key, the plans or the cost can't be used.
+            NotFound: there is no such plan.
+            CostExceedsCapacity: a plan can never admit the cost.
+            StoreError: the store answered with an error. `StoreUnavailable` is decided by the plans' `on_error`.
+        """
+        try:
+            if cost is ONE:
+                # A key the fast path knows was checked when it was new; others take the slow path.
+                name = plans[0] if len(plans) == 1 else plans if plans.__class__ is str else ""
+                fast_path = self.fast_paths.get(name)
+                if fast_path is not None:
+                    decision = fast_path(key)
+                    if decision is not None:
+                        return decision
+        except (TypeError, KeyError):
+            check_key(key)
+        return self._acquire_and_observe(self._chain(key, plans, cost))
+
+    def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
+        """`acquire` over any (key, plan, cost): all or nothing, in one decision. Raises what `acquire` does."""
+        self._maybe_refresh()
+        return self._acquire_and_observe(self._book.links(links))
+
+    def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """`acquire` that raises a denial.
+
+        Raises:
+            RateLimitExceeded: the call was denied; carries the decision. Besides, what `acquire` raises.
+        """
+        decision = self.acquire(key, plans, cost)
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        return decision
+
+    def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """The decision `acquire` would return; charges nothing. Raises what `acquire` does."""
+        return self._decide(self._chain(key, plans, cost), spend=False)
+
+    def wait(self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float | None = None) -> Decision:
+        """`acquire` as soon as there is room. Callers of this limiter who wait for the same key and plans are served in
+        the order they came, one at a time. A denial means that there was no room within `timeout` seconds, or could
+        not be any. Raises what `acquire` does."""
+        chain = self._chain(key, plans, cost)
+        deadline_us = deadline_of(timeout, self._clock.monotonic_us())
+        name = (key, *(charge.rule.plan for charge in chain))
+        with self._wait_queues.wait_turn(name, deadline_us, self._clock) as first:
+            if not first:
+                return self._health.observe(timeout_denial(self._decide(chain, spend=False)))
+            while True:
+                # Built anew each time: plans may have changed meanwhile.
+                decision = self._acquire_with_lease(self._chain(key, plans, cost))
+                if decision.allowed or beyond_deadline(decision, deadline_us, self._clock):
+                    return self._health.observe(decision)
+                self._pause(min(decision.retry_after, MAX_PAUSE_SECONDS))
+
+    def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
+        """Gives `cost` back to every plan, at most what is spent there.
+
+        A refund does not say when its cost was taken. So it makes room now, even if the cost was taken in a window that
+        has passed: refund soon, or use `reserve`, which knows. A sliding log gives up its oldest entries.
+
+        Raises:
+            StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
+        """
+        chain = self._chain(key, plans, cost)
+        self._call_store("refund", lambda: self._store.refund(chain))
+        if self._leases is not None:
+            self._leases.forget_denials(chain)
+
+    def reset(self, key: str, plans: str | Sequence[str]) -> None:
+        """Makes `key` as new under every plan.
+
+        Raises:
+            StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
+        """
+        chain = self._chain(key, plans, 1)
+        self._call_store("reset", lambda: self._store.reset(chain))
+        if self._leases is not None:
+            self._leases.forget(chain)
+
+    def reserve(
+        self,
+        key: str,
+        plans: str | Sequence[str],
+        cost: int = 1,
+        *,
+        id: str | None = None,
+        ttl: float = DEFAULT_TTL,
+    ) -> Reservation:
+        """`acquire` for work whose cost is known only afterwards: settle or cancel it within `ttl` seconds.
+
+        It is idempotent: reserving the same `id` on the same plans again charges nothing, unless it was cancelled; then
+        it is decided anew. A reservation that is not settled in time stays spent. Raises what `acquire` does.
+        """
+        chain = self._chain(key, plans, cost)
+        hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
+        decision = self._health.observe(self._decide(full_cost_first(chain, cost), hold=hold))
+        names = [charge.rule.plan for charge in chain]
+        return Reservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
+
+    def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:
+        """Corrects a reservation to its `actual` cost (0 cancels it). False if it had been settled already.
+
+        Cost given back makes room only while it still counts: not once its window has passed.
+
+        Raises:
+            NotFound: there is no such reservation on these plans, or it has expired.
+            StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
+        """
+        chain, actual = self._chain(key, plans, 1), check_actual(actual)
+        settlement: Settlement = self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
+        return check_settlement(id, settlement)
+
+    def refresh(self) -> None:
+        """Loads the plans from the registry now. Its errors are raised; then the plans in force stay."""
+        if self._registry is not None:
+            self._loader.load_now()
+
+    def close(self) -> None:
+        """Gives leased tokens back and closes the stores that this limiter opened. Plans that are being loaded have
+        `deadline` seconds to arrive. Closing twice is fine."""
+        self._loader.join(DEFAULT_DEADLINE if self._deadline is None else self._deadline)
+        for lease in self._leases.clear() if self._leases is not None else ():
+            with lease.lock:
+                self._return_tokens(lease, everything=True)
+        for store in self._opened_stores:
+            store.close()
+        self._opened_stores.clear()
+        self._health.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open_store(self, store: str | LimitStore) -> LimitStore:
+        if not isinstance(store, str):
+            return store
+        # Imported here: stores bring their drivers, and importing headgate brings none.
+        from headgate.limits.stores import limit_store
+
+        opened = limit_store(store, deadline=self._deadline, clock=self._given_clock)
+        self._opened_stores.append(opened)
+        return opened
+
+    def _chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
+        self._maybe_refresh()
+        return self._book.chain(key, plans, cost)
+
+    def _acquire_and_observe(self, chain: list[Charge]) -> Decision:
+        return self._health.observe(self._acquire_with_lease(chain))
+
+    def _acquire_with_lease(self, chain: list[Charge]) -> Decision:
+        if self._leases is None or not self._leases.is_leasable(chain):
+            return self._decide(chain)
+        return self._acquire_from_lease(chain, self._leases)
+
+    def _decide(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        decision = self._decide_on_store(chain, spend, hold)
+        return decision if decision is not None else self._fall_back(chain, spend, hold)
+
+    def _decide_on_store(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision | None:
+        """The store's decision; `None` if the store is unavailable."""
+        if self._local:
+            return self._store.decide(chain, spend=spend, hold=hold)
+        health = self._health
+        if not health.blocks():
+            started = perf_counter()
+            try:
+                decision = self._store.decide(chain, spend=spend, hold=hold)
+            except StoreUnavailable as error:
+                health.record_failure("decide", started, error)
+            except StoreError:
+                health.record_refusal("decide", started)
+                raise
+            else:
+                health.record_success("decide", started)
+                return decision
+        return None
+
+    def _fall_back(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        """The decision by the plans' `on_error`."""
+        health = self._health
+        fallback_chain = health.fallback_chain(chain)
+        if fallback_chain:
+            try:
+                if self._fallback is None:
+                    self._fallback = self._open_store(self._fallback_source)
+                return health.mark_fallback(self._fallback.decide(fallback_chain, spend=spend, hold=hold))
+            except StoreUnavailable as error:
+                log.warning("the fallback store can't be asked either: %s", error)
+        return health.policy_decision(chain)
+
+    def _call_store(self, operation: str, call: Callable[[], T]) -> T:
+        if self._health.blocks():
+            raise StoreUnavailable("the limit store can't be asked now")
+        started = perf_counter()
+        try:
+            result = call()
+        except StoreUnavailable as error:
+            self._health.record_failure(operation, started, error)
+            raise
+        except StoreError:
+            self._health.record_refusal(operation, started)
+            raise
+        self._health.record_success(operation, started)
+        return result
+
+    def _acquire_from_lease(self, chain: list[Charge], leases: LocalLeases) -> Decision:
+        lease, cost = leases.find(chain), chain[0].cost
+        refills = lease.refills
+        with lease.lock:
+            # The result of a refill holds for all who waited for it: one deadline for all, not one each.
+            waited = lease.refills != refills
+            decision = leases.spin_lock.run(lease.spend, cost, self._clock.monotonic_us(), waited)
+            if decision is not None:
+                return decision
+            if not (waited and lease.refill_failed):
+                with lease.refilling():
+                    decision = self._refill(lease, cost)
+        stale = leases.record_refill(lease, self._clock.monotonic_us())
+        if decision is None:
+            # No lease on the fallback store: its tokens would be lost.
+            return self._fall_back(chain)
+        if stale is not None:
+            with stale.lock:
+                self._return_tokens(stale, everything=True)
+        return decision
+
+    def _refill(self, lease: LocalLease, cost: int) -> Decision | None:
+        """The store's decision on `cost`, with more than that credited to the lease if the store has it; `None` if the
+        store is unavailable."""
+        decision = None
+        if self._return_tokens(lease):
+            now_us = self._clock.monotonic_us()
+            amount = lease.requested(cost, now_us)
+            while True:
+                decision = self._decide_on_store(lease.charges(amount))
+                if decision is None or decision.allowed or amount == cost:
+                    break
+                amount = smaller_request(decision, amount, cost)
+        if decision is None:
+            lease.record_failed_refill()
+            return None
+        if decision.allowed and amount > cost:
+            self._health.record_lease(decision.plan, amount)
+        assert self._leases is not None
+        return self._leases.spin_lock.run(lease.credit, amount, cost, decision, now_us)
+
+    def _return_tokens(self, lease: LocalLease, *, everything: bool = False) -> bool:
+        """Gives back the tokens a lease may not keep; false if the store is unavailable."""
+        assert self._leases is not None
+        tokens = self._leases.spin_lock.run(lease.withdraw, self._clock.monotonic_us(), everything=everything)
+        if tokens:
+            try:
+                self._call_store("refund", lambda: self._store.refund(lease.charges(tokens)))
+            except StoreError as error:
+                log.info("%d leased tokens could not be given back, they stay spent: %s", tokens, error)
+                return not isinstance(error, StoreUnavailable)
+        return True
+
+    def _maybe_refresh(self) -> None:
+        due = self._refresh_at_us
+        if due is not None and self._clock.monotonic_us() >= due:
+            self._schedule_refresh()
+            self._loader.load_soon()
+
+    def _load_plans(self) -> None:
+        assert self._registry is not None
+        self._apply(self._registry.load())

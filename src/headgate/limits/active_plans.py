@@ -1,0 +1,130 @@
+"""What both limiters have: the active plans, a store with its health, fast paths of the commonest decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from headgate.circuit_breaker import BreakerPolicy
+from headgate.clock import Clock, SystemClock
+from headgate.errors import ConfigurationError
+from headgate.limits.fast_path import FastPath, fast_paths
+from headgate.limits.keys import KeyStart
+from headgate.limits.local_lease import LocalLeases
+from headgate.limits.model import OnError, Plan, Rule
+from headgate.limits.observing import QuietObserver
+from headgate.limits.plan_book import PlanBook
+from headgate.limits.ports import AdmissionObserver
+from headgate.limits.store_health import StoreHealth
+
+
+class ActivePlans:
+    """The plans a limiter decides by, their fast paths, and the health of its store."""
+
+    def __init__(
+        self,
+        on_error: OnError | str,
+        breaker: BreakerPolicy | None,
+        leases: LocalLeases | None,
+        observer: AdmissionObserver | None,
+        clock: Clock | None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        observer = None if observer is None else QuietObserver(observer)
+        self._health = StoreHealth(on_error, breaker, observer, self._clock)
+        self._observer = observer
+        self._leases = leases
+        self._store: Any = None
+        self._fallback: Any = None
+        self._local = False
+        """Whether the store is in this process, where no call can fail."""
+        self._book = PlanBook()
+        self.fast_paths: dict[str, FastPath] = {}
+        """By plan: decides one unit for a key in this process, without waiting for a store. Returns `None`, and charges
+        nothing, where the slow path must be taken. Replaced by another mapping when plans change."""
+        self._registry: Any = None
+        self._loaded: Mapping[str, Plan] | None = None
+        """The plans the registry returned last."""
+        self._refresh_at_us: int | None = None
+
+    @property
+    def plans(self) -> dict[str, Plan]:
+        """The plans in force."""
+        return dict(self._book.plans)
+
+    def require(self, plans: Iterable[str], keys: Sequence[Sequence[KeyStart]] = ()) -> None:
+        """Checks limits when they are configured, before their first request.
+
+        `plans` must exist. Plans that come from a registry, or were not given yet, may still come: then every name is
+        accepted. `keys` are decided together, each given by how it may begin: the store must be able to do so.
+
+        Raises:
+            ConfigurationError: there is no plan of such a name, or the keys never share a slot of a Redis Cluster.
+        """
+        if self._registry is None and (known := self._book.plans):
+            for name in plans:
+                if name not in known:
+                    raise ConfigurationError("plans", f"there is no plan {name!r}; the limiter has {', '.join(known)}")
+        check_chain = getattr(self._store, "check_chain", None)
+        if check_chain is not None:
+            check_chain(keys)
+
+    def rule(self, plan: str, key: str) -> Rule:
+        """The rule of `plan` for `key`, as of now.
+
+        Raises:
+            NotFound: there is no such plan.
+        """
+        return self._book.rule(plan, key)
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the store is in this process's memory, so that deciding never waits for anything."""
+        return self._local
+
+    @property
+    def shadow_denials(self) -> dict[str, int]:
+        """How often each shadow plan would have denied."""
+        return dict(self._health.shadow_denials)
+
+    @property
+    def breaker_state(self) -> str:
+        """`closed`, `open` or `half_open`."""
+        return self._health.breaker_state
+
+    def replace_plans(self, plans: Iterable[Plan]) -> None:
+        """Replaces all plans of this limiter at once.
+
+        Raises:
+            ConfigurationError: one is not a `Plan`, or two have the same name.
+        """
+        removed = self._book.replace(plans)
+        due_us = None if self._registry is None else lambda: self._refresh_at_us
+        self.fast_paths = fast_paths(self._book, self._store, self._leases, self._clock, self._observer, due_us)
+        for store in (self._store, self._fallback) if removed else ():
+            if getattr(store, "in_process", False):
+                store.forget(removed)  # in other stores states expire: other processes may have the plan
+
+    def _apply(self, plans: Mapping[str, Plan] | None) -> None:
+        """Replaces the plans by those the registry returned, if they changed."""
+        if plans is not None and plans != self._loaded:
+            self.replace_plans(plans.values())
+            self._loaded = dict(plans)
+
+    @staticmethod
+    def _check_store(option: str, store: Any) -> None:
+        """Refuses what is neither a URL nor a store."""
+        if not isinstance(store, str) and not callable(getattr(store, "decide", None)):
+            raise ConfigurationError(
+                option,
+                f"{store!r} is no limit store; give a URL, such as redis://localhost, or a LimitStore",
+            )
+
+    def _use_store(self, store: Any) -> None:
+        self._store = store
+        self._local = getattr(store, "in_process", False)
+
+    def _schedule_refresh(self) -> None:
+        """Sets the time of the next refresh."""
+        every = self._registry.refresh_every
+        self._refresh_at_us = None if every is None else self._clock.monotonic_us() + round(every * 1_000_000)

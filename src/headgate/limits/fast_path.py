@@ -1,0 +1,56 @@
+"""The fast path of the commonest decision: one unit, one plan, decided in this process.
+
+A store in this process has a fast path per rule, and so have local leases. It returns `None`, and charges nothing, when
+the slow path must be taken: an unknown key, a denial, plans that are due for a refresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from headgate.clock import Clock
+from headgate.limits.local_lease import LocalLeases
+from headgate.limits.model import Charge, Decision
+from headgate.limits.plan_book import PlanBook
+from headgate.limits.ports import AdmissionObserver
+
+FastPath: TypeAlias = Callable[[str], Decision | None]
+
+
+def fast_paths(
+    book: PlanBook,
+    store: Any,
+    leases: LocalLeases | None,
+    clock: Clock,
+    observer: AdmissionObserver | None,
+    due_us: Callable[[], int | None] | None,
+) -> dict[str, FastPath]:
+    """Fast paths by plan. `due_us` returns when plans must be refreshed, if they come from a registry."""
+    paths: dict[str, FastPath] = {}
+    for name, rule in book.rules.items():
+        if name in book.exceptions or rule.shadow:
+            continue
+        path: FastPath | None = None
+        if leases is not None:
+            path = leases.fast_path(rule, clock) if leases.is_leasable([Charge("", rule)]) else None
+        elif getattr(store, "in_process", False):
+            path = store.fast_path(rule)
+        if path is not None:
+            paths[name] = path if observer is None and due_us is None else _observed(path, clock, observer, due_us)
+    return paths
+
+
+def _observed(
+    path: FastPath, clock: Clock, observer: AdmissionObserver | None, due_us: Callable[[], int | None] | None
+) -> FastPath:
+    def spend_and_observe(key: str) -> Decision | None:
+        due = None if due_us is None else due_us()
+        if due is not None and clock.monotonic_us() >= due:
+            return None
+        decision = path(key)
+        if decision is not None and observer is not None:
+            observer.decided(decision)
+        return decision
+
+    return spend_and_observe

@@ -1,0 +1,451 @@
+"""`AsyncLimiter`: may this run now? For event loops; `Limiter` is the same for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from inspect import isawaitable, iscoroutinefunction
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from uuid import uuid4
+
+from headgate.circuit_breaker import BreakerPolicy
+from headgate.clock import Clock
+from headgate.errors import RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.limits.active_plans import ActivePlans
+from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, smaller_request
+from headgate.limits.model import Charge, Decision, OnError, Plan
+from headgate.limits.plan_book import check_key
+from headgate.limits.plan_loader import log_load_failure, run_in_thread
+from headgate.limits.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
+from headgate.limits.reservations import (
+    DEFAULT_TTL,
+    AsyncReservation,
+    check_actual,
+    check_id,
+    check_settlement,
+    check_ttl,
+    full_cost_first,
+)
+from headgate.limits.store_health import DEFAULT_DEADLINE
+from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, AsyncWaitQueues, beyond_deadline, deadline_of, timeout_denial
+
+log = logging.getLogger("headgate.limits")
+
+ONE = 1
+NEVER_LOADED = -1
+T = TypeVar("T")
+
+
+class AsyncLimiter(ActivePlans):
+    """`Limiter` for event loops: the same methods, awaited. One limiter serves one event loop.
+
+        async with AsyncLimiter("redis://cache", plans=[Plan("gold", TokenBucket(10, 1))]) as limiter:
+            decision = await limiter.acquire("user:1", "gold")
+
+    Plans from a registry are loaded at the first call, and again in the background when `refresh_every` has passed. A
+    registry that isn't awaited is loaded in a thread.
+    """
+
+    _store: AsyncLimitStore
+    _fallback: AsyncLimitStore | None
+    _registry: PlanRegistry | AsyncPlanRegistry | None
+
+    def __init__(
+        self,
+        store: str | AsyncLimitStore = "memory://",
+        *,
+        plans: Iterable[Plan] | PlanRegistry | AsyncPlanRegistry = (),
+        on_error: OnError | str = OnError.OPEN,
+        fallback: str | AsyncLimitStore = "memory://",
+        deadline: float | None = None,
+        breaker: BreakerPolicy | None = None,
+        lease: LeasePolicy | None = None,
+        observer: AdmissionObserver | None = None,
+        clock: Clock | None = None,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        leases = LocalLeases(lease, asyncio.Lock) if lease is not None else None
+        super().__init__(on_error, breaker, leases, observer, clock)
+        self._pause = pause
+        self._opened_stores: list[AsyncLimitStore] = []
+        self._deadline = deadline
+        self._given_clock = clock
+        self._timeout = DEFAULT_DEADLINE if deadline is None else deadline
+        """Seconds, for stores that were not opened here. The others keep the deadline themselves."""
+        self._check_store("store", store)
+        self._check_store("fallback", fallback)
+        self._use_store(self._open_store(store))
+        self._fallback_source = fallback
+        self._wait_queues = AsyncWaitQueues()
+        self._load_lock = asyncio.Lock()
+        self._loads: set[asyncio.Task[None]] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._lease_tasks: set[asyncio.Task[Any]] = set()
+        self._may_lease = True
+        if isinstance(plans, Iterable):
+            self.replace_plans(plans)
+        else:
+            self._registry = plans
+            self._refresh_at_us = NEVER_LOADED
+
+    async def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing.
+
+        Raises:
+            InvalidInput: the key, the plans or the cost can't be used.
+            NotFound: there is no such plan.
+            CostExceedsCapacity: a plan can never admit the cost.
+            StoreError: the store answered with an error. `StoreUnavailable` is decided by the plans' `on_error`.
+        """
+        try:
+            if cost is ONE:
+                # A key the fast path knows was checked when it was new; others take the slow path.
+                name = plans[0] if len(plans) == 1 else plans if plans.__class__ is str else ""
+                fast_path = self.fast_paths.get(name)
+                if fast_path is not None:
+                    decision = fast_path(key)
+                    if decision is not None:
+                        return decision
+        except (TypeError, KeyError):
+            check_key(key)
+        return await self._acquire_and_observe(await self._chain(key, plans, cost))
+
+    async def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
+        """`acquire` over any (key, plan, cost): all or nothing, in one decision. Raises what `acquire` does."""
+        if self._refresh_at_us is not None:
+            await self._maybe_refresh()
+        return await self._acquire_and_observe(self._book.links(links))
+
+    async def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """`acquire` that raises a denial.
+
+        Raises:
+            RateLimitExceeded: the call was denied; carries the decision. Besides, what `acquire` raises.
+        """
+        decision = await self.acquire(key, plans, cost)
+        if not decision.allowed:
+            raise RateLimitExceeded(decision)
+        return decision
+
+    async def peek(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
+        """The decision `acquire` would return; charges nothing. Raises what `acquire` does."""
+        return await self._decide(await self._chain(key, plans, cost), spend=False)
+
+    async def wait(
+        self, key: str, plans: str | Sequence[str], cost: int = 1, *, timeout: float | None = None
+    ) -> Decision:
+        """`acquire` as soon as there is room. Callers of this limiter who wait for the same key and plans are served in
+        the order they came, one at a time. A denial means that there was no room within `timeout` seconds, or could
+        not be any. Raises what `acquire` does."""
+        chain = await self._chain(key, plans, cost)
+        deadline_us = deadline_of(timeout, self._clock.monotonic_us())
+        name = (key, *(charge.rule.plan for charge in chain))
+        async with self._wait_queues.wait_turn(name, deadline_us, self._clock) as first:
+            if not first:
+                return self._health.observe(timeout_denial(await self._decide(chain, spend=False)))
+            while True:
+                # Built anew each time: plans may have changed meanwhile.
+                decision = await self._acquire_with_lease(await self._chain(key, plans, cost))
+                if decision.allowed or beyond_deadline(decision, deadline_us, self._clock):
+                    return self._health.observe(decision)
+                await self._pause(min(decision.retry_after, MAX_PAUSE_SECONDS))
+
+    async def refund(self, key: str, plans: str | Sequence[str], cost: int = 1) -> None:
+        """Gives `cost` back to every plan, at most what is spent there.
+
+        A refund does not say when its cost was taken. So it makes room now, even if the cost was taken in a window that
+        has passed: refund soon, or use `reserve`, which knows. A sliding log gives up its oldest entries.
+
+        Raises:
+            StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
+        """
+        chain = await self._chain(key, plans, cost)
+        await self._call_store("refund", lambda: self._store.refund(chain))
+        if self._leases is not None:
+            self._leases.forget_denials(chain)
+
+    async def reset(self, key: str, plans: str | Sequence[str]) -> None:
+        """Makes `key` as new under every plan.
+
+        Raises:
+            StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
+        """
+        chain = await self._chain(key, plans, 1)
+        await self._call_store("reset", lambda: self._store.reset(chain))
+        if self._leases is not None:
+            self._leases.forget(chain)
+
+    async def reserve(
+        self,
+        key: str,
+        plans: str | Sequence[str],
+        cost: int = 1,
+        *,
+        id: str | None = None,
+        ttl: float = DEFAULT_TTL,
+    ) -> AsyncReservation:
+        """`acquire` for work whose cost is known only afterwards: settle or cancel it within `ttl` seconds.
+
+        It is idempotent: reserving the same `id` on the same plans again charges nothing, unless it was cancelled; then
+        it is decided anew. A reservation that is not settled in time stays spent. Raises what `acquire` does.
+        """
+        chain = await self._chain(key, plans, cost)
+        hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
+        decision = self._health.observe(await self._decide(full_cost_first(chain, cost), hold=hold))
+        names = [charge.rule.plan for charge in chain]
+        return AsyncReservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
+
+    async def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:
+        """Corrects a reservation to its `actual` cost (0 cancels it). False if it had been settled already.
+
+        Cost given back makes room only while it still counts: not once its window has passed.
+
+        Raises:
+            NotFound: there is no such reservation on these plans, or it has expired.
+            StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
+        """
+        chain, actual = await self._chain(key, plans, 1), check_actual(actual)
+        return check_settlement(
+            id, await self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
+        )
+
+    async def refresh(self) -> None:
+        """Loads the plans from the registry now. Its errors are raised; then the plans in force stay."""
+        if self._registry is not None:
+            await asyncio.shield(self._start_load(self._load_plans()))
+
+    async def close(self) -> None:
+        """Gives leased tokens back, also those of refills in flight, and closes the stores that this limiter opened.
+        Plans that are being loaded in a thread have `deadline` seconds to arrive. Closing twice is fine."""
+        if self._loads:
+            loads = tuple(self._loads)
+            if not iscoroutinefunction(getattr(self._registry, "load", None)):
+                await asyncio.wait(loads, timeout=self._timeout)
+            for load in loads:
+                load.cancel()
+            await asyncio.gather(*loads, return_exceptions=True)
+        self._may_lease = False  # calls after this go to the store: nobody would give a new lease back
+        while self._lease_tasks:
+            await asyncio.wait(self._lease_tasks)
+        if self._leases is not None and (leases := self._leases.clear()):
+            await self._shielded(self._return_leases(leases))
+        while self._opened_stores:
+            await self._opened_stores.pop().close()
+        self._health.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _open_store(self, store: str | AsyncLimitStore) -> AsyncLimitStore:
+        if not isinstance(store, str):
+            return store
+        # Imported here: stores bring their drivers, and importing headgate brings none.
+        from headgate.limits.stores import async_limit_store
+
+        opened = async_limit_store(store, deadline=self._deadline, clock=self._given_clock)
+        self._opened_stores.append(opened)
+        return opened
+
+    async def _chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
+        if self._refresh_at_us is not None:
+            await self._maybe_refresh()
+        return self._book.chain(key, plans, cost)
+
+    async def _acquire_and_observe(self, chain: list[Charge]) -> Decision:
+        return self._health.observe(await self._acquire_with_lease(chain))
+
+    async def _acquire_with_lease(self, chain: list[Charge]) -> Decision:
+        if self._leases is None or not self._may_lease or not self._leases.is_leasable(chain):
+            return await self._decide(chain)
+        return await self._acquire_from_lease(chain, self._leases)
+
+    async def _decide(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        decision = await self._decide_on_store(chain, spend, hold)
+        return decision if decision is not None else await self._fall_back(chain, spend, hold)
+
+    async def _decide_on_store(
+        self, chain: list[Charge], spend: bool = True, hold: Hold | None = None
+    ) -> Decision | None:
+        """The store's decision; `None` if the store is unavailable."""
+        if self._local:
+            return await self._store.decide(chain, spend=spend, hold=hold)
+        health = self._health
+        if not health.blocks():
+            started = perf_counter()
+            try:
+                decision = await self._with_deadline(self._store, self._store.decide(chain, spend=spend, hold=hold))
+            except StoreUnavailable as error:
+                health.record_failure("decide", started, error)
+            except StoreError:
+                health.record_refusal("decide", started)
+                raise
+            else:
+                health.record_success("decide", started)
+                return decision
+        return None
+
+    async def _fall_back(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
+        """The decision by the plans' `on_error`."""
+        health = self._health
+        fallback_chain = health.fallback_chain(chain)
+        if fallback_chain:
+            try:
+                if self._fallback is None:
+                    self._fallback = self._open_store(self._fallback_source)
+                call = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
+                return health.mark_fallback(await self._with_deadline(self._fallback, call))
+            except StoreUnavailable as error:
+                log.warning("the fallback store can't be asked either: %s", error)
+        return health.policy_decision(chain)
+
+    async def _call_store(self, operation: str, call: Callable[[], Awaitable[T]]) -> T:
+        if self._health.blocks():
+            raise StoreUnavailable("the limit store can't be asked now")
+        started = perf_counter()
+        try:
+            result = await self._with_deadline(self._store, call())
+        except StoreUnavailable as error:
+            self._health.record_failure(operation, started, error)
+            raise
+        except StoreError:
+            self._health.record_refusal(operation, started)
+            raise
+        self._health.record_success(operation, started)
+        return result
+
+    def _with_deadline(self, store: AsyncLimitStore, call: Awaitable[T]) -> Awaitable[T]:
+        return call if store in self._opened_stores else self._time_out(call)
+
+    async def _time_out(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await call
+        except TimeoutError:
+            raise StoreUnavailable(f"no answer within {self._timeout:g} s") from None
+
+    async def _acquire_from_lease(self, chain: list[Charge], leases: LocalLeases) -> Decision:
+        lease, cost = leases.find(chain), chain[0].cost
+        decision = lease.spend(cost, self._clock.monotonic_us())
+        if decision is not None:
+            return decision
+        refills, refill = lease.refills, None
+        await lease.lock.acquire()
+        try:
+            # The result of a refill holds for all who waited for it: one deadline for all, not one each.
+            waited = lease.refills != refills
+            decision = lease.spend(cost, self._clock.monotonic_us(), waited)
+            if decision is not None:
+                return decision
+            if not (waited and lease.refill_failed):
+                refill = self._shielded(self._refill(lease, cost), lease.lock.release)
+        finally:
+            if refill is None:
+                lease.lock.release()
+        if refill is not None:
+            decision = await refill
+        stale = leases.record_refill(lease, self._clock.monotonic_us())
+        if decision is None:
+            # No lease on the fallback store: its tokens would be lost.
+            return await self._fall_back(chain)
+        if stale is not None:
+            await self._shielded(self._return_leases([stale]))
+        return decision
+
+    def _shielded(self, work: Coroutine[Any, Any, T], on_done: Callable[[], None] | None = None) -> Awaitable[T]:
+        """Starts work that goes on if its caller is cancelled: tokens in flight would be lost."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._lease_tasks.add(task)
+
+        def done(_: asyncio.Task[T]) -> None:
+            self._lease_tasks.discard(task)
+            if not task.cancelled():
+                task.exception()  # retrieved: asyncio logs one that a cancelled caller never awaited
+            if on_done is not None:
+                on_done()
+
+        task.add_done_callback(done)
+        return _result_of(task)
+
+    async def _refill(self, lease: LocalLease, cost: int) -> Decision | None:
+        """The store's decision on `cost`, with more than that credited to the lease if the store has it; `None` if the
+        store is unavailable."""
+        decision = None
+        if await self._return_tokens(lease):
+            now_us = self._clock.monotonic_us()
+            amount = lease.requested(cost, now_us)
+            while True:
+                decision = await self._decide_on_store(lease.charges(amount))
+                if decision is None or decision.allowed or amount == cost:
+                    break
+                amount = smaller_request(decision, amount, cost)
+        if decision is None:
+            lease.record_failed_refill()
+            return None
+        if decision.allowed and amount > cost:
+            self._health.record_lease(decision.plan, amount)
+        return lease.credit(amount, cost, decision, now_us)
+
+    async def _return_leases(self, leases: Iterable[LocalLease]) -> None:
+        for lease in leases:
+            async with lease.lock:
+                await self._return_tokens(lease, everything=True)
+
+    async def _return_tokens(self, lease: LocalLease, *, everything: bool = False) -> bool:
+        """Gives back the tokens a lease may not keep; false if the store is unavailable."""
+        tokens = lease.withdraw(self._clock.monotonic_us(), everything=everything)
+        if tokens:
+            try:
+                await self._call_store("refund", lambda: self._store.refund(lease.charges(tokens)))
+            except StoreError as error:
+                log.info("%d leased tokens could not be given back, they stay spent: %s", tokens, error)
+                return not isinstance(error, StoreUnavailable)
+        return True
+
+    async def _maybe_refresh(self) -> None:
+        due = self._refresh_at_us
+        if due is None or self._clock.monotonic_us() < due:
+            return
+        if due != NEVER_LOADED:
+            self._schedule_refresh()
+        if self._refreshing is None or self._refreshing.done():
+            first = due == NEVER_LOADED
+            self._refreshing = self._start_load(self._load_plans() if first else self._load_and_log())
+        if due == NEVER_LOADED:
+            # There are no plans to decide by.
+            await asyncio.shield(self._refreshing)
+
+    def _start_load(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts a load as a task. It is not cancelled with its caller: a registry may return a change only once."""
+        task = asyncio.get_running_loop().create_task(load)
+        self._loads.add(task)
+        task.add_done_callback(self._loads.discard)
+        return task
+
+    async def _load_plans(self) -> None:
+        assert self._registry is not None
+        # Of two loads at once, the one that read first could finish last and bring old plans back.
+        async with self._load_lock:
+            load: Callable[[], Any] = self._registry.load
+            plans = load() if iscoroutinefunction(load) else await run_in_thread(load)
+            self._apply(await plans if isawaitable(plans) else plans)
+            if self._refresh_at_us == NEVER_LOADED:
+                self._schedule_refresh()
+
+    async def _load_and_log(self) -> None:
+        try:
+            await self._load_plans()
+        except Exception as error:
+            log_load_failure(error)
+
+
+async def _result_of(task: asyncio.Task[T]) -> T:
+    await asyncio.wait((task,))
+    return task.result()

@@ -1,0 +1,167 @@
+"""The plan book: the plans in force as rules, and the checks that turn a key, plan names and a cost into a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
+from headgate.limits.model import Charge, OnError, Plan, Rule, policy
+
+KEY_LENGTH = 1024
+MAX_CACHED = 1000
+
+
+class _CachedRules(NamedTuple):
+    """The rules of plans that were used together before, none twice and none with overrides."""
+
+    rules: tuple[Rule, ...]
+    max_cost: int
+    """The highest cost that all of them can admit."""
+
+
+class PlanBook:
+    """Plans as rules. A rule stays the same object for as long as its plan stays the same."""
+
+    __slots__ = ("_cache", "exceptions", "plans", "rules")
+
+    def __init__(self, plans: Iterable[Plan] = ()) -> None:
+        self.plans: Mapping[str, Plan] = {}
+        self.rules: dict[str, Rule] = {}
+        """By plan."""
+        self.exceptions: dict[str, dict[str, Rule]] = {}
+        """By plan and key, for plans with overrides."""
+        self.replace(plans)
+
+    def replace(self, plans: Iterable[Plan]) -> list[Rule]:
+        """Replaces all plans at once. Returns the rules of the plans that were removed.
+
+        Raises:
+            ConfigurationError: one is not a `Plan`, or two have the same name.
+        """
+        book: dict[str, Plan] = {}
+        for plan in plans:
+            if not isinstance(plan, Plan):
+                raise ConfigurationError("plans", f"{plan!r} is not a Plan")
+            if plan.name in book:
+                raise ConfigurationError("plans", f"two plans are named {plan.name!r}")
+            book[plan.name] = plan
+        rules, exceptions = {}, {}
+        for name, plan in book.items():
+            if self.plans.get(name) == plan:
+                rules[name] = self.rules[name]
+                if name in self.exceptions:
+                    exceptions[name] = self.exceptions[name]
+                continue
+            on_error: OnError | None = policy(plan.on_error)
+            rules[name] = Rule(name, plan.spec, plan.shadow, on_error)
+            if plan.overrides:
+                exceptions[name] = {
+                    key: Rule(name, spec, plan.shadow, on_error) for key, spec in plan.overrides.items()
+                }
+        removed = [rule for name, rule in self.rules.items() if name not in book]
+        for name in self.exceptions.keys() - book.keys():
+            removed += self.exceptions[name].values()
+        self.plans, self.rules, self.exceptions = book, rules, exceptions
+        self._cache: dict[tuple[str, ...], _CachedRules] = {}
+        return removed
+
+    def rule(self, name: str, key: str) -> Rule:
+        """The rule of a plan for a key; `NotFound` if there is no such plan."""
+        if not isinstance(name, str):
+            raise InvalidInput("plans", f"a plan's name is text, not {type(name).__name__}")
+        rule = self.rules.get(name)
+        if rule is None:
+            raise NotFound("plan", name)
+        overrides = self.exceptions.get(name)
+        return rule if overrides is None else overrides.get(key, rule)
+
+    def chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
+        """The chain of one key under one or more plans, at the same cost.
+
+        Raises:
+            InvalidInput: the key, the plans or the cost can't be used.
+            NotFound: there is no such plan.
+            CostExceedsCapacity: a plan can never admit the cost.
+        """
+        if isinstance(plans, str):
+            names: tuple[str, ...] = (plans,)
+        elif isinstance(plans, Sequence):
+            names = tuple(plans)
+        else:
+            raise InvalidInput("plans", "name one or more plans in a list")
+        # Read before the rules are, and written to below: plans replaced meanwhile come with a new cache.
+        cache = self._cache
+        try:
+            cached = cache.get(names)
+        except TypeError:
+            raise InvalidInput("plans", "a plan's name is text") from None
+        if cached is not None and type(cost) is int and 0 < cost <= cached.max_cost and type(key) is str:
+            if not (0 < len(key) <= KEY_LENGTH and key.isascii() and key.isprintable()):
+                check_key(key)
+            return [Charge(key, rule, cost) for rule in cached.rules]
+        if not names:
+            raise InvalidInput("plans", "name at least one plan")
+        check_key(key)
+        check_cost(cost)
+        chain = [self._charge(key, name, cost) for name in _check_unique(names)]
+        if not any(name in self.exceptions for name in names):
+            if len(cache) >= MAX_CACHED:
+                cache.clear()
+            cache[names] = _CachedRules(
+                tuple(charge.rule for charge in chain), min(charge.rule.size for charge in chain)
+            )
+        return chain
+
+    def links(self, links: Iterable[tuple[str, str, int]]) -> list[Charge]:
+        """The chain of any (key, plan, cost), no plan twice on one key. Raises what `chain` does."""
+        chain: list[Charge] = []
+        by_key: dict[str, list[str]] = {}
+        for key, name, cost in links:
+            check_key(key)
+            check_cost(cost)
+            chain.append(self._charge(key, name, cost))
+            by_key.setdefault(key, []).append(name)
+        for names in by_key.values():
+            _check_unique(names)
+        if not chain:
+            raise InvalidInput("links", "give at least one (key, plan, cost)")
+        return chain
+
+    def _charge(self, key: str, name: str, cost: int) -> Charge:
+        rule = self.rule(name, key)
+        if cost > rule.size:
+            if rule.shadow:
+                # A shadow plan never denies: it gets a cost that never fits, and counts that as a denial.
+                return Charge(key, rule, rule.size + 1)
+            raise CostExceedsCapacity(name, cost, rule.size)
+        return Charge(key, rule, cost)
+
+
+def _check_unique(names: Sequence[str]) -> Sequence[str]:
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise InvalidInput("plans", f"plan {name!r} is named twice; name each plan once")
+    return names
+
+
+def check_key(key: object) -> None:
+    """Refuses what can't be a key: a missing key must be an error, never one bucket for everybody."""
+    if not isinstance(key, str):
+        raise InvalidInput("key", f"a key is text, not {type(key).__name__}")
+    if not key:
+        raise InvalidInput("key", "is empty; give every caller a key of its own, or name a shared one explicitly")
+    if len(key) > KEY_LENGTH:
+        raise InvalidInput("key", f"is {len(key)} characters long; use at most {KEY_LENGTH}")
+    if "\0" in key:
+        raise InvalidInput("key", "holds a NUL character, which not every store can keep")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput("key", "holds half of a surrogate pair; use text that can be encoded") from None
+
+
+def check_cost(cost: object) -> None:
+    """Refuses every cost but a whole number of at least 1."""
+    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
+        raise InvalidInput("cost", f"{cost!r} is not a whole number of at least 1")

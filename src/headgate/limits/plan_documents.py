@@ -1,0 +1,139 @@
+"""Plans as documents: what stands in a file, in a database and on the wire.
+
+    {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}
+    {"algorithm": "fixed_window", "limit": 1000, "window": "P1D", "onError": "closed", "shadow": true,
+     "overrides": {"user:vip": {"limit": 5000, "window": "P1D"}}}
+
+`per_second` and `on_error` are understood as well, for files. An override that names no algorithm has its plan's. A
+rate that is no short decimal is written as a fraction: `"2/3"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from headgate.durations import format_duration
+from headgate.errors import ConfigurationError
+from headgate.limits.model import FixedWindow, Plan, SlidingLog, SlidingWindow, Spec, TokenBucket
+
+_WINDOWS: dict[str, type[FixedWindow] | type[SlidingWindow] | type[SlidingLog]] = {
+    kind.algorithm: kind for kind in (FixedWindow, SlidingWindow, SlidingLog)
+}
+_ALGORITHMS = ", ".join([TokenBucket.algorithm, *_WINDOWS])
+_SPELLINGS = {"perSecond": "per_second", "onError": "on_error"}
+
+
+def plan_from(name: str, document: object) -> Plan:
+    """The plan that a document describes.
+
+    Raises:
+        ConfigurationError: a field is wrong; names it as it was written.
+    """
+    fields = _Fields(document, "plan")
+    algorithm = fields.required("algorithm")
+    spec = _spec_from(algorithm, fields)
+    on_error, shadow = fields.take("onError"), fields.take("shadow")
+    overrides = fields.take("overrides")
+    fields.refuse_the_rest()
+    if overrides is None:
+        overrides = {}
+    if not isinstance(overrides, Mapping):
+        raise ConfigurationError("overrides", "give each key a limit: {key: {...}}")
+    special: dict[str, Spec] = {}
+    for key, override in overrides.items():
+        own = _Fields(override, f"overrides.{key}")
+        try:
+            special[key] = _spec_from(own.take("algorithm") or algorithm, own)
+            own.refuse_the_rest()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"overrides.{key}.{error.field}", error.problem) from None
+    try:
+        return Plan(name, spec, on_error, False if shadow is None else shadow, special)
+    except ConfigurationError as error:
+        raise ConfigurationError(fields.spelled(error.field), error.problem) from None
+
+
+def document_of(plan: Plan) -> dict[str, Any]:
+    """The document of a plan; `plan_from` makes the same plan of it."""
+    document = _spec_document(plan.spec)
+    if plan.on_error is not None:
+        document["onError"] = str(plan.on_error)
+    if plan.shadow:
+        document["shadow"] = True
+    if plan.overrides:
+        document["overrides"] = {key: _spec_document(spec) for key, spec in plan.overrides.items()}
+    return document
+
+
+def _spec_from(algorithm: object, fields: _Fields) -> Spec:
+    try:
+        if algorithm == TokenBucket.algorithm:
+            return TokenBucket(fields.required("capacity"), _rate(fields.required("perSecond")))
+        window = _WINDOWS.get(algorithm) if isinstance(algorithm, str) else None
+        if window is None:
+            raise ConfigurationError("algorithm", f"{algorithm!r} is none of {_ALGORITHMS}")
+        return window(fields.required("limit"), fields.required("window"))
+    except ConfigurationError as error:
+        raise ConfigurationError(fields.spelled(error.field), error.problem) from None
+
+
+def _spec_document(spec: Spec) -> dict[str, Any]:
+    if isinstance(spec, TokenBucket):
+        rate = spec.per_second
+        if rate.denominator == 1:
+            shown: int | float | str = rate.numerator
+        else:
+            shown = float(rate) if TokenBucket(1, float(rate)).per_second == rate else str(rate)
+        return {"algorithm": spec.algorithm, "capacity": spec.capacity, "perSecond": shown}
+    return {"algorithm": spec.algorithm, "limit": spec.limit, "window": format_duration(spec.window)}
+
+
+def _rate(value: object) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        if len(value) > 64:
+            raise ValueError
+        return Fraction(value)
+    except (ValueError, ZeroDivisionError):
+        raise ConfigurationError(
+            "per_second", f"{value[:64]!r} is not a rate; write for example 10, 0.5 or 2/3"
+        ) from None
+
+
+class _Fields:
+    """A document being read: each field once, under either of its spellings."""
+
+    def __init__(self, document: object, where: str) -> None:
+        if not isinstance(document, Mapping):
+            raise ConfigurationError(where, "describe it by fields, for example algorithm, limit and window")
+        self._left: dict[Any, Any] = dict(document)
+        self._as_typed: dict[str, str] = {}
+        for name, snake in _SPELLINGS.items():
+            if snake in self._left:
+                if name in self._left:
+                    raise ConfigurationError(snake, f"is also given as {name}; give it once")
+                self._left[name] = self._left.pop(snake)
+                self._as_typed[name] = snake
+
+    def take(self, name: str) -> Any:
+        return self._left.pop(name, None)
+
+    def required(self, name: str) -> Any:
+        value = self.take(name)
+        if value is None:
+            raise ConfigurationError(name, "is missing")
+        return value
+
+    def refuse_the_rest(self) -> None:
+        for name in self._left:
+            raise ConfigurationError(str(name), "is no field of this plan")
+
+    def spelled(self, name: str) -> str:
+        """A field's name as the writer of the document spells it."""
+        for camel, snake in _SPELLINGS.items():
+            if name in (camel, snake):
+                return self._as_typed.get(camel, camel)
+        return name

@@ -1,0 +1,58 @@
+"""URL scheme -> limit store.
+
+A driver is imported only when its store is opened: a web application that keeps its limits in memory must not load a
+database library, whose objects would slow down every full garbage collection.
+"""
+
+from __future__ import annotations
+
+from headgate.clock import Clock
+from headgate.errors import ConfigurationError
+from headgate.limits.ports import AsyncLimitStore, LimitStore
+from headgate.limits.store_health import DEFAULT_DEADLINE
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+
+REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
+SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
+
+
+def limit_store(url: str, *, deadline: float | None = None, clock: Clock | None = None) -> LimitStore:
+    """The limit store at a URL, for threads. It connects when first used; a call may take `deadline` seconds,
+    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own."""
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        return MemoryLimitStore(clock=clock)
+    if scheme in REDIS_SCHEMES:
+        from headgate.limits.stores.redis import RedisLimitStore
+
+        return RedisLimitStore(url, deadline=deadline)
+    if scheme.partition("+")[0] in SQL_SCHEMES:
+        from headgate.limits.stores.sql import SqlLimitStore
+
+        return SqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
+    raise _unknown(scheme)
+
+
+def async_limit_store(url: str, *, deadline: float | None = None, clock: Clock | None = None) -> AsyncLimitStore:
+    """The limit store at a URL, for event loops. It connects when first used; a call may take `deadline` seconds,
+    or else as many as the URL says, or 0.5. Only memory counts by `clock`: other stores have a clock of their own."""
+    scheme = url.partition(":")[0]
+    if scheme == "memory":
+        return AsyncMemoryLimitStore(MemoryLimitStore(clock=clock))
+    if scheme in REDIS_SCHEMES:
+        from headgate.limits.stores.redis import AsyncRedisLimitStore
+
+        return AsyncRedisLimitStore(url, deadline=deadline)
+    if scheme.partition("+")[0] in SQL_SCHEMES:
+        from headgate.limits.stores.sql import AsyncSqlLimitStore
+
+        return AsyncSqlLimitStore(url, deadline=DEFAULT_DEADLINE if deadline is None else deadline)
+    raise _unknown(scheme)
+
+
+def _unknown(scheme: str) -> ConfigurationError:
+    return ConfigurationError(
+        "store",
+        f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel://, redis+cluster://, "
+        "sqlite:// or postgresql://",
+    )

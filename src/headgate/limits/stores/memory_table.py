@@ -1,0 +1,409 @@
+"""Key tables: the states of one plan and spec, in segments by when a key was last used.
+
+A key that is used moves to the young segment. A segment that was closed longer ago than any state of the spec lives
+holds only states that are as new: it is dropped, a few keys with every call, so that no call pays for all of them. Time
+closes the young segment; once a table is half full, so does its size. At its bound a table evicts the first keys of the
+oldest segment: the least recently used, to within a segment.
+
+Exact order would cost every decision (a key that is put last in a `dict` is deleted and inserted) or every key (an
+`OrderedDict` takes 100 bytes more).
+
+A single charge on a token bucket or a fixed window takes a shortcut (`SingleCharge`). The commonest one, one unit on a
+young key that has room, takes the fast path (`FastPath`). Both are the reference's arithmetic, written out. The
+contract suite holds them to the same decisions.
+
+A signal handler may raise within any of them (Ctrl-C, a worker's time limit): see `SpinLock`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from headgate.limits.algorithms import State
+from headgate.limits.fast_path import FastPath
+from headgate.limits.locks import SpinLock
+from headgate.limits.model import Decision, FixedWindow, Reason, Spec, TokenBucket
+
+SHORTEST_GENERATION_US = 60_000_000
+DROPPED_PER_CALL = 32
+SEGMENTS = 16
+"""The young segment is closed when it holds `max_keys / SEGMENTS` keys."""
+MAX_SEGMENTS = 24
+"""How many older segments there are at most, before two are merged: keys that are used leave them."""
+EVICTION_BATCH = 1024
+
+_OK, _DENIED = Reason.OK, Reason.DENIED
+
+Ticks: TypeAlias = Callable[[], int]
+"""A clock, in nanoseconds."""
+
+
+class SingleCharge(Protocol):
+    """Spends on one key of one table; `None` if the slow path must be taken. `create` lets it make new keys."""
+
+    def __call__(self, key: str, cost: int, now_us: int | None = None, create: bool = False) -> Decision | None: ...
+
+
+class _Segment(NamedTuple):
+    """Keys that were last used before `closed_us`, in the order in which they came."""
+
+    keys: dict[str, Any]
+    closed_us: int
+
+
+class KeyTable:
+    """The packed states of one plan and spec: the young segment, and older ones."""
+
+    __slots__ = (
+        "_close_at_us", "_drops", "_eviction_queue", "_max_keys", "_older", "_older_count", "_segment_size", "_span_us",
+        "alone", "evict_at_us", "rule_count", "spec", "young",
+    )  # fmt: skip
+
+    def __init__(self, spec: Spec, max_keys: int) -> None:
+        self.spec: Spec | None = spec
+        self.alone = True
+        """Whether this plan has no other table, so that a key missing here is missing."""
+        self.rule_count = 0
+        """How many live rules use this table."""
+        self.young: dict[str, Any] = {}
+        self._older: list[_Segment] = []
+        """The oldest first."""
+        self._older_count = 0
+        self._drops: list[dict[str, Any]] = []
+        self._eviction_queue: list[str] = []
+        """The next keys of the oldest segment to be evicted, last to first; some may have been used since."""
+        self._max_keys = max_keys
+        self._segment_size = max(max_keys // SEGMENTS, 1)
+        self._span_us = max(spec.life_us, SHORTEST_GENERATION_US)
+        self._close_at_us: int | None = None
+        self.evict_at_us = -(2**62)
+        """When to call `evict_expired` next."""
+
+    def __len__(self) -> int:
+        """How many states are in memory, also those that are yet to be dropped."""
+        return len(self.young) + self._older_count + sum(map(len, self._drops))
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left, not even to be dropped."""
+        return len(self) == 0
+
+    def read(self, key: str) -> State | None:
+        packed = self.young.get(key)
+        for keys, _ in self._older if packed is None else ():
+            packed = keys.get(key)
+            if packed is not None:
+                break
+        return None if packed is None else self.unpack(packed)
+
+    def write(self, key: str, state: State, now_us: int) -> None:
+        if now_us >= self.evict_at_us:
+            self.evict_expired(now_us)
+        if key not in self.young:
+            self._pop_older(key)
+            self.make_room(now_us)
+        self.young[key] = self.pack(state)
+
+    def touch(self, key: str, now_us: int) -> None:
+        """Moves a known key to the young segment."""
+        if key not in self.young and (packed := self._pop_older(key)) is not None:
+            self.make_room(now_us)
+            self.young[key] = packed
+
+    def forget(self, key: str) -> None:
+        if self.young.pop(key, None) is None:
+            self._pop_older(key)
+
+    def pack(self, state: State) -> Any:
+        return state
+
+    def unpack(self, packed: Any) -> State:
+        return packed  # type: ignore[no-any-return]
+
+    def evict_expired(self, now_us: int) -> None:
+        """Closes the young segment when it is time, and drops a few expired keys."""
+        if self._close_at_us is None:
+            self._close_at_us = now_us + self._span_us
+        elif now_us >= self._close_at_us:
+            self._close(now_us)
+        while self._older and now_us >= self._older[0].closed_us + self._span_us:
+            keys = self._older.pop(0).keys
+            self._older_count -= len(keys)
+            self._eviction_queue.clear()
+            self._drops.append(keys)
+        left = DROPPED_PER_CALL
+        while self._drops and left:
+            drop = self._drops[-1]
+            for _ in range(min(left, len(drop))):
+                drop.popitem()
+                left -= 1
+            if not drop:
+                self._drops.pop()
+        ends = self._older[0].closed_us + self._span_us if self._older else self._close_at_us
+        self.evict_at_us = now_us if self._drops else min(self._close_at_us, ends)
+
+    def make_room(self, now_us: int) -> None:
+        """Prepares for one more young key: closes the segment if it is full, and evicts the key that was not used for
+        longest if the table is."""
+        count = len(self.young) + self._older_count
+        if count * 2 >= self._max_keys and len(self.young) >= self._segment_size:
+            self._close(now_us)
+        while count >= self._max_keys:
+            self._evict_oldest(now_us)
+            count -= 1
+
+    def young_state(self, key: str, now_us: int, create: bool) -> Any:
+        """The packed state of a key, made young; a new one if there is none and `create` is set; `None` if
+        another table may have the key, or the key has yet to be checked."""
+        if now_us >= self.evict_at_us:
+            self.evict_expired(now_us)
+        packed = self.young.get(key)
+        if packed is None:
+            packed = self._pop_older(key) if self._older else None
+            if packed is not None:
+                self.make_room(now_us)
+                self.young[key] = packed
+            elif create and self.alone:
+                self.make_room(now_us)
+                packed = (0, now_us)
+        return packed
+
+    def segments(self) -> list[dict[str, Any]]:
+        """All segments, also those that are yet to be dropped."""
+        return [self.young, *(keys for keys, _ in self._older), *self._drops]
+
+    def _pop_older(self, key: str) -> Any:
+        for keys, _ in self._older:
+            packed = keys.pop(key, None)
+            if packed is not None:
+                self._older_count -= 1
+                return packed
+        return None
+
+    def _close(self, now_us: int) -> None:
+        """Makes the young segment the last of the older ones."""
+        self._close_at_us = now_us + self._span_us
+        self.evict_at_us = min(self.evict_at_us, self._close_at_us)
+        if self.young:
+            young, self.young = self.young, {}
+            self._older.append(_Segment(young, now_us))
+        if len(self._older) > MAX_SEGMENTS:
+            self._merge()
+        # Recounted: a signal handler may have raised after a key was removed and before it was counted.
+        self._older_count = sum(len(keys) for keys, _ in self._older)
+
+    def _merge(self) -> None:
+        """Merges the two adjacent segments that have the fewest keys."""
+        older = self._older
+        at = min(range(len(older) - 1), key=lambda index: len(older[index].keys) + len(older[index + 1].keys))
+        first, second = older[at], older.pop(at + 1)
+        first.keys.update(second.keys)
+        older[at] = _Segment(first.keys, second.closed_us)
+
+    def _evict_oldest(self, now_us: int) -> None:
+        while self._older or self.young:
+            if not self._older:
+                self._close(now_us)
+            oldest = self._older[0].keys
+            while self._eviction_queue:
+                if oldest.pop(self._eviction_queue.pop(), None) is not None:
+                    self._older_count -= 1
+                    return
+            # In batches: each search for the first key skips all that were removed before it.
+            self._eviction_queue = list(islice(oldest, EVICTION_BATCH))[::-1]
+            if not self._eviction_queue:
+                del self._older[0]
+
+
+class MixedKeyTable(KeyTable):
+    """The states of many specs, kept for the longest life of any of them."""
+
+    __slots__ = ()
+
+    def __init__(self, spec: Spec, max_keys: int) -> None:
+        super().__init__(spec, max_keys)
+        self.spec = None
+
+    def add_spec(self, spec: Spec) -> None:
+        """Keeps states for the life of a further spec."""
+        self._span_us = max(self._span_us, spec.life_us)
+
+
+class BucketTable(KeyTable):
+    """Token buckets as `(debt, last)`: the unit is the spec's. With holds in line there are more numbers;
+    such a key takes the slow path."""
+
+    __slots__ = ("spend", "spend_one")
+
+    def __init__(self, plan: str, spec: TokenBucket, max_keys: int, lock: SpinLock, clock: Ticks) -> None:
+        super().__init__(spec, max_keys)
+        self.spend = _bucket_spend(self, plan, spec, lock, clock)
+        self.spend_one = _bucket_spend_one(self, plan, spec, lock, clock)
+
+    def pack(self, state: State) -> tuple[int, ...]:
+        return state[2:]
+
+    def unpack(self, packed: tuple[int, ...]) -> State:
+        spec = self.spec
+        assert isinstance(spec, TokenBucket)
+        return (spec.tag, spec.unit, *packed)
+
+
+def _bucket_spend(table: KeyTable, plan: str, spec: TokenBucket, lock: SpinLock, clock: Ticks) -> SingleCharge:
+    unit, gain, full, capacity = spec.unit, spec.gain, spec.full, spec.capacity
+    acquire, release = lock.acquire, lock.release
+
+    def spend(key: str, cost: int, now_us: int | None = None, create: bool = False) -> Decision | None:
+        acquire()
+        try:
+            if now_us is None:
+                now_us = clock() // 1000
+            state = table.young_state(key, now_us, create)
+            if state is None:
+                return None
+            debt, last = state
+            if now_us < last:
+                return None
+            debt -= (now_us - last) * gain
+            if debt < 0:
+                debt = 0
+            spent = debt + cost * unit
+            if spent > full:
+                wait, reset = (spent - full + gain - 1) // gain, (debt + gain - 1) // gain
+                return Decision((False, (full - debt) // unit, capacity, wait, reset, plan, _DENIED, False, ()))
+            table.young[key] = (spent, now_us)
+        except ValueError:
+            return None
+        finally:
+            release(None)
+        reset = (spent + gain - 1) // gain
+        return Decision((True, (full - spent) // unit, capacity, 0, reset, plan, _OK, False, ()))
+
+    return spend
+
+
+def _bucket_spend_one(table: KeyTable, plan: str, spec: TokenBucket, lock: SpinLock, clock: Ticks) -> FastPath:
+    unit, gain, full, capacity = spec.unit, spec.gain, spec.full, spec.capacity
+    try_acquire, release, kind, ok = lock.try_acquire, lock.release, Decision, _OK
+    short = gain - 1
+
+    def spend_one(key: str) -> Decision | None:
+        try:
+            try_acquire()
+        except IndexError:
+            return None
+        except BaseException:
+            release(None)
+            raise
+        try:
+            now_us = clock() // 1000
+            young = table.young
+            debt, last = young[key]
+            debt -= (now_us - last) * gain
+            if debt <= 0:
+                # Checked here only: a bucket that never fills runs empty, and then the slow path evicts.
+                if now_us >= table.evict_at_us:
+                    return None
+                debt = 0
+            spent = debt + unit
+            if spent > full:
+                return None
+            young[key] = (spent, now_us)
+        except (KeyError, ValueError):
+            return None
+        finally:
+            release(None)
+        reset = (spent + short) // gain if short else spent
+        return kind((True, (full - spent) // unit, capacity, 0, reset, plan, ok, False, ()))
+
+    return spend_one
+
+
+class FixedWindowTable(KeyTable):
+    """Fixed windows as `(used, start)`."""
+
+    __slots__ = ("spend", "spend_one")
+
+    def __init__(self, plan: str, spec: FixedWindow, max_keys: int, lock: SpinLock, clock: Ticks) -> None:
+        super().__init__(spec, max_keys)
+        self.spend = _fixed_spend(self, plan, spec, lock, clock)
+        self.spend_one = _fixed_spend_one(self, plan, spec, lock, clock)
+
+    def pack(self, state: State) -> tuple[int, int]:
+        return state[2], state[1]
+
+    def unpack(self, packed: tuple[int, int]) -> State:
+        return (FixedWindow.tag, packed[1], packed[0])
+
+
+def _fixed_spend(table: KeyTable, plan: str, spec: FixedWindow, lock: SpinLock, clock: Ticks) -> SingleCharge:
+    limit, window_us = spec.limit, spec.window_us
+    acquire, release = lock.acquire, lock.release
+
+    def spend(key: str, cost: int, now_us: int | None = None, create: bool = False) -> Decision | None:
+        acquire()
+        try:
+            if now_us is None:
+                now_us = clock() // 1000
+            state = table.young_state(key, now_us, create)
+            if state is None:
+                return None
+            used, start = state
+            ends = start + window_us - now_us
+            if ends <= 0 or used == 0:
+                used, start, ends = 0, now_us, window_us
+            elif ends > window_us:
+                return None
+            spent = used + cost
+            if spent > limit:
+                return Decision((False, limit - used, limit, ends, ends if used else 0, plan, _DENIED, False, ()))
+            table.young[key] = (spent, start)
+        finally:
+            release(None)
+        return Decision((True, limit - spent, limit, 0, ends, plan, _OK, False, ()))
+
+    return spend
+
+
+def _fixed_spend_one(table: KeyTable, plan: str, spec: FixedWindow, lock: SpinLock, clock: Ticks) -> FastPath:
+    limit, window_us = spec.limit, spec.window_us
+    try_acquire, release, kind, ok = lock.try_acquire, lock.release, Decision, _OK
+
+    def spend_one(key: str) -> Decision | None:
+        try:
+            try_acquire()
+        except IndexError:
+            return None
+        except BaseException:
+            release(None)
+            raise
+        try:
+            now_us = clock() // 1000
+            if now_us >= table.evict_at_us:
+                return None
+            young = table.young
+            used, start = young[key]
+            ends = start + window_us - now_us
+            if ends <= 0 or not 0 < used < limit:
+                return None
+            used += 1
+            young[key] = (used, start)
+        except KeyError:
+            return None
+        finally:
+            release(None)
+        return kind((True, limit - used, limit, 0, ends, plan, ok, False, ()))
+
+    return spend_one
+
+
+def key_table_for(plan: str, spec: Spec, max_keys: int, lock: SpinLock, clock: Ticks) -> KeyTable:
+    match spec:
+        case TokenBucket():
+            return BucketTable(plan, spec, max_keys, lock, clock)
+        case FixedWindow():
+            return FixedWindowTable(plan, spec, max_keys, lock, clock)
+        case _:
+            return KeyTable(spec, max_keys)

@@ -1,0 +1,199 @@
+"""The commands of the Redis limit stores and their replies: bytes and values, no input or output."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import ConfigurationError
+from headgate.limits import holds
+from headgate.limits.chain import conclude
+from headgate.limits.keys import KeyStart
+from headgate.limits.model import Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
+from headgate.limits.ports import Hold, Settlement
+from headgate.redis.protocol import Script, packed, word
+from headgate.redis.redirects import slot_of
+
+_LUA = Path(__file__).with_name("lua")
+_CHARGE = struct.Struct("<BBdddddd")
+_VERDICT = struct.Struct("<qqqq")
+_SPEND = word(b"s")
+_MAX_CACHED = 10_000
+_SETTLEMENTS = {1: Settlement.APPLIED, 0: Settlement.REPEATED, -1: Settlement.UNKNOWN}
+
+
+class Commands:
+    """The calls of a limit store, each as one Redis command."""
+
+    def __init__(self) -> None:
+        self.script = _admission()
+        self._heads: dict[tuple[int, bool], bytes] = {}
+        self._ends: dict[tuple[Rule, int], tuple[bytes, bytes]] = {}
+        """What follows the key in a state's name, and the packed charge, by rule and cost."""
+
+    def spending(self, chain: Sequence[Charge], now_us: int | None = None, times: int = 1) -> bytes:
+        """The command that decides and spends, `times` times one after another. This is the hot path."""
+        shape = (len(chain), times == 1)
+        ends = self._ends
+        words = [self._heads.get(shape) or self._head(shape)]
+        charges = [_SPEND if now_us is None else word(b"s%d" % now_us)]
+        for key, rule, cost in chain:
+            suffix, charge = ends.get((rule, cost)) or self._end(rule, cost)
+            if key[0] in "%}":
+                key = _escaped(key)
+            name = b"rate_limiter:{" + key.encode() + suffix
+            words.append(b"$%d\r\n%b\r\n" % (len(name), name))
+            charges.append(charge)
+        if times > 1:
+            charges.append(word(b"%d" % times))
+        return b"".join(words + charges)
+
+    def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
+        keys, arguments = names(chain), [_charge(*charge[1:]) for charge in chain]
+        held = spend and hold is not None
+        mode = b"h" if held else b"s" if spend else b"p"
+        if hold is not None and held:
+            keys.append(hold_name(chain, hold.id))
+            arguments.append(b"%d" % hold.ttl_us)
+        return self.script.call(keys, [mode + _time(now_us), *arguments])
+
+    def refunding(self, chain: Sequence[Charge], now_us: int | None) -> bytes:
+        return self.script.call(names(chain), [b"r" + _time(now_us), *(_charge(*charge[1:]) for charge in chain)])
+
+    def settling(self, hold_id: str, chain: Sequence[Charge], actual: int, now_us: int | None) -> bytes:
+        keys = [*names(chain), hold_name(chain, hold_id)]
+        charges = [_charge(charge.rule, 0) for charge in chain]
+        return self.script.call(keys, [b"t" + _time(now_us), *charges, b"%d" % actual])
+
+    def resetting(self, chain: Sequence[Charge]) -> bytes:
+        return packed(b"DEL", *names(chain))
+
+    def _head(self, shape: tuple[int, bool]) -> bytes:
+        count, once = shape
+        head = self._heads[shape] = self.script.head(count, count + (1 if once else 2))
+        return head
+
+    def _end(self, rule: Rule, cost: int) -> tuple[bytes, bytes]:
+        if len(self._ends) >= _MAX_CACHED:
+            # Rules are made anew when plans are reloaded, and costs may be anything.
+            self._ends.clear()
+        charge = _charge(rule, cost)
+        end = self._ends[rule, cost] = (_suffix(rule.plan), word(charge))
+        return end
+
+
+def decision(chain: Sequence[Charge], reply: bytes, time: int = 0) -> Decision:
+    """The decision in a reply to `spending` or `deciding`; of several, number `time`."""
+    verdicts = []
+    size = _VERDICT.size * len(chain)
+    for at in range(time * size, (time + 1) * size, _VERDICT.size):
+        fits, left, retry, reset = _VERDICT.unpack_from(reply, at)
+        verdicts.append((fits == 1, left, retry, reset))
+    ruling = conclude(chain, verdicts)
+    if len(reply) % _VERDICT.size:  # the hold is recorded already
+        return ruling.but(allowed=True, retry_after_us=0, reason=Reason.OK)
+    return ruling
+
+
+def settlement(reply: Any) -> Settlement:
+    return _SETTLEMENTS[reply]
+
+
+def names(chain: Sequence[Charge]) -> list[bytes]:
+    """The keys a chain's states are kept under: `rate_limiter:{<key>}:<plan>`."""
+    return [_name(b"rate_limiter:{", charge.key, _suffix(charge.rule.plan)) for charge in chain]
+
+
+def hold_name(chain: Sequence[Charge], hold_id: str) -> bytes:
+    """The key a hold is recorded under, in the same slot as its chain: `rate_limiter_hold:{<key>}:<id>:<digest>`."""
+    key, name = holds.hold_name(hold_id, chain)
+    return _name(b"rate_limiter_hold:{", key, _suffix(name))
+
+
+def common_slot(chain: Sequence[Charge]) -> int:
+    """The slot of a chain in a cluster. Keys in braces of their own, such as `{acme}:user` and `{acme}:ip`, share the
+    slot of what is between the first braces."""
+    tag = _tag(chain[0].key)
+    for charge in chain[1:]:
+        if charge.key != chain[0].key and _tag(charge.key) != tag:
+            raise _cross_slot(repr(chain[0].key), repr(charge.key))
+    return slot_of(tag)
+
+
+def check_slots(keys: Sequence[Sequence[KeyStart]]) -> None:
+    """Refuses keys of one chain, by how each may begin, of which two never have the same hash tag.
+
+    Raises:
+        ConfigurationError: two keys are certain to be in different slots.
+    """
+    for first, second in combinations(keys, 2):
+        pairs = list(product(first, second))
+        if pairs and not any(_may_share_tag(*pair) for pair in pairs):
+            raise _cross_slot(str(pairs[0][0]), str(pairs[0][1]))
+
+
+def _may_share_tag(one: KeyStart, other: KeyStart) -> bool:
+    (tag, is_whole), (other_tag, other_is_whole) = _tag_start(one), _tag_start(other)
+    if is_whole and other_is_whole:
+        return tag == other_tag
+    return (not other_is_whole and tag.startswith(other_tag)) or (not is_whole and other_tag.startswith(tag))
+
+
+def _tag_start(start: KeyStart) -> tuple[bytes, bool]:
+    """How the hash tag begins, and whether that is all of it."""
+    text, is_whole = start
+    return (_tag(text) if text else b"", is_whole or "}" in text[1:])
+
+
+def _cross_slot(first: str, second: str) -> ConfigurationError:
+    return ConfigurationError(
+        "key",
+        f"a Redis Cluster can't decide on {first} and {second} at once, they may live on "
+        "different nodes; use one key, or write what they share in braces: {acme}:user and {acme}:address",
+    )
+
+
+def _tag(key: str) -> bytes:
+    if key[0] in "%}":
+        key = _escaped(key)
+    return key.partition("}")[0].encode()
+
+
+def _name(prefix: bytes, key: str, suffix: bytes) -> bytes:
+    if key[0] in "%}":
+        key = _escaped(key)
+    return prefix + key.encode() + suffix
+
+
+def _escaped(key: str) -> str:
+    # A key that began with a brace would leave the hash tag empty, and its plans would be spread over slots.
+    return ("%25" if key[0] == "%" else "%7D") + key[1:]
+
+
+def _suffix(name: str) -> bytes:
+    # No brace after the one that closes the key: so no key and plan together look like another key and plan.
+    return b"}:" + name.replace("%", "%25").replace("}", "%7D").encode()
+
+
+def _charge(rule: Rule, cost: int) -> bytes:
+    spec = rule.spec
+    if isinstance(spec, TokenBucket):
+        a, b, c = spec.unit, spec.gain, spec.full
+    elif isinstance(spec, SlidingWindow):
+        a, b, c = spec.window_us, spec.grain_us, spec.grains
+    else:
+        a, b, c = spec.window_us, 0, 0
+    return _CHARGE.pack(spec.tag, rule.shadow, cost, spec.size, spec.life_us, a, b, c)
+
+
+def _time(now_us: int | None) -> bytes:
+    return b"" if now_us is None else b"%d" % now_us
+
+
+@lru_cache
+def _admission() -> Script:
+    return Script(_LUA, "log", "admission")

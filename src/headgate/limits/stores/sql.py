@@ -1,0 +1,304 @@
+"""Limits kept in SQLite or PostgreSQL: rows under lock, the pure reference, the database's clock.
+
+Calls made while a transaction is in flight are batched into the next one, so many callers cost one commit. Rows are
+locked in the order of their keys, all before any is written, and no transaction that holds one waits to insert
+another: so there are no deadlocks. An expired row means the same as a missing one; some are deleted now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from headgate.batching import Batcher
+from headgate.errors import ConfigurationError, Conflict, StoreUnavailable
+from headgate.limits.algorithms import State
+from headgate.limits.holds import HoldName, HoldRecord, Mark
+from headgate.limits.model import Charge, Decision
+from headgate.limits.ports import Hold, Settlement
+from headgate.limits.stores.sql_rows import Cell, LockedRows, cell_of, hold_row_of
+from headgate.limits.stores.tables import limit_hold, limit_state
+from headgate.sql import migrate
+from headgate.sql.background import Background
+from headgate.sql.engine import Database
+
+DEFAULT_DEADLINE = 5.0
+_ATTEMPTS = 10
+_BATCH = 200
+_PRUNE_EVERY = 60.0
+_PRUNE_BATCH = 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_US = 250_000_000_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One caller's work and the rows it needs."""
+
+    cells: tuple[Cell, ...]
+    hold: HoldName | None
+    writes: bool
+    work: Callable[[LockedRows], Any]
+
+
+class _MissingRows(Exception):
+    """Rows to lock do not exist; nothing was done."""
+
+    def __init__(self, cells: list[Cell]) -> None:
+        self.cells = cells
+
+
+class AsyncSqlLimitStore:
+    """A `LimitStore` in a database, for event loops. It connects, and makes its tables, at the first call."""
+
+    def __init__(self, url: str, *, deadline: float | None = None) -> None:
+        self._database = Database(url)
+        if self._database.dialect not in ("sqlite", "postgresql"):
+            raise ConfigurationError("store", f"limits can't be kept in {self._database.dialect}; use postgresql://")
+        self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
+        self._batcher: Batcher[_Call, Any] = Batcher(self._flush, max_batch=_BATCH)
+        self._migrated = False
+        self._pruned_at = time.monotonic()
+
+    async def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision:
+        name = hold_row_of(hold.id, chain) if hold is not None else None
+        decision: Decision = await self._submit(
+            chain, name, lambda rows: rows.decide(chain, spend, hold, now_us), writes=spend
+        )
+        return decision
+
+    async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
+        await self._submit(chain, None, lambda rows: rows.refund(chain, now_us))
+
+    async def settle(
+        self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
+    ) -> Settlement:
+        name = hold_row_of(hold_id, chain)
+        settlement: Settlement = await self._submit(
+            chain, name, lambda rows: rows.settle(hold_id, chain, actual, now_us)
+        )
+        return settlement
+
+    async def reset(self, chain: Sequence[Charge]) -> None:
+        await self._submit(chain, None, lambda rows: rows.reset(chain))
+
+    async def prune(self) -> int:
+        """Deletes every expired row. Returns how many there were."""
+        await self._ready()
+        total = 0
+        while count := await self._database.write(_prune):
+            total += count
+        return total
+
+    async def close(self) -> None:
+        await self._batcher.close()
+        await self._database.close()
+
+    async def _submit(
+        self, chain: Sequence[Charge], hold: HoldName | None, work: Callable[[LockedRows], Any], *, writes: bool = True
+    ) -> Any:
+        call = _Call(tuple(map(cell_of, chain)), hold, writes, work)
+        if not self._migrated and self._database.dialect == "sqlite":
+            # Making the tables of a new file may take longer than the deadline; a file is no server that may be away.
+            await self._ready()
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await self._batcher.submit(call)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"the database did not answer within {self._deadline:g} s") from error
+
+    async def _flush(self, calls: Sequence[_Call]) -> Sequence[Any]:
+        # Outside the deadline: else every call would start, and roll back, a slow first migration.
+        await self._ready()
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await self._execute_batch(calls)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"the database did not answer within {self._deadline:g} s") from error
+
+    async def _execute_batch(self, calls: Sequence[_Call]) -> Sequence[Any]:
+        for _ in range(_ATTEMPTS):
+            prunes = time.monotonic() - self._pruned_at > _PRUNE_EVERY
+            try:
+                results = await self._database.write(_in_one_transaction, calls, prunes)
+            except _MissingRows as missing:
+                await self._database.write(_make_rows, missing.cells)
+            except Conflict:
+                continue  # rolled back as a whole: nothing was counted
+            else:
+                if prunes:
+                    self._pruned_at = time.monotonic()
+                return results
+        raise StoreUnavailable("the rows of these limits are changing too fast")
+
+    async def _ready(self) -> None:
+        if not self._migrated:
+            await migrate.upgrade(self._database)
+            self._migrated = True
+
+
+class SqlLimitStore:
+    """`AsyncSqlLimitStore` for threads: its calls run, batched, on one event loop in a thread of its own."""
+
+    def __init__(self, url: str, *, deadline: float | None = None) -> None:
+        self._background = Background(lambda: AsyncSqlLimitStore(url, deadline=deadline))
+
+    def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision:
+        return self._background.run(lambda store: store.decide(chain, spend=spend, hold=hold, now_us=now_us))
+
+    def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
+        self._background.run(lambda store: store.refund(chain, now_us=now_us))
+
+    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
+        return self._background.run(lambda store: store.settle(hold_id, chain, actual, now_us=now_us))
+
+    def reset(self, chain: Sequence[Charge]) -> None:
+        self._background.run(lambda store: store.reset(chain))
+
+    def prune(self) -> int:
+        """Deletes every expired row. Returns how many there were."""
+        return self._background.run(lambda store: store.prune())
+
+    def close(self) -> None:
+        self._background.close()
+
+
+def _in_one_transaction(connection: Connection, calls: Sequence[_Call], prunes: bool) -> list[Any]:
+    locked = sorted({cell for call in calls if call.writes for cell in call.cells})
+    unlocked = sorted({cell for call in calls for cell in call.cells} - set(locked))
+    states = _read_states(connection, locked, lock=True)
+    missing = [cell for cell in locked if cell not in states]
+    if missing and connection.dialect.name == "postgresql":
+        raise _MissingRows(missing)
+    states |= _read_states(connection, unlocked, lock=False)
+    holds = _read_holds(connection, sorted({call.hold for call in calls if call.hold is not None}))
+    locked_rows = LockedRows({cell: state for cell, state in states.items() if state}, holds, _clock_us(connection))
+    results = [call.work(locked_rows) for call in calls]
+    _write_states(connection, locked_rows)
+    _write_holds(connection, locked_rows)
+    if prunes:
+        _prune(connection)
+    return results
+
+
+def _read_states(connection: Connection, cells: Sequence[Cell], *, lock: bool) -> dict[Cell, State | None]:
+    if not cells:
+        return {}
+    query = (
+        sa.select(limit_state.c.key, limit_state.c.plan, limit_state.c.state)
+        .where(sa.tuple_(limit_state.c.key, limit_state.c.plan).in_(cells))
+        # Sorted before the rows are locked, so everybody locks in the same order. Byte order, as Python sorts.
+        .order_by(_bytewise(connection, limit_state.c.key), _bytewise(connection, limit_state.c.plan))
+    )
+    if lock and connection.dialect.name == "postgresql":
+        query = query.with_for_update()
+    rows = connection.execute(query)
+    return {Cell(key, plan): tuple(map(int, state.split())) if state else None for key, plan, state in rows}
+
+
+def _bytewise(connection: Connection, field: sa.Column[str]) -> sa.ColumnElement[str]:
+    return sa.collate(field, "C") if connection.dialect.name == "postgresql" else field
+
+
+def _make_rows(connection: Connection, cells: Sequence[Cell]) -> None:
+    """Inserts rows that are as new, to be locked by a later transaction."""
+    expires_at = _instant(_clock_us(connection) + 60_000_000)
+    connection.execute(
+        _insert(connection, limit_state).on_conflict_do_nothing(),
+        [{"key": cell.key, "plan": cell.plan, "state": None, "expires_at": expires_at} for cell in cells],
+    )
+
+
+def _read_holds(connection: Connection, names: Sequence[HoldName]) -> dict[HoldName, HoldRecord]:
+    if not names:
+        return {}
+    query = sa.select(limit_hold).where(sa.tuple_(limit_hold.c.key, limit_hold.c.id).in_(names))
+    return {
+        HoldName(row.key, row.id): HoldRecord(row.held, _marks(row.marks), _microseconds(row.expires_at), row.settled)
+        for row in connection.execute(query)
+    }
+
+
+def _marks(text: str) -> tuple[Mark, ...]:
+    numbers = iter(map(int, text.split()))
+    return tuple(Mark(tag, (time, end)) for tag, time, end in zip(numbers, numbers, numbers, strict=True))
+
+
+def _write_states(connection: Connection, locked_rows: LockedRows) -> None:
+    rows = [
+        {
+            "key": cell.key,
+            "plan": cell.plan,
+            "state": None if state is None else " ".join(map(str, state)),
+            "expires_at": _instant(expires_us),
+        }
+        for cell, (state, expires_us) in sorted(locked_rows.state_writes.items())
+    ]
+    if rows:
+        statement = _insert(connection, limit_state)
+        columns = {name: statement.excluded[name] for name in ("state", "expires_at")}
+        connection.execute(statement.on_conflict_do_update(index_elements=["key", "plan"], set_=columns), rows)
+
+
+def _write_holds(connection: Connection, locked_rows: LockedRows) -> None:
+    rows = [
+        {
+            "key": name.key,
+            "id": name.id,
+            "held": record.cost,
+            "settled": record.settled,
+            "marks": " ".join(f"{mark.tag} {mark.place[0]} {mark.place[1]}" for mark in record.marks),
+            "expires_at": _instant(record.expires_us),
+        }
+        for name, record in sorted(locked_rows.hold_writes.items())
+    ]
+    if rows:
+        statement = _insert(connection, limit_hold)
+        columns = {name: statement.excluded[name] for name in ("held", "settled", "marks", "expires_at")}
+        connection.execute(statement.on_conflict_do_update(index_elements=["key", "id"], set_=columns), rows)
+
+
+def _prune(connection: Connection) -> int:
+    """Deletes some expired rows, skipping locked ones."""
+    now = _instant(_clock_us(connection))
+    deleted = 0
+    for table in (limit_state, limit_hold):
+        key = table.primary_key.columns
+        old = sa.select(*key).where(table.c.expires_at < now).limit(_PRUNE_BATCH)
+        if connection.dialect.name == "postgresql":
+            old = old.with_for_update(skip_locked=True)
+        deleted += connection.execute(sa.delete(table).where(sa.tuple_(*key).in_(old))).rowcount
+    return deleted
+
+
+def _insert(connection: Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
+
+
+def _clock_us(connection: Connection) -> int:
+    if connection.dialect.name == "postgresql":
+        # Not the start of the transaction: it may have waited for locks since.
+        text = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        return int(connection.exec_driver_sql(text).scalar_one())
+    # SQLite runs in this process, so its clock is this one; but SQLite shows only milliseconds of it.
+    return time.time_ns() // 1000
+
+
+def _instant(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=min(us, _LATEST_US))
+
+
+def _microseconds(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(microseconds=1)

@@ -1,0 +1,89 @@
+"""Plans from a TOML file that may be edited while limiters run.
+
+[plans.gold]
+algorithm = "token_bucket"
+capacity = 10
+perSecond = 1
+overrides."user:vip" = { capacity = 100, perSecond = 10 }
+"""
+
+from __future__ import annotations
+
+import logging
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from headgate.errors import ConfigurationError
+from headgate.limits.model import Plan
+from headgate.limits.plan_documents import plan_from
+
+log = logging.getLogger("headgate.limits")
+
+
+class TomlPlans:
+    """A `PlanRegistry` over the table `plans` of a file, checked again when `refresh_every` seconds have passed.
+
+        Limiter("redis://cache", plans=TomlPlans("plans.toml"))
+
+    Any number of limiters may share it; the file is read once per change.
+
+    The first load of a bad file raises. A file that turns bad later is logged, once, and the plans it had stay.
+    """
+
+    def __init__(self, path: str | Path, *, refresh_every: float | None = 1.0) -> None:
+        self.refresh_every = refresh_every
+        self._path = Path(path)
+        self._last: tuple[tuple[int, int, int], Mapping[str, Plan]] | None = None
+        """The file's marks when it was last read, and the plans it had last. Limiters' threads set both at once."""
+
+    def load(self) -> Mapping[str, Plan]:
+        """All plans by name; those it had, if the file turned bad."""
+        last = self._last
+        try:
+            status = self._path.stat()
+            # The inode too: an editor that replaces the file may keep time and size.
+            seen = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if last is not None and seen == last[0]:
+                return last[1]
+            plans = read_plans(self._path)
+        except (OSError, ConfigurationError) as error:
+            problem = error if isinstance(error, ConfigurationError) else _unreadable(self._path, error)
+            if last is None:
+                raise problem from None
+            if isinstance(error, OSError):
+                log.warning("plans stay as they were: %s", problem)
+            else:
+                self._last = seen, last[1]
+                log.warning("plans stay as they were: %s: %s", self._path, problem)
+            return last[1]
+        self._last = seen, plans
+        return plans
+
+
+def read_plans(path: Path) -> dict[str, Plan]:
+    """The plans of a file.
+
+    Raises:
+        ConfigurationError: the file can't be read; names the field that is wrong.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(str(path), f"is not UTF-8: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(str(path), f"is not TOML: {error}") from None
+    tables = document.get("plans", {})
+    if not isinstance(tables, Mapping):
+        raise ConfigurationError("plans", "write a table for each plan, for example [plans.gold]")
+    plans: dict[str, Plan] = {}
+    for name, table in tables.items():
+        try:
+            plans[name] = plan_from(name, table)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"plans.{name}.{error.field}", error.problem) from None
+    return plans
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(str(path), f"can't be read: {error.strerror or error}")

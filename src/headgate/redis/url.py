@@ -1,0 +1,198 @@
+"""Addresses, topology and login of Redis, from a URL.
+
+    redis://[user:password@]host[:port][/database]              one server
+    redis+sentinel://host:port,host:port/service[/database]     the master the sentinels name
+    redis+cluster://host:port,host:port                         a cluster, found through any of these nodes
+
+`rediss` instead of `redis` speaks TLS. Options follow as a query: `timeout` in seconds, 0.5 if not given;
+`sentinel_username` and `sentinel_password`; for TLS `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`
+(`required` or `none`).
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+from headgate.errors import ConfigurationError
+
+DEFAULT_TIMEOUT = 0.5
+_PORTS = {"sentinel": 26379}
+_OPTIONS = {
+    "timeout",
+    "sentinel_username",
+    "sentinel_password",
+    "ssl_ca_certs",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_cert_reqs",
+}
+
+
+class Address(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Topology(StrEnum):
+    """One server, a master found through Sentinel, or a cluster."""
+
+    SINGLE = "single"
+    SENTINEL = "sentinel"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A password, and perhaps a user name. Not in its `repr`."""
+
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    setting: str = field(default="redis_url", compare=False)
+    """The setting that holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUrl:
+    """A parsed URL. `timeout` is the deadline of one call, and of making a connection, in seconds."""
+
+    topology: Topology
+    addresses: tuple[Address, ...]
+    login: Login = Login()
+    database: int = 0
+    service: str = ""
+    sentinel_login: Login = Login()
+    tls: ssl.SSLContext | None = None
+    timeout: float = DEFAULT_TIMEOUT
+
+    @classmethod
+    def parse(cls, text: str, *, timeout: float | None = None) -> RedisUrl:
+        """The URL in `text`; a `timeout` given here wins over the URL's.
+
+        Raises:
+            ConfigurationError: the URL can't be used.
+        """
+        scheme, separator, rest = text.partition("://")
+        base, _, topology = scheme.partition("+")
+        if not separator or base not in ("redis", "rediss") or topology not in ("", "sentinel", "cluster"):
+            raise _wrong("use redis://, rediss://, redis+sentinel:// or redis+cluster://")
+        rest, _, query = rest.partition("?")
+        place, _, path = rest.partition("/")
+        credentials, _, hosts = place.rpartition("@")
+        if "@" in path + query and not credentials:
+            raise _wrong("write the signs / ? # in a user's name or password as %2F %3F %23")
+        options = _options(query)
+        steps = [unquote(step) for step in path.split("/") if step]
+        service = ""
+        if topology == "sentinel":
+            if not steps:
+                raise _wrong("name the service: redis+sentinel://host:26379/mymaster")
+            service = steps.pop(0)
+        database = _database(steps)
+        if topology == "cluster" and database:
+            raise _wrong("a cluster has only database 0")
+        return cls(
+            topology=Topology(topology or "single"),
+            addresses=_addresses(hosts, topology),
+            login=_login(credentials),
+            database=database,
+            service=service,
+            sentinel_login=_sentinel_login(options),
+            tls=_tls(options) if base == "rediss" else None,
+            timeout=_timeout(options.get("timeout", DEFAULT_TIMEOUT) if timeout is None else timeout),
+        )
+
+    def __str__(self) -> str:
+        """The URL without secrets."""
+        scheme = "redis" if self.tls is None else "rediss"
+        places = ",".join(map(str, self.addresses))
+        match self.topology:
+            case Topology.SINGLE:
+                return f"{scheme}://{places}/{self.database}"
+            case Topology.SENTINEL:
+                return f"{scheme}+sentinel://{places}/{self.service}/{self.database}"
+            case Topology.CLUSTER:
+                return f"{scheme}+cluster://{places}"
+
+
+def _wrong(problem: str) -> ConfigurationError:
+    return ConfigurationError("redis_url", problem)
+
+
+def _options(query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if unknown := sorted(set(options) - _OPTIONS):
+        raise _wrong(f"unknown option {unknown[0]!r}; known are {', '.join(sorted(_OPTIONS))}")
+    return options
+
+
+def _addresses(hosts: str, topology: str) -> tuple[Address, ...]:
+    places = hosts.split(",") if topology else [hosts]
+    return tuple(_address(place, _PORTS.get(topology, 6379)) for place in places)
+
+
+def _address(place: str, default_port: int) -> Address:
+    if place.startswith("["):  # an IPv6 address
+        host, _, rest = place[1:].partition("]")
+        port = rest.removeprefix(":")
+    else:
+        host, _, port = place.partition(":")
+    if not host and not port:
+        host = "localhost"
+    if not host or (port and not (port.isdecimal() and 0 < int(port) < 65536)):
+        raise _wrong(f"{place!r} is not host:port")
+    return Address(unquote(host), int(port) if port else default_port)
+
+
+def _login(credentials: str) -> Login:
+    username, colon, password = credentials.partition(":")
+    if credentials and not colon:
+        raise _wrong("write user:password@host, or :password@host")
+    return Login(unquote(username) or None, unquote(password) or None)
+
+
+def _sentinel_login(options: dict[str, str]) -> Login:
+    setting = "sentinel_username, sentinel_password in redis_url"
+    return Login(options.get("sentinel_username"), options.get("sentinel_password"), setting)
+
+
+def _database(steps: list[str]) -> int:
+    if not steps:
+        return 0
+    if len(steps) > 1 or not steps[0].isdecimal():
+        raise _wrong(f"{'/'.join(steps)!r} is not the number of a database")
+    return int(steps[0])
+
+
+def _timeout(value: str | float) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0
+    if not 0 < seconds <= 3600:
+        raise _wrong(f"timeout {value!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _tls(options: dict[str, str]) -> ssl.SSLContext:
+    needed = options.get("ssl_cert_reqs", "required")
+    if needed not in ("required", "none"):
+        raise _wrong("ssl_cert_reqs is required or none")
+    try:
+        context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+        if needed == "none":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if "ssl_certfile" in options:
+            context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"))
+    except OSError as error:
+        raise _wrong(f"a TLS file can't be used: {error.strerror or error}") from error
+    return context

@@ -1,0 +1,1 @@
+"""Authentication and authorization: tokens, scopes, sessions, the audit of administration."""

@@ -1,0 +1,103 @@
+"""`Authenticator`: which token does a secret belong to? Tokens are cached: a call costs a digest and no round trip."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from headgate.clock import Clock, SystemClock
+from headgate.errors import StoreError
+from headgate.server.access.model import (
+    ANYONE,
+    Caller,
+    Keyring,
+    Token,
+    checked_scopes,
+    checked_token_name,
+    digest,
+    new_secret,
+)
+from headgate.server.access.ports import TokenStore
+
+TOKEN_CACHE_US = 5_000_000
+"""A token revoked elsewhere is refused here after this long at the latest."""
+REREAD_US = 250_000
+"""How old the cache may be for an unknown secret, which may belong to a token that was created a moment ago."""
+
+_log = logging.getLogger(__name__)
+
+
+class Authenticator:
+    """Maps secrets to callers.
+
+    Open to anyone if only this machine can reach it (`local`) and there never was a token. Once it asked for tokens it
+    always does: somebody who revokes the last token wants fewer callers, not all of them.
+
+        authenticator = Authenticator(store)
+        caller = await authenticator.caller(secret)  # None: 401
+    """
+
+    def __init__(
+        self,
+        store: TokenStore | None,
+        fixed: Iterable[Token] = (),
+        clock: Clock | None = None,
+        *,
+        local: bool = True,
+    ) -> None:
+        self._store = store
+        self._fixed = tuple(fixed)
+        self._clock = clock or SystemClock()
+        self._keyring = Keyring(self._fixed)
+        self._closed = not local or self._keyring.had_any
+        self._read_us: int | None = None
+        self._lock = asyncio.Lock()
+
+    async def caller(self, secret: str) -> Caller | None:
+        """The caller with this secret; None if no valid token has it.
+
+        Raises:
+            StoreError: the store failed, and no tokens were ever read.
+        """
+        keyring = await self.keyring()
+        if self.is_open:
+            return ANYONE
+        return keyring.caller(secret) or (await self.keyring(REREAD_US)).caller(secret)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anyone may call, by the cached tokens."""
+        return not self._closed
+
+    async def keyring(self, max_age_us: int = TOKEN_CACHE_US) -> Keyring:
+        """The valid tokens, read `max_age_us` ago at most. If their store is away, the last known ones."""
+        if self._store is not None and self._is_older(max_age_us):
+            async with self._lock:
+                if self._is_older(max_age_us):
+                    await self._read(self._store)
+        return self._keyring
+
+    def _is_older(self, age_us: int) -> bool:
+        return self._read_us is None or self._clock.monotonic_us() - self._read_us > age_us
+
+    async def _read(self, store: TokenStore) -> None:
+        try:
+            self._keyring = Keyring([*self._fixed, *await store.tokens()])
+            self._closed = self._closed or self._keyring.had_any
+        except StoreError:
+            if self._read_us is None:
+                raise  # no tokens were ever read: letting anyone in would be a guess
+            _log.warning("tokens can't be read; the last known ones stay good")
+        self._read_us = self._clock.monotonic_us()
+
+
+async def create_token(store: TokenStore, name: str, scopes: Iterable[str]) -> tuple[str, Token]:
+    """Creates a token; returns its secret, which is stored nowhere, and the token.
+
+    Raises:
+        InvalidInput: the name or a scope is wrong.
+        Conflict: the name was used before.
+    """
+    secret = new_secret()
+    return secret, await store.add(Token(checked_token_name(name), checked_scopes(scopes), digest(secret)))

@@ -1,0 +1,71 @@
+"""Sessions: a token is shown once, at login; from then on a random secret stands for it, until one of the two ends.
+
+The store keeps a digest of that secret, and a seal made of the secret and the token. A reader of the store can
+neither take a session over nor learn anything about a token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from headgate.server.access.authenticator import Authenticator
+from headgate.server.access.model import ANYONE, Caller, Token, digest
+from headgate.server.access.ports import SessionStore
+
+
+class Login(NamedTuple):
+    """Somebody who is logged in."""
+
+    caller: Caller
+    expires_at: datetime | None
+    """None where no token is required."""
+    secret: str = ""
+    """The session's secret; returned once, when the session opens."""
+
+
+class Sessions:
+    """Opens, finds and closes sessions. All state is in the store: any process knows every session."""
+
+    def __init__(self, store: SessionStore, authenticator: Authenticator, lifetime: timedelta) -> None:
+        self._store = store
+        self._authenticator = authenticator
+        self._lifetime = lifetime
+
+    async def open(self, token_secret: str) -> Login | None:
+        """Opens a session for the token with this secret; None if no valid token has it."""
+        caller = await self._authenticator.caller(token_secret)
+        if caller is ANYONE:
+            return Login(caller, None)
+        token = (await self._authenticator.keyring()).token(token_secret)
+        if caller is None or token is None:
+            return None
+        secret = secrets.token_urlsafe(32)
+        session = await self._store.open(digest(secret), token.name, _seal(secret, token), self._lifetime)
+        return Login(caller, session.expires_at, secret)
+
+    async def find(self, secret: str) -> Login | None:
+        """The login with this session's secret; None if there is none.
+
+        Tokens are read anew each time: the session of a revoked one ends with its next request, not seconds later.
+        """
+        keyring = await self._authenticator.keyring(max_age_us=0)
+        if self._authenticator.is_open:
+            return Login(ANYONE, None)
+        session = await self._store.find(digest(secret)) if secret else None
+        token = keyring.named(session.token_name) if session is not None else None
+        if session is None or token is None or not hmac.compare_digest(session.seal, _seal(secret, token)):
+            return None
+        return Login(Caller(token.name, token.scopes), session.expires_at)
+
+    async def close(self, secret: str) -> None:
+        """Ends the session, everywhere."""
+        await self._store.close(digest(secret))
+
+
+def _seal(secret: str, token: Token) -> str:
+    """Differs when a token of the same name, from the settings, has another secret now."""
+    return hmac.new(secret.encode(), token.digest.encode(), hashlib.sha256).hexdigest()

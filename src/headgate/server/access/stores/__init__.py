@@ -1,0 +1,1 @@
+"""Tokens, sessions and the audit of administration in a database."""

@@ -1,0 +1,47 @@
+"""Sessions in a database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headgate.server.access.ports import Session
+from headgate.server.access.stores.tables import session
+from headgate.sql.engine import Database
+from headgate.sql.schema import database_now, now
+
+
+class SqlSessionStore:
+    """A `SessionStore` over a database that somebody else closes."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def open(self, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:
+        return await self._database.write(_open, digest, token_name, seal, lifetime)
+
+    async def find(self, digest: str) -> Session | None:
+        return await self._database.read(_find, digest)
+
+    async def close(self, digest: str) -> None:
+        await self._database.write(_close, digest)
+
+
+def _open(connection: Connection, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:
+    moment = now(connection)
+    connection.execute(session.delete().where(session.c.expires_at <= moment))
+    opened = Session(digest, token_name, seal, moment + lifetime)
+    connection.execute(session.insert().values(opened._asdict()))
+    return opened
+
+
+def _find(connection: Connection, digest: str) -> Session | None:
+    good = (session.c.digest == digest) & (session.c.expires_at > database_now())
+    row = connection.execute(sa.select(session).where(good)).first()
+    return None if row is None else Session(row.digest, row.token_name, row.seal, row.expires_at)
+
+
+def _close(connection: Connection, digest: str) -> None:
+    connection.execute(session.delete().where(session.c.digest == digest))

@@ -1,0 +1,65 @@
+"""The command line: one module per command group, loaded when it is called."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import NoReturn
+
+import click
+
+from headgate import __version__
+from headgate.errors import HeadgateError, InvalidInput, MissingExtra
+from headgate.server.cli.commands import ABOUT, Commands
+
+
+@click.group("headgate", cls=Commands, no_args_is_help=True, context_settings={"show_default": True})
+@click.version_option(__version__, message="headgate %(version)s", help="Show the version.")
+def app() -> None:
+    """Decides whether, when and how fast work may flow, and then makes it flow."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line: exit status 0, 1 if it failed, 2 if the arguments are wrong; errors in one line."""
+    # A command has no log, and OpenTelemetry logs headers it can't read. Handlers of `serve` and `worker` still get it.
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
+    try:
+        sys.exit(app.main(arguments, prog_name="headgate", standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        # Some of click's messages list choices on lines of their own.
+        _fail(" ".join(error.format_message().split()), error.exit_code)
+    except MissingExtra as error:
+        called = next((word for word in arguments or sys.argv[1:] if word in ABOUT), "")
+        click.echo(f"headgate {called} {error.problem}", err=True)
+        sys.exit(2)
+    except InvalidInput as error:
+        _fail(str(error), 2)
+    except HeadgateError as error:
+        _fail(_redacted(str(error)), 1)
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is not installed; pip install 'headgate[all]', or the extra that brings it", 2)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output closed it (`| head`). Python would complain again when it flushes at exit.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    # A message such as "headgate serve needs: …" names the program already.
+    click.echo(message if message.startswith("headgate ") else f"headgate: {message}", err=True)
+    sys.exit(status)
+
+
+def _redacted(message: str) -> str:
+    """Without the secrets of the settings: part of it may be a driver's words."""
+    from headgate.server.settings import Settings
+
+    try:
+        return Settings.load().redacted(message)
+    except HeadgateError:
+        return message  # nothing was read, so nothing of it can be in there

@@ -1,0 +1,28 @@
+"""`headgate completion`: what a shell needs to complete commands and options."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+from headgate.server.cli.parameters import Argument, Command
+from headgate.server.cli.terminal import print_line
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command("completion", cls=Command)
+@click.argument("shell", cls=Argument, type=click.Choice(SHELLS), metavar="SHELL", about="bash, zsh or fish.")
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that completes commands and options on TAB in your shell.
+
+    \b
+    bash:  echo 'eval "$(headgate completion bash)"' >> ~/.bashrc
+    zsh:   echo 'eval "$(headgate completion zsh)"' >> ~/.zshrc
+    fish:  headgate completion fish > ~/.config/fish/completions/headgate.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, "click completes all of SHELLS"
+    # `main` runs the command line under this name, so click listens to this variable.
+    print_line(kind(context.find_root().command, {}, "headgate", "_HEADGATE_COMPLETE").source())

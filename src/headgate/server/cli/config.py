@@ -1,0 +1,134 @@
+"""`headgate config`: how much may happen in each window."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from headgate.errors import ConfigurationError
+from headgate.server.cli.audit import audit_change
+from headgate.server.cli.parameters import Argument, Group, as_json
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_table, run
+from headgate.server.field_names import typed_as
+from headgate.server.settings import Settings
+from headgate.server.wire import config_json
+from headgate.server.wiring.slots import open_slots
+from headgate.slots import PolicyVersion
+
+config_name = click.argument("name", cls=Argument, required=False, about="Left out, the default config.")
+
+NAMES = {
+    "config_name": "NAME",
+    "max_per_window": "--max",
+    "window": "--window",
+    "spread": "--spread",
+    "calendar": "--calendar",
+    "max_delay": "--max-delay",
+}
+
+
+@click.group("config", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Show and change configs: how much may happen in each window."""
+
+
+@app.command("get")
+@config_name
+@as_json
+def get(name: str | None, as_json: bool) -> None:
+    """Show the active version of a config."""
+
+    async def work(settings: Settings) -> PolicyVersion:
+        async with open_slots(settings) as slots:
+            return await slots.policy(name or settings.slots.default_config)
+
+    with typed_as(**NAMES), read_only_settings() as settings:
+        version = run(work(settings))
+    _show(version, as_json)
+
+
+@app.command("set")
+@click.argument("name", cls=Argument)
+@click.option("--max", "max_per_window", type=int, help="The most events in a window.")
+@click.option("--window", help="The window's length, such as PT4S.")
+@click.option("--spread", help="jitter (random) or even.")
+@click.option("--calendar", type=click.Path(), help="A file with the calendar as JSON, or 'none' for always open.")
+@click.option("--max-delay", help="How late a slot may be, such as PT1H, or 'none' for no limit.")
+@as_json
+def set_(
+    name: str,
+    max_per_window: int | None,
+    window: str | None,
+    spread: str | None,
+    calendar: str | None,
+    max_delay: str | None,
+    as_json: bool,
+) -> None:
+    """Create a config, or change it: what is not given stays as it is."""
+
+    async def work(settings: Settings) -> PolicyVersion:
+        async with audit_change(settings, "config set", name), open_slots(settings) as slots:
+            given = {
+                "max_per_window": max_per_window,
+                "window": window,
+                "spread": spread,
+                "calendar": _calendar(calendar),
+                "max_delay": max_delay,
+            }
+            changes = {field: value for field, value in given.items() if value is not None}
+            removed = {field: None for field in ("calendar", "max_delay") if changes.get(field) == "none"}
+            return await slots.change(name, changes | removed)
+
+    with typed_as(**NAMES):
+        _show(run(work(Settings.load())), as_json)
+
+
+@app.command("history")
+@config_name
+@as_json
+def history(name: str | None, as_json: bool) -> None:
+    """Show every version of a config, newest first."""
+
+    async def work(settings: Settings) -> list[PolicyVersion]:
+        async with open_slots(settings) as slots:
+            return await slots.history(name or settings.slots.default_config)
+
+    with typed_as(**NAMES), read_only_settings() as settings:
+        versions = run(work(settings))
+    shown = [config_json(version, active=version is versions[0]) for version in versions]
+    if as_json:
+        print_json(shown)
+    else:
+        columns = ["version", "createdAt", "maxPerWindow", "windowSize", "spread", "maxDelay", "calendar"]
+        print_table(columns, [[_text(each[column]) for column in columns] for each in shown])
+
+
+def _calendar(given: str | None) -> dict[str, Any] | str | None:
+    if given is None or given == "none":
+        return given
+    try:
+        value = json.loads(Path(given).read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError("calendar", f"{given} can't be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigurationError("calendar", f"{given} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigurationError("calendar", f"{given} must hold a JSON object")
+    return value
+
+
+def _show(version: PolicyVersion, as_json: bool) -> None:
+    shown = config_json(version, active=True)
+    if as_json:
+        print_json(shown)
+    else:
+        for member, value in shown.items():
+            print_line(f"{member}: {_text(value)}")
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)

@@ -1,0 +1,142 @@
+"""`headgate demo`: a minute in the life of a payments system, embedded, without any server."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.dispatch.queue import DispatchQueue
+from headgate.errors import InvalidInput
+from headgate.extras import require
+from headgate.server.cli.parameters import Command, as_json
+from headgate.server.cli.terminal import print_json, print_line, print_status, run
+from headgate.server.settings import PaymentSettings, Settings
+from headgate.server.wiring.payments import Payments, open_payments
+from headgate.server.wiring.queue import open_queue
+from headgate.server.wiring.slots import open_slots
+from headgate.slots import WindowPolicy
+
+if TYPE_CHECKING:
+    from headgate.apps.payments.model import IntakeResult, Payment
+    from headgate.server.cli.demo.report import Report
+    from headgate.server.cli.demo.view import View
+
+CONFIG = "demo"
+WINDOW = timedelta(seconds=4)
+LEAD = timedelta(seconds=3)
+SHARE = 0.94
+"""Slots are planned a little below the hard limit: the rate gate's safety margin and retries need the rest."""
+BAD_LINES = 3
+
+
+@click.command("demo", cls=Command)
+@click.option("--payments", default=3000, help="How many payments want the same instant.")
+@click.option("--tps", default=50, help="The downstream's hard limit in any sliding second.")
+@click.option("--fail", default=0.01, help="The share of calls the downstream fails.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    default="headgate-demo.png",
+    help="Where the picture goes; needs matplotlib.",
+)
+@as_json
+def demo(payments: int, tps: int, fail: float, plot: Path, as_json: bool) -> None:
+    """Send a feed of payments that all want the same second through a downstream that takes so many and no more.
+
+    Everything runs in this process, on a database that is thrown away. Ends after about payments / tps seconds, with a
+    report; the exit status is 1 if a promise was broken.
+    """
+    if not 1 <= payments <= 1_000_000:
+        raise InvalidInput("--payments", "must be from 1 to 1000000")
+    if not 1 <= tps <= 1000:
+        raise InvalidInput("--tps", "must be from 1 to 1000")
+    if not 0 <= fail <= 0.5:
+        raise InvalidInput("--fail", "must be a share from 0 to 0.5")
+    report = run(_run(payments, tps, fail, sys.stderr.isatty() and not as_json))
+    if as_json:
+        print_json(report.to_json())
+    else:
+        for line in report.lines():
+            print_line(line)
+    _draw(report, plot)
+    raise click.exceptions.Exit(0 if report.kept else 1)
+
+
+async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
+    require("the demo", "payments")
+    # Imported here: the other commands need neither the bank's client nor the check of accounts.
+    from headgate.apps.payments.downstream.simulator import Behaviour, Simulator
+
+    bank = Simulator(Behaviour(tps=tps, fail=fail, lose=fail / 2))
+    with tempfile.TemporaryDirectory(prefix="headgate-demo-") as directory:
+        # Nothing of the user's own settings is used or touched.
+        settings = Settings(
+            database_url=f"sqlite:///{directory}/demo.db",
+            redis_url=None,
+            kafka_bootstrap=None,
+            temporal_address=None,
+            payments=PaymentSettings(config=CONFIG, tps=tps),
+        )
+        async with open_slots(settings) as slots, open_queue(settings) as queue:
+            await slots.configure(CONFIG, WindowPolicy(max(1, int(4 * tps * SHARE)), WINDOW, spread="even"))
+            async with open_payments(settings, slots, queue, execute=True, simulator=bank) as opened:
+                return await _follow(opened, queue, payments, tps, live)
+
+
+async def _follow(opened: Payments, queue: DispatchQueue, payments: int, tps: int, live: bool) -> Report:
+    from headgate.apps.payments.feed import FeedFormat, initiate_feed
+    from headgate.apps.payments.model import ITEM_TYPE
+    from headgate.dispatch.status import Status
+    from headgate.server.cli.demo.feed import feed
+    from headgate.server.cli.demo.report import Plan, Report
+    from headgate.server.cli.demo.view import LiveView, PlainView
+
+    assert opened.simulator is not None
+    at = _window_after(datetime.now(UTC) + LEAD)
+    plan = Plan(payments, tps, at)
+    view: View = LiveView(plan, opened.simulator) if live else PlainView(plan, opened.simulator)
+
+    async def initiate(chunk: Sequence[Payment]) -> list[IntakeResult]:
+        outcomes = await opened.intake.initiate(chunk)
+        plan.note(outcomes)
+        return outcomes
+
+    with view:
+        async for progress in initiate_feed(feed(payments, at, BAD_LINES), FeedFormat.CSV, initiate):
+            plan.rejected += progress.rejected
+        deadline = asyncio.get_running_loop().time() + 60 + 3 * payments / tps
+        while asyncio.get_running_loop().time() < deadline:
+            stats = await queue.stats(ITEM_TYPE)
+            view.show(stats)
+            waiting = sum(stats.depth.get(each, 0) for each in (Status.READY, Status.CLAIMED, Status.DISPATCHED))
+            if not waiting:
+                break
+            await asyncio.sleep(view.pause)
+    stats = await queue.stats(ITEM_TYPE)
+    return Report.of(plan, opened.simulator, await opened.store.count(), stats.depth.get(Status.DEAD_LETTER, 0))
+
+
+def _window_after(moment: datetime) -> datetime:
+    """The start of the next window, so that the first one is whole."""
+    seconds = WINDOW.total_seconds()
+    return datetime.fromtimestamp(-(-moment.timestamp() // seconds) * seconds, UTC)
+
+
+def _draw(report: Report, path: Path) -> None:
+    from headgate.server.cli.demo.plot import draw
+
+    try:
+        draw(report, path)
+    except ModuleNotFoundError:
+        print_status("no picture: it needs matplotlib, pip install 'headgate[plot]'")
+    except (OSError, ValueError) as error:
+        raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
+    else:
+        print_status(f"drawn into {path}")

@@ -1,0 +1,140 @@
+"""What a demo run planned, and what the bank saw of it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from headgate.apps.payments.downstream.simulator import Call, Simulator, peak_per_second
+from headgate.apps.payments.feed import Rejection
+from headgate.apps.payments.model import AcceptedPayment, IntakeResult, PaymentStatus
+from headgate.durations import format_instant
+
+
+@dataclass(slots=True)
+class Plan:
+    """When each payment is to be made."""
+
+    payments: int
+    tps: int
+    at: datetime
+    scheduled: dict[str, float] = field(default_factory=dict)
+    """Payment -> seconds after the instant everybody wanted."""
+    rejected: list[Rejection] = field(default_factory=list)
+    _monotonic_of_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._monotonic_of_at = time.monotonic() + self.at.timestamp() - time.time()
+
+    def note(self, outcomes: Sequence[IntakeResult]) -> None:
+        """Remembers when accepted payments are scheduled."""
+        for outcome in outcomes:
+            if isinstance(outcome, AcceptedPayment):
+                self.scheduled[outcome.payment_id] = (outcome.scheduled_time - self.at).total_seconds()
+
+    def seconds(self, call: Call) -> float:
+        """When a call came, in seconds after the instant everybody wanted."""
+        return call.at_us / 1e6 - self._monotonic_of_at
+
+
+@dataclass(slots=True)
+class Report:
+    """The end of a run, in figures."""
+
+    plan: Plan
+    calls: list[Call]
+    executed_once: int
+    executed_twice: int
+    never_executed: int
+    peak: int
+    too_many: int
+    """Calls the bank turned away."""
+    drift: list[float]
+    """Seconds from each payment's slot to its execution."""
+    statuses: Mapping[str, int]
+    dead_letters: int
+
+    @classmethod
+    def of(cls, plan: Plan, bank: Simulator, statuses: Mapping[PaymentStatus, int], dead_letters: int) -> Report:
+        executed = [call for call in bank.calls if call.executed]
+        times = Counter(call.payment_id for call in executed)
+        return cls(
+            plan,
+            list(bank.calls),
+            sum(times[payment_id] == 1 for payment_id in plan.scheduled),
+            sum(count > 1 for count in times.values()),
+            sum(payment_id not in times for payment_id in plan.scheduled),
+            peak_per_second(call.at_us for call in bank.calls),
+            sum(call.status == 429 for call in bank.calls),
+            sorted(plan.seconds(call) - plan.scheduled[call.payment_id] for call in executed),
+            {status.value: count for status, count in sorted(statuses.items())},
+            dead_letters,
+        )
+
+    @property
+    def kept(self) -> bool:
+        """Whether every promise was kept."""
+        return (
+            self.executed_once == len(self.plan.scheduled) == self.plan.payments
+            and self.executed_twice == 0
+            and self.peak <= self.plan.tps
+            and self.dead_letters == 0
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "payments": self.plan.payments,
+            "tps": self.plan.tps,
+            "at": format_instant(self.plan.at),
+            "accepted": len(self.plan.scheduled),
+            "rejected": [{"line": each.line, "reason": each.reason} for each in self.plan.rejected],
+            "executedOnce": self.executed_once,
+            "executedMoreThanOnce": self.executed_twice,
+            "neverExecuted": self.never_executed,
+            "calls": len(self.calls),
+            "peakPerSecond": self.peak,
+            "turnedAway": self.too_many,
+            "driftSeconds": {name: round(value, 3) for name, value in self.drifts().items()},
+            "statuses": dict(self.statuses),
+            "deadLetters": self.dead_letters,
+            "kept": self.kept,
+        }
+
+    def drifts(self) -> dict[str, float]:
+        if not self.drift:
+            return {}
+        return {
+            "median": statistics.median(self.drift),
+            "p95": self.drift[int(0.95 * (len(self.drift) - 1))],
+            "max": self.drift[-1],
+        }
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        plan = self.plan
+        last = max(plan.scheduled.values(), default=0.0)
+        drift = ", ".join(f"{name} {value:+.2f} s" for name, value in self.drifts().items())
+        again = len(self.calls) - self.executed_once - self.too_many
+        statuses = ", ".join(f"{count} {status}" for status, count in self.statuses.items())
+        lines = [f"line {each.line} was rejected: {each.reason}" for each in plan.rejected[:5]]
+        return [
+            *lines,
+            f"{len(plan.scheduled)} payments wanted {format_instant(plan.at)}; the plan spread them over {last:.0f} s",
+            f"{_mark(self.executed_once == plan.payments)} executed exactly once: {self.executed_once} "
+            f"(more than once: {self.executed_twice}, never: {self.never_executed})",
+            f"{_mark(self.peak <= plan.tps)} most calls in any sliding second: {self.peak} of {plan.tps} allowed "
+            f"({self.too_many} turned away)",
+            f"{_mark(not self.dead_letters)} dead letters: {self.dead_letters}; "
+            f"{again} calls failed or repeated on the way",
+            f"  execution after the planned time: {drift}",
+            f"  statuses: {statuses}",
+        ]
+
+
+def _mark(good: bool) -> str:
+    return "✔" if good else "✘"

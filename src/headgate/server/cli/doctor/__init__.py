@@ -1,0 +1,108 @@
+"""`headgate doctor`: is everything that is configured there, reachable, up to date and in order?"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Callable
+from importlib import metadata
+
+import click
+
+from headgate import __version__
+from headgate.errors import HeadgateError
+from headgate.server.cli.doctor import database, servers
+from headgate.server.cli.doctor.finding import Finding
+from headgate.server.cli.parameters import Command, as_json
+from headgate.server.cli.terminal import print_json, print_line, run
+from headgate.server.settings import Settings, settings_file, unknown_variable_warnings
+from headgate.server.wiring.dispatch import load_domains
+from headgate.server.wiring.payments import rule_book
+
+PACKAGES = ("sqlalchemy", "psycopg", "oracledb", "hiredis", "confluent-kafka", "temporalio", "fastapi", "uvicorn")
+
+
+@click.command("doctor", cls=Command)
+@as_json
+def doctor(as_json: bool) -> None:
+    """Check every configured dependency and say what to do; exit status 1 if anything is wrong."""
+    settings = Settings.load()
+    # Drivers write their errors as they like.
+    findings = [_redacted(settings, finding) for finding in run(_examine(settings))]
+    if as_json:
+        print_json([finding.to_json() for finding in findings])
+    else:
+        for finding in findings:
+            verdict = "FAIL" if not finding.ok else "warn" if finding.advice else "ok"
+            print_line(f"{verdict:<4}  {finding.name}: {finding.summary}")
+            if finding.advice:
+                print_line(f"      {finding.advice}")
+    raise click.exceptions.Exit(0 if all(finding.ok for finding in findings) else 1)
+
+
+async def _examine(settings: Settings) -> list[Finding]:
+    """All at once, so that it takes no longer than the slowest, each of which gives up in time."""
+    found = await asyncio.gather(
+        database.examine(settings),
+        servers.redis(settings),
+        servers.kafka(settings),
+        servers.temporal(settings),
+        servers.provider(
+            "downstream",
+            "HEADGATE_PAYMENTS_DOWNSTREAM_URL",
+            settings.payments.downstream_url,
+            "payments go to a simulator in this process",
+        ),
+        servers.provider(
+            "sms provider", "HEADGATE_SMS_WEBHOOK_URL", settings.sms.webhook_url, "messages are written to the log"
+        ),
+        servers.collector(settings),
+    )
+    return [*_here(), *_named(settings), *(finding for findings in found for finding in findings)]
+
+
+def _here() -> list[Finding]:
+    found = [
+        Finding("headgate", True, f"{__version__} on Python {platform.python_version()}"),
+        Finding("packages", True, ", ".join(_versions())),
+        Finding("settings file", True, str(settings_file() or "none; the environment and defaults are used")),
+    ]
+    if unknown := unknown_variable_warnings():
+        found.append(Finding("environment", False, "; ".join(unknown), "check the spelling"))
+    return found
+
+
+def _named(settings: Settings) -> list[Finding]:
+    """What the settings name by file or by module, loaded as the service loads it."""
+
+    def rules() -> str:
+        rule_book(settings)
+        return settings.payments.rules or "not configured: nothing is refused"
+
+    def domains() -> str:
+        own = [domain.item_type for domain in load_domains(settings)]
+        return ", ".join(["PAYMENT", *own])
+
+    return [_loaded("payment rules", rules), _loaded("item types", domains)]
+
+
+def _loaded(name: str, load: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, True, load())
+    except HeadgateError as error:
+        return Finding(name, False, str(error), "correct it: the service does not start like this")
+
+
+def _redacted(settings: Settings, finding: Finding) -> Finding:
+    advice = finding.advice and settings.redacted(finding.advice)
+    return finding._replace(summary=settings.redacted(finding.summary), advice=advice)
+
+
+def _versions() -> list[str]:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return found

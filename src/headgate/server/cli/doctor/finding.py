@@ -1,0 +1,53 @@
+"""What an examination finds, and how long it may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from headgate.errors import HeadgateError, MissingExtra
+
+TIMEOUT_SECONDS = 5.0
+"""The timeout for one request to a server."""
+MAX_SECONDS = 12.0
+"""The timeout for all requests to one server."""
+MAX_OFFSET_SECONDS = 2.0
+
+
+class Finding(NamedTuple):
+    """One thing looked at. Advice about something that is not wrong is a warning."""
+
+    name: str
+    ok: bool
+    summary: str
+    advice: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "ok": self.ok, "told": self.summary, "advice": self.advice}
+
+
+async def within(name: str, what: str, advice: str, work: Awaitable[list[Finding]]) -> list[Finding]:
+    """What `work` finds, or why it found nothing: every error becomes a finding about `what`."""
+    try:
+        async with asyncio.timeout(MAX_SECONDS):
+            return await work
+    except TimeoutError:
+        return [Finding(name, False, f"{what} did not answer within {MAX_SECONDS:g} s", advice)]
+    except MissingExtra as error:
+        return [Finding(name, False, f"{what}: not installed", f"pip install 'headgate[{error.extra}]'")]
+    except HeadgateError as error:
+        return [Finding(name, False, f"{what}: {error}", advice)]
+    except Exception as error:
+        # A doctor does not fall ill: whatever went wrong while looking is what was found.
+        return [Finding(name, False, f"{what}: {type(error).__name__}: {error}", advice)]
+
+
+def clock_finding(name: str, whose: str, now: datetime, sent: datetime, received: datetime) -> Finding:
+    """How far a server's clock is from ours. The server read it between our request and its answer, so only what lies
+    outside of that span is offset."""
+    offset = max((sent - now).total_seconds(), (now - received).total_seconds(), 0.0)
+    wrong = offset > MAX_OFFSET_SECONDS
+    advice = f"{whose} clock decides; set both clocks by NTP" if wrong else None
+    return Finding(name, not wrong, f"{offset:.3f} s away from {whose}", advice)

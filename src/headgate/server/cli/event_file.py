@@ -1,0 +1,101 @@
+"""Files of events that want a slot: JSON lines, each with a config of its own or that of the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import IO, Any, NamedTuple
+
+from headgate.errors import InvalidInput
+from headgate.server.field_names import typed_as
+from headgate.server.shapes import slots as shapes
+from headgate.slots import SlotRequest, SlotScheduler
+from headgate.slots.model import checked_name
+from headgate.slots.packing import Booking
+
+LONGEST_LINE = 64 * 1024
+
+
+class Event(NamedTuple):
+    """A line that asks for a slot."""
+
+    line: int
+    config_name: str
+    request: SlotRequest
+
+
+class EventFile:
+    """Reads events in batches; bad lines go to `refuse`, with their number."""
+
+    def __init__(
+        self, file: IO[bytes], config_name: str, at: str | None, refuse: Callable[[int, InvalidInput], None]
+    ) -> None:
+        """`config_name` and `at` are for lines that name none."""
+        self._file = file
+        self._config_name = config_name
+        self._at = at
+        self._refuse = refuse
+        self.lines = 0
+        self.position = 0
+        """How many bytes are read."""
+
+    def batches(self, max_batch: int) -> Iterator[list[Event]]:
+        """Events in the order of their lines, so many at a time."""
+        batch: list[Event] = []
+        configs: dict[str, str] = {}
+        for event in self._events():
+            # A batch is booked config by config. An event that comes again for another config waits for the next
+            # batch: the slot it gets is that of its first line.
+            if configs.get(event.request.event_id, event.config_name) != event.config_name:
+                yield batch
+                batch, configs = [], {}
+            batch.append(event)
+            configs[event.request.event_id] = event.config_name
+            if len(batch) >= max_batch:
+                yield batch
+                batch, configs = [], {}
+        if batch:
+            yield batch
+
+    def _events(self) -> Iterator[Event]:
+        for raw in self._raw():
+            try:
+                if raw.strip():
+                    yield self._event(raw)
+            except InvalidInput as error:
+                self._refuse(self.lines, error)
+
+    def _raw(self) -> Iterator[bytes]:
+        """Lines; what is longer than any line may be comes cut, and is refused by its parser."""
+        while raw := self._file.readline(LONGEST_LINE):
+            self.lines += 1
+            self.position += len(raw)
+            yield raw
+            while not raw.endswith(b"\n") and (raw := self._file.readline(LONGEST_LINE)):
+                self.position += len(raw)
+
+    def _event(self, raw: bytes) -> Event:
+        try:
+            value: Any = json.loads(raw)
+        except (ValueError, RecursionError):
+            raise InvalidInput("line", "is not valid JSON") from None
+        if not isinstance(value, dict):
+            raise InvalidInput("line", 'must be an object such as {"eventId": "pay-1", "requestedTime": "…"}')
+        if value.setdefault("requestedTime", self._at) is None:
+            raise InvalidInput("requestedTime", "is required, or --at for all lines without one")
+        line = shapes.SlotRequest.parse(value)
+        with typed_as(event_id="eventId", requested_time="requestedTime", config_name="configName"):
+            config_name = self._config_name if line.config_name is None else checked_name(line.config_name)
+            return Event(self.lines, config_name, SlotRequest.of(line.event_id, line.requested_time))
+
+
+async def book(slots: SlotScheduler, events: list[Event]) -> list[Booking]:
+    """What came of each event, in order."""
+    by_config: dict[str, list[int]] = {}
+    for index, event in enumerate(events):
+        by_config.setdefault(event.config_name, []).append(index)
+    outcomes: dict[int, Booking] = {}
+    for name, indexes in by_config.items():
+        bookings = await slots.book([events[index].request for index in indexes], name)
+        outcomes |= zip(indexes, bookings, strict=True)
+    return [outcomes[index] for index in range(len(events))]

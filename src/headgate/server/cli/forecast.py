@@ -1,0 +1,86 @@
+"""`headgate forecast`: when would a backlog run?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from headgate.durations import format_instant
+from headgate.errors import InvalidInput
+from headgate.extras import require
+from headgate.server.cli.parameters import Command, as_json
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
+from headgate.server.field_names import typed_as
+from headgate.server.settings import Settings
+from headgate.server.shapes.forecast import ForecastShown
+from headgate.server.wiring.slots import open_slots
+from headgate.slots import Forecast
+
+SHOWN = 20
+
+
+@click.command("forecast", cls=Command)
+@click.option("--config", help="The config; left out, the default one.")
+@click.option("--events", type=int, default=1, help="How many events want that time.")
+@click.option("--at", help="The wanted time; left out, now.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Also draw the backlog until it is drained, and the first windows: a .png, .svg or .pdf.",
+)
+@as_json
+def forecast(config: str | None, events: int, at: str | None, plot: Path | None, as_json: bool) -> None:
+    """Tell when a number of events would run, without booking anything."""
+    if plot is not None:
+        require("--plot", "plot")
+
+    async def work(settings: Settings) -> Forecast:
+        async with open_slots(settings) as slots:
+            return await slots.forecast(config or settings.slots.default_config, events, at)
+
+    with typed_as(config_name="--config", events="--events", at="--at"), read_only_settings() as settings:
+        forecast = run(work(settings))
+    if as_json:
+        print_json(ForecastShown.of(forecast).to_json())
+    else:
+        _show(forecast)
+    if plot is not None:
+        _draw(forecast, plot)
+
+
+def _show(forecast: Forecast) -> None:
+    if forecast.drained_by is None or forecast.first_window is None:
+        print_line(f"nothing is free for {forecast.config_name} before its horizon")
+        return
+    print_line(
+        f"config {forecast.config_name} (version {forecast.config_version}), "
+        f"wanted at {format_instant(forecast.requested_time)}"
+    )
+    print_line(f"{forecast.placed} of {forecast.events} events run in {forecast.window_count} window(s)")
+    print_line(f"from {format_instant(forecast.first_window)}, all by {format_instant(forecast.drained_by)}")
+    if forecast.refused:
+        print_line(f"{forecast.refused} lie beyond the config's horizon and would be refused")
+    for peaks in forecast.peaks:
+        print_line(
+            f"at most {peaks.per_second} in any second, {peaks.per_100_ms} in any 100 ms with {peaks.spread} spread"
+        )
+    rows = [
+        [format_instant(fill.start), str(fill.taken), str(fill.added), str(fill.limit)]
+        for fill in forecast.windows[:SHOWN]
+    ]
+    print_table(["window", "booked", "added", "limit"], rows)
+    if forecast.window_count > SHOWN:
+        print_line(f"and {forecast.window_count - SHOWN} more windows")
+
+
+def _draw(forecast: Forecast, path: Path) -> None:
+    # Only those who draw need what it imports.
+    from headgate.server.cli.forecast_plot import draw
+
+    try:
+        draw(forecast, path)
+    except (OSError, ValueError) as error:
+        raise InvalidInput("--plot", f"{path} can't be written: {error}") from None
+    print_status(f"drawn into {path}")

@@ -1,0 +1,56 @@
+"""`headgate migrate`: the database's schema."""
+
+from __future__ import annotations
+
+import click
+
+from headgate.server.cli.parameters import Group, as_json
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, run
+from headgate.server.settings import Settings, masked
+from headgate.server.wiring.database import database_info, migrate_up, migration_script
+
+DIALECTS = ("sqlite", "postgresql", "oracle")
+"""Databases headgate has a schema for."""
+
+
+@click.group("migrate", cls=Group, invoke_without_command=True)
+@click.pass_context
+def app(context: click.Context) -> None:
+    """Bring the database to this version's schema. The service does so itself when it starts."""
+    if context.invoked_subcommand is None:
+        context.invoke(up)
+
+
+@app.command("up")
+@as_json
+def up(as_json: bool) -> None:
+    """Apply what is missing."""
+    applied = run(migrate_up(Settings.load().database_url))
+    if as_json:
+        print_json({"applied": applied})
+    else:
+        print_line(f"applied {', '.join(applied)}" if applied else "nothing to do: the schema is up to date")
+
+
+@app.command("status")
+@as_json
+def status(as_json: bool) -> None:
+    """Show what is applied and what is missing; exit status 1 if anything is."""
+    url = Settings.load().database_url
+    with read_only_settings() as settings:
+        empty = settings.database_url.startswith("memory:")
+        facts = run(database_info("sqlite://" if empty else url))
+    if as_json:
+        print_json({"database": masked(url), "revision": facts.revision, "pending": facts.pending})
+    else:
+        print_line(f"{masked(url)} is at {facts.revision or 'nothing'}")
+        print_line(f"missing: {', '.join(facts.pending)}; run headgate migrate up" if facts.pending else "up to date")
+    raise click.exceptions.Exit(1 if facts.pending else 0)
+
+
+@app.command("sql")
+@click.option("--dialect", type=click.Choice(DIALECTS), required=True, help="For which database.")
+def sql(dialect: str) -> None:
+    """Print the SQL of the whole schema, for a database administrator to review and run."""
+    print_line(migration_script(dialect))

@@ -1,0 +1,44 @@
+"""How commands declare what they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
+"""The `--json` option every command that only reads has."""
+
+
+class Argument(click.Argument):
+    """An argument with a help text. click has such texts itself only since 8.5."""
+
+    def __init__(self, declared: list[str], about: str | None = None, **options: Any) -> None:
+        super().__init__(declared, **options)
+        self.about = about
+
+
+class Command(click.Command):
+    """A command whose help lists its arguments before its options."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        arguments = [param for param in self.params if isinstance(param, Argument)]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl([(param.make_metavar(ctx), _about(param)) for param in arguments])
+        super().format_options(ctx, formatter)
+
+
+class Group(click.Group):
+    """A group of such commands, listed in the order in which they are written."""
+
+    command_class = Command
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def _about(param: Argument) -> str:
+    default = f"default: {param.default}" if isinstance(param.default, str) else None
+    note = "required" if param.required else default
+    return "  ".join(filter(None, [param.about, note and f"[{note}]"]))

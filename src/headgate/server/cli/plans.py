@@ -1,0 +1,159 @@
+"""`headgate plans`: the plans of the limiter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from headgate.errors import InvalidInput
+from headgate.limits.model import Plan, describe
+from headgate.limits.plan_documents import document_of, plan_from
+from headgate.server.cli.audit import audit_change
+from headgate.server.cli.parameters import Argument, Group, as_json
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_table, run
+from headgate.server.field_names import typed_as
+from headgate.server.settings import Settings
+from headgate.server.wire import plan_json
+from headgate.server.wiring.limits import open_limits
+
+BUCKET = "token_bucket"
+NAMES = {
+    "name": "NAME",
+    "algorithm": "--algorithm",
+    "capacity": "--capacity",
+    "perSecond": "--per-second",
+    "limit": "--limit",
+    "window": "--window",
+    "onError": "--on-error",
+    "overrides": "--override",
+}
+
+
+@click.group("plans", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Show and change plans: what limits hold."""
+
+
+@app.command("list")
+@as_json
+def list_(as_json: bool) -> None:
+    """Show all plans."""
+
+    async def work(settings: Settings) -> list[Plan]:
+        async with open_limits(settings) as admission:
+            plans = await admission.plans.all()
+            return [plans[name] for name in sorted(plans)]
+
+    with read_only_settings() as settings:
+        plans = run(work(settings))
+    if as_json:
+        print_json([plan_json(plan) for plan in plans])
+        return
+    print_table(
+        ["name", "algorithm", "limit", "onError", "shadow", "overrides"],
+        [
+            [
+                plan.name,
+                plan.spec.algorithm,
+                describe(plan.spec),
+                plan.on_error or "-",
+                "yes" if plan.shadow else "no",
+                str(len(plan.overrides)),
+            ]
+            for plan in plans
+        ],
+    )
+
+
+@app.command("set")
+@click.argument("name", cls=Argument)
+@click.option("--algorithm", help="token_bucket, fixed_window, sliding_window or sliding_log.")
+@click.option("--capacity", type=int, help="The most tokens in a bucket.")
+@click.option("--per-second", help="Tokens a second: 10, 0.5 or 2/3.")
+@click.option("--limit", type=int, help="The most in a window.")
+@click.option("--window", help="The window's length, such as PT1M or P1D.")
+@click.option("--on-error", help="While the store can't be asked: open, closed or fallback; 'none' for the default.")
+@click.option("--shadow/--no-shadow", default=None, help="Decide and count, but never deny.")
+@click.option(
+    "--override", multiple=True, help='A limit for one key: KEY={"limit": 5, "window": "PT1M"}; KEY= removes it.'
+)
+@as_json
+def set_(
+    name: str,
+    algorithm: str | None,
+    capacity: int | None,
+    per_second: str | None,
+    limit: int | None,
+    window: str | None,
+    on_error: str | None,
+    shadow: bool | None,
+    override: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Create a plan, or change it: what is not given stays as it is, unless the algorithm changes."""
+    given = {
+        "algorithm": algorithm or (BUCKET if capacity is not None or per_second is not None else None),
+        "capacity": capacity,
+        "perSecond": per_second,
+        "limit": limit,
+        "window": window,
+        "onError": on_error,
+        "shadow": shadow,
+    }
+
+    async def work(settings: Settings) -> Plan:
+        async with audit_change(settings, "plans set", name), open_limits(settings) as admission:
+            plan = plan_from(name, _changed((await admission.plans.all()).get(name), given, override))
+            await admission.plans.put(plan)
+            return plan
+
+    with typed_as(**NAMES):
+        _show(run(work(Settings.load())), as_json)
+
+
+@app.command("delete")
+@click.argument("name", cls=Argument)
+@as_json
+def delete(name: str, as_json: bool) -> None:
+    """Delete a plan."""
+
+    async def work(settings: Settings) -> Plan:
+        async with audit_change(settings, "plans delete", name), open_limits(settings) as admission:
+            return await admission.plans.delete(name)
+
+    _show(run(work(Settings.load())), as_json)
+
+
+def _changed(current: Plan | None, given: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    kept = document_of(current) if current is not None else {}
+    if given["algorithm"] is not None and kept.get("algorithm") != given["algorithm"]:
+        kept = {field: kept[field] for field in ("onError", "shadow") if field in kept}
+    elif current is None:
+        raise InvalidInput("algorithm", "is required for a new plan")
+    document = kept | {field: value for field, value in given.items() if value is not None}
+    if given["onError"] == "none":
+        del document["onError"]
+    special = dict(document.get("overrides", {}))
+    for text in overrides:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise InvalidInput("overrides", f"{text!r} is not KEY=JSON")
+        try:
+            special[key] = json.loads(value) if value else None
+        except ValueError as error:
+            raise InvalidInput("overrides", f"{value!r} is not valid JSON: {error}") from None
+    document["overrides"] = {key: value for key, value in special.items() if value is not None}
+    return document
+
+
+def _show(plan: Plan, as_json: bool) -> None:
+    shown = plan_json(plan)
+    if as_json:
+        print_json(shown)
+    else:
+        for member, value in shown.items():
+            print_line(f"{member}: {json.dumps(value) if isinstance(value, dict) else value}")

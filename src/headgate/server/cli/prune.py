@@ -1,0 +1,68 @@
+"""`headgate prune`: forget what is long past."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+import click
+
+from headgate.durations import EPOCH, format_instant, parse_duration, parse_instant
+from headgate.errors import InvalidInput
+from headgate.server.cli.audit import audit_change
+from headgate.server.cli.parameters import Command, as_json
+from headgate.server.cli.terminal import print_json, print_line, run
+from headgate.server.settings import Settings
+from headgate.server.wiring.notifications import prune_notifications
+from headgate.server.wiring.payments import prune_payments
+from headgate.server.wiring.queue import open_queue
+from headgate.server.wiring.slots import open_slots
+
+NAMES = {"audit": "audit entries", "keys": "idempotency keys"}
+
+
+@click.command("prune", cls=Command)
+@click.option("--before", required=True, help="How long ago (P30D), or a time (2027-01-01T00:00:00Z).")
+@as_json
+def prune(before: str, as_json: bool) -> None:
+    """Forget slots, windows, finished items, payments, messages and audit entries that far in the past."""
+    now = datetime.now(UTC)
+    moment = _moment(before, now)
+
+    async def work() -> dict[str, int]:
+        settings = Settings.load()
+        async with (
+            audit_change(settings, "prune --before", before),
+            open_slots(settings) as slots,
+            open_queue(settings) as queue,
+        ):
+            return {
+                **(await slots.prune(moment))._asdict(),
+                **(await queue.prune(moment))._asdict(),
+                "payments": await prune_payments(settings, moment, now),
+                **await prune_notifications(settings, moment),
+            }
+
+    pruned = run(work())
+    if as_json:
+        print_json({"before": format_instant(moment), **pruned})
+    else:
+        counts = ", ".join(f"{count} {NAMES.get(what, what)}" for what, count in pruned.items())
+        print_line(f"forgot {counts} before {format_instant(moment)}")
+
+
+def _moment(before: str, now: datetime) -> datetime:
+    if before.upper().startswith("P"):
+        try:
+            moment = now - parse_duration(before, "--before")
+        except OverflowError:
+            moment = EPOCH
+    elif len(before) < len("2027-01-01"):
+        days = (re.match(r"\d+", before) or ["30"])[0]
+        written = f"write P{days}D for {days} days ago, or a time such as 2027-01-01T00:00:00Z"
+        raise InvalidInput("--before", f"{before!r} is neither a duration nor a time; {written}")
+    else:
+        moment = parse_instant(before, "--before")
+    if moment > now:
+        raise InvalidInput("--before", "lies in the future: those slots have yet to run")
+    return max(moment, EPOCH)

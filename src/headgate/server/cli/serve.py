@@ -1,0 +1,163 @@
+"""`headgate serve`: the HTTP service."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from headgate.errors import ConfigurationError, HeadgateError
+from headgate.server import logs
+from headgate.server.cli.parameters import Command
+from headgate.server.cli.terminal import print_line, run
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store, open_authenticator
+from headgate.server.wiring.dispatch import load_domains
+from headgate.server.wiring.payments import rule_book
+from headgate.server.wiring.requirements import require_extras
+from headgate.server.wiring.slots import open_slots
+from headgate.server.wiring.telemetry import get_tracer
+
+if TYPE_CHECKING:
+    import uvicorn
+
+BACKLOG = 2048
+
+
+@click.command("serve", cls=Command)
+@click.option("--host", help="The address to listen on; 127.0.0.1 by default.")
+@click.option("--port", type=int, help="The port; 8080 by default, 0 for any that is free.")
+@click.option("--workers", type=int, help="How many processes share the work.")
+def serve(host: str | None, port: int | None, workers: int | None) -> None:
+    """Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first."""
+    settings = Settings.load(host=host, port=port)
+    workers = settings.http.workers if workers is None else workers
+    if not 1 <= workers <= 256:
+        raise ConfigurationError("--workers", "must be from 1 to 256")
+    if workers > 1 and settings.database_url.startswith(("memory:", "sqlite://:", "sqlite:///:")):
+        raise ConfigurationError("--workers", "needs a database that processes can share; set HEADGATE_DATABASE_URL")
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        # The server finishes its work when signalled and then signals again, to us: that is a clean end.
+        signal.signal(signum, _end)
+    require_extras(settings, "server")
+    logs.configure_traced(settings, lambda: get_tracer(settings))
+    logs.warn_unknown_variables()
+    run(_prepare(settings))
+    listening = _listen(settings)
+    try:
+        if workers == 1:
+            _serve_here(settings, listening)
+        else:
+            _serve_in_workers(settings, listening, workers)
+    finally:
+        listening.close()
+
+
+async def _prepare(settings: Settings) -> None:
+    """Migrates and makes the default config once, before any worker starts; what is wrong shows here, in one line."""
+    rule_book(settings)
+    load_domains(settings)
+    async with open_access_store(settings) as access:
+        settings.refuse_exposure(other_tokens=bool(await open_authenticator(settings, access).keyring()))
+    async with open_slots(settings):
+        pass
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host.strip("[]"), settings.port))
+    except OSError as error:
+        listening.close()
+        reason = error.strerror or str(error)
+        raise HeadgateError(f"can't listen on {settings.host} port {settings.port}: {reason}") from None
+    listening.set_inheritable(True)
+    return listening
+
+
+def _serve_here(settings: Settings, listening: socket.socket) -> None:
+    import uvicorn
+
+    from headgate.server.http.app import create_app
+
+    class AnnouncingServer(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            _announce(listening)
+
+    AnnouncingServer(_configuration(create_app(settings), settings)).run([listening])
+
+
+def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int) -> None:
+    import uvicorn.supervisors
+
+    # Workers are fresh processes: they read the environment, so what was typed here must stand there.
+    os.environ["HEADGATE_HOST"], os.environ["HEADGATE_PORT"] = settings.host, str(settings.port)
+    counted = tempfile.mkdtemp(prefix="headgate-metrics-")
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = counted
+    configuration = _configuration("headgate.server.http.app:from_environment", settings, workers)
+    try:
+        # From here on connections wait for the workers instead of being refused.
+        listening.listen(BACKLOG)
+        _announce(listening)
+        uvicorn.supervisors.Multiprocess(configuration, sockets=[listening]).run()
+    finally:
+        shutil.rmtree(counted, ignore_errors=True)
+
+
+def _configuration(app: object, settings: Settings, workers: int = 1) -> uvicorn.Config:
+    import uvicorn
+
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        factory=isinstance(app, str),
+        workers=workers,
+        http=_protocol(),
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        # Without a trusted proxy nobody's word about addresses and schemes is believed, not even a neighbour's.
+        proxy_headers=bool(settings.http.trusted_proxies),
+        forwarded_allow_ips=settings.http.trusted_proxies,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=settings.http.shutdown_seconds,
+        # Longer than proxies and clients keep idle connections (60 s mostly): who closes first must be them, or a
+        # request is lost now and then to a connection that is just going away.
+        timeout_keep_alive=75,
+    )
+
+
+def _protocol() -> Any:
+    """The bounded connection or, where its parser is not installed, uvicorn's other one, which has a bound."""
+    try:
+        from headgate.server.http.connection import BoundedConnection
+    except ModuleNotFoundError:
+        return "h11"
+    return BoundedConnection
+
+
+def _announce(listening: socket.socket) -> None:
+    host, port = listening.getsockname()[:2]
+    shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{port}"
+    soon = f"{datetime.now(UTC) + timedelta(minutes=1):%Y-%m-%dT%H:%M:00Z}"
+    print_line(f"headgate is listening on {url}")
+    print_line("try it:")
+    print_line(f"  curl -X POST {url}/api/v1/slots -H 'Content-Type: application/json' \\")
+    print_line(f'''    -d '{{"eventId": "pay-123", "configName": "default", "requestedTime": "{soon}"}}\'''')
+    sys.stdout.flush()
+
+
+def _end(_signum: int, _frame: object) -> NoReturn:
+    sys.exit(0)

@@ -1,0 +1,159 @@
+"""`headgate slots`: book, show and cancel, one or a file of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import click
+
+from headgate.durations import format_instant
+from headgate.errors import HeadgateError, InvalidInput, SlotsExhausted
+from headgate.server.cli.event_file import Event, EventFile, book
+from headgate.server.cli.meter import Meter, size_of
+from headgate.server.cli.parameters import Argument, Group, as_json
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_status, run
+from headgate.server.field_names import typed_as
+from headgate.server.settings import Settings
+from headgate.server.shapes.slots import FailedLine, Slot
+from headgate.server.wiring.slots import open_slots
+from headgate.slots import AssignedSlot
+
+NAMES = {"event_id": "--event", "requested_time": "--at", "config_name": "--config"}
+
+
+@click.group("slots", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Book, show and cancel slots."""
+
+
+@app.command("assign")
+@click.option("--config", help="The config; left out, the default one.")
+@click.option("--at", help="The wanted time, such as 2027-03-01T16:00:00Z.")
+@click.option("--event", help="The event's id.")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path),
+    help='JSON lines {"eventId": …, "requestedTime": …, "configName": …}; - for standard input. --at and --config are '
+    "for lines that name none.",
+)
+@as_json
+def assign(config: str | None, at: str | None, event: str | None, file: Path | None, as_json: bool) -> None:
+    """Book a slot for one event, or for each line of a file."""
+    if (event is None) == (file is None):
+        raise InvalidInput("--event", "or --file is required; give one of the two")
+    settings = Settings.load()
+    config_name = config or settings.slots.default_config
+    if file is not None:
+        with typed_as(**NAMES):
+            failed = run(_assign_file(settings, config_name, file, at, as_json))
+        raise click.exceptions.Exit(1 if failed else 0)
+    if at is None:
+        raise InvalidInput("--at", "is required with --event")
+
+    async def work() -> AssignedSlot:
+        async with open_slots(settings) as slots:
+            return await slots.assign(str(event), config_name, at)
+
+    with typed_as(**NAMES):
+        _show(run(work()), as_json)
+
+
+@app.command("show")
+@click.argument("event_id", cls=Argument, metavar="ID")
+@as_json
+def show(event_id: str, as_json: bool) -> None:
+    """Show an event's slot."""
+
+    async def work(settings: Settings) -> AssignedSlot:
+        async with open_slots(settings) as slots:
+            return await slots.find(event_id)
+
+    with typed_as(event_id="ID"), read_only_settings() as settings:
+        slot = run(work(settings))
+    _show(slot, as_json)
+
+
+@app.command("cancel")
+@click.argument("event_id", cls=Argument, metavar="ID")
+@as_json
+def cancel(event_id: str, as_json: bool) -> None:
+    """Give an event's slot back, and show what it was."""
+
+    async def work() -> AssignedSlot:
+        async with open_slots(Settings.load()) as slots:
+            return await slots.cancel(event_id)
+
+    with typed_as(event_id="ID"):
+        _show(run(work()), as_json)
+
+
+async def _assign_file(settings: Settings, config_name: str, path: Path, at: str | None, as_json: bool) -> int:
+    """Books each good line, reports each bad or refused one with its number, and returns how many failed."""
+    failed = booked = existing = 0
+
+    def refuse(line: int, error: InvalidInput) -> None:
+        nonlocal failed
+        failed += 1
+        meter.clear()
+        print_status(f"line {line}: {error}")
+
+    with _opened(path) as file:
+        async with open_slots(settings) as slots:
+            # An unknown config is reported once, and not again for every line.
+            await slots.policy(config_name)
+            events = EventFile(file, config_name, at, refuse)
+            with Meter("slots", size_of(file)) as meter:
+                for batch in events.batches(settings.slots.bulk_batch):
+                    bookings = await book(slots, batch)
+                    meter.clear()
+                    for event, booking in zip(batch, bookings, strict=True):
+                        if isinstance(booking, HeadgateError):
+                            failed += 1
+                            _show_refused(event, booking, as_json)
+                        else:
+                            existing += booking.existing
+                            booked += not booking.existing
+                            _show(booking, as_json)
+                    meter.move(events.lines, events.position)
+    print_status(f"{booked} booked, {existing} had their slot already, {failed} failed")
+    return failed
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    if str(path) == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise InvalidInput("--file", f"{path} can't be read: {error.strerror}") from None
+    with file:
+        yield file
+
+
+def _show(slot: AssignedSlot, as_json: bool) -> None:
+    shape = Slot.of(slot)
+    if as_json:
+        print_json(shape.to_json())
+    else:
+        had = "\texisting" if shape.existing else ""
+        print_line(f"{shape.event_id}\t{shape.scheduled_time}\t+{shape.delay_ms} ms{had}")
+
+
+def _show_refused(event: Event, error: HeadgateError, as_json: bool) -> None:
+    """An event without a slot: on standard output for machines, who read what came of each event there."""
+    shape = FailedLine(event_id=event.request.event_id, line=event.line, error=str(error))
+    earliest = ""
+    if isinstance(error, SlotsExhausted):
+        shape.earliest = None if error.earliest is None else format_instant(error.earliest)
+        earliest = f"; the earliest free time is {shape.earliest}" if error.earliest else ""
+    if as_json:
+        print_json(shape.to_json())
+    else:
+        print_status(f"line {event.line}: {event.request.event_id}: {error}{earliest}")

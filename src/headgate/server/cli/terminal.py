@@ -1,0 +1,46 @@
+"""What commands share: running async work, and showing its result to people or machines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import click
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs async work to its end."""
+    return asyncio.run(work)
+
+
+def print_line(text: str) -> None:
+    """Prints a line of the result, on standard output."""
+    click.echo(text)
+
+
+def print_status(text: str) -> None:
+    """Prints a line about the work, on standard error."""
+    click.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    """Prints a result for machines: one line of JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(columns: list[str], rows: list[list[str]]) -> None:
+    """Prints a result for people: a table on a terminal, values with tabs between them otherwise."""
+    if not sys.stdout.isatty():
+        for row in [columns, *rows]:
+            click.echo("\t".join(row))
+        return
+    from headgate.server.cli.table import table  # only a terminal needs it
+
+    for line in table(columns, rows, width=shutil.get_terminal_size().columns):
+        click.echo(line)

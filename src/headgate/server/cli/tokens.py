@@ -1,0 +1,95 @@
+"""`headgate tokens`: who may call the service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from headgate.durations import format_instant
+from headgate.server.access.authenticator import create_token
+from headgate.server.access.model import Scope, Token
+from headgate.server.cli.audit import audit_change
+from headgate.server.cli.parameters import Argument, Group, as_json
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import open_access_store, open_authenticator
+
+
+@click.group("tokens", cls=Group, no_args_is_help=True)
+def app() -> None:
+    """Create, list and revoke the tokens that callers present."""
+
+
+@app.command("create")
+@click.argument("name", cls=Argument)
+@click.option(
+    "--scope",
+    multiple=True,
+    required=True,
+    help=f"What it is good for: {', '.join(Scope)}; may be given several times.",
+)
+@as_json
+def create(name: str, scope: tuple[str, ...], as_json: bool) -> None:
+    """Create a token and show its secret, once: it is kept nowhere."""
+
+    async def work() -> tuple[str, Token]:
+        settings = Settings.load()
+        async with audit_change(settings, "tokens create", name), open_access_store(settings) as store:
+            return await create_token(store, name, scope)
+
+    secret, token = run(work())
+    if as_json:
+        print_json({**_shown(token), "token": secret})
+        return
+    print_line(secret)
+    print_status(f"token {name} may {', '.join(sorted(token.scopes))}; this is the only time its secret is shown")
+
+
+@app.command("list")
+@as_json
+def list_(as_json: bool) -> None:
+    """List tokens, revoked ones too; never their secrets."""
+
+    async def work(settings: Settings) -> list[Token]:
+        async with open_access_store(settings) as store:
+            return await store.tokens()
+
+    with read_only_settings() as settings:
+        shown = [_shown(token) for token in run(work(settings))]
+    if as_json:
+        print_json(shown)
+    else:
+        rows = [
+            [row["name"], " ".join(row["scopes"]), row["createdAt"] or "-", row["revokedAt"] or "-"] for row in shown
+        ]
+        print_table(["name", "scopes", "created", "revoked"], rows)
+
+
+@app.command("revoke")
+@click.argument("name", cls=Argument)
+@as_json
+def revoke(name: str, as_json: bool) -> None:
+    """Make a token worthless; every service process knows within five seconds."""
+
+    async def work() -> tuple[Token, bool]:
+        settings = Settings.load()
+        async with audit_change(settings, "tokens revoke", name), open_access_store(settings) as store:
+            return await store.revoke(name), bool(await open_authenticator(settings, store).keyring())
+
+    token, others = run(work())
+    print_json(_shown(token)) if as_json else print_line(f"{token.name} is revoked")
+    if not others:
+        print_status(
+            "that was the last token: nobody may call until there is another; make one with `headgate tokens create`"
+        )
+
+
+def _shown(token: Token) -> dict[str, Any]:
+    return {
+        "name": token.name,
+        "scopes": sorted(token.scopes),
+        "createdAt": format_instant(token.created_at) if token.created_at else None,
+        "revokedAt": format_instant(token.revoked_at) if token.revoked_at else None,
+    }

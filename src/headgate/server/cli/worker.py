@@ -1,0 +1,142 @@
+"""`headgate worker`: does the work that the service leaves to others."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Collection
+from contextlib import AsyncExitStack
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import click
+
+from headgate.dispatch.registry import Registry
+from headgate.errors import ConfigurationError
+from headgate.extras import installed
+from headgate.server import logs
+from headgate.server.cli.parameters import Argument, Command
+from headgate.server.cli.terminal import print_status, run
+from headgate.server.settings import Settings
+from headgate.server.wiring.dispatch import dispatch_guard, load_domains, local_dispatch
+from headgate.server.wiring.notifications import open_notifications, run_sender
+from headgate.server.wiring.payments import open_payments
+from headgate.server.wiring.queue import dispatch_observer, open_queue
+from headgate.server.wiring.requirements import require_extras
+from headgate.server.wiring.slots import open_slots
+from headgate.server.wiring.telemetry import get_tracer, tracing
+from headgate.server.worker import end_process, run_temporal_workers
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Role(StrEnum):
+    """What a worker does."""
+
+    DISPATCH = "dispatch"
+    INIT = "init"
+    EXEC = "exec"
+    SENDER = "sender"
+    ALL = "all"
+
+
+@click.command("worker", cls=Command)
+@click.argument(
+    "role",
+    cls=Argument,
+    type=click.Choice([role.value for role in Role]),
+    default=Role.ALL.value,
+    metavar="[ROLE]",
+    about="Which work to do: dispatch, init, exec, sender or all.",
+)
+@click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")
+@click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
+def worker(role: str, domains: tuple[str, ...], metrics_port: int | None) -> None:
+    """Work until told to stop (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
+
+    With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
+    """
+    settings, chosen = Settings.load(), Role(role)
+    if domains:
+        named = ",".join([*filter(None, [settings.dispatch.domains]), *domains])
+        settings = settings.model_copy(update={"dispatch": settings.dispatch.model_copy(update={"domains": named})})
+    if settings.temporal_address is None and chosen in (Role.INIT, Role.EXEC):
+        raise ConfigurationError(
+            "ROLE", f"{role} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
+        )
+    require_extras(settings, *([] if metrics_port is None else ["server"]))
+    logs.configure_traced(settings, lambda: get_tracer(settings))
+    logs.warn_unknown_variables()
+    run(_work(settings, chosen, None if metrics_port is None else _metrics(settings.host, metrics_port)))
+    for each in SIGNALS:
+        # All is done: a second signal must not change the exit status.
+        signal.signal(each, signal.SIG_IGN)
+    if settings.temporal_address is not None:
+        end_process()
+
+
+async def _work(settings: Settings, role: Role, registry: CollectorRegistry | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in SIGNALS:
+        loop.add_signal_handler(each, stop.set)
+    working: list[asyncio.Task[None]] = []
+    if role is not Role.SENDER:
+        roles = {"dispatch", "init", "exec"} if role is Role.ALL else {role.value}
+        domains = load_domains(settings)
+        working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry)))
+    if role in (Role.SENDER, Role.ALL):
+        working.append(asyncio.create_task(run_sender(settings, stop, registry=registry)))
+    print_status(f"headgate worker {role} is working")
+    async with tracing(settings):
+        try:
+            await asyncio.gather(*working)
+        finally:
+            # If one failed the others finish in good order before the failure is raised.
+            stop.set()
+            await asyncio.gather(*working, return_exceptions=True)
+
+
+async def _dispatch(
+    settings: Settings,
+    roles: Collection[str],
+    domains: Registry,
+    stop: asyncio.Event,
+    registry: CollectorRegistry | None,
+) -> None:
+    observer = dispatch_observer(registry)
+    # Messages are left to the sender: this process only writes them.
+    quiet = settings.model_copy(update={"sms": settings.sms.model_copy(update={"sender": "worker"})})
+    async with (
+        dispatch_guard(settings) as guard,
+        open_slots(settings) as slots,
+        open_queue(settings) as queue,
+        open_notifications(quiet) as notifications,
+        AsyncExitStack() as applications,
+    ):
+        # Item types of your own need nothing of the bank's.
+        if installed("payments"):
+            maintenance = settings.temporal_address is None or "init" in roles
+            payments = await applications.enter_async_context(
+                open_payments(settings, slots, queue, notifications=notifications, maintenance=maintenance)
+            )
+            domains.add(payments.domain)
+        if settings.temporal_address is not None:
+            await run_temporal_workers(settings, roles, domains, guard=guard, observer=observer, stop=stop)
+            return
+        async with local_dispatch(
+            queue, domains, guard=guard, observer=observer, limits=settings.dispatch, tracer=get_tracer(settings)
+        ):
+            await stop.wait()
+
+
+def _metrics(host: str, port: int) -> CollectorRegistry:
+    from prometheus_client import CollectorRegistry, start_http_server
+
+    registry = CollectorRegistry()
+    start_http_server(port, host, registry)
+    return registry

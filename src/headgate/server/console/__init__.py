@@ -1,0 +1,12 @@
+"""The web console at `/`: one page, a few small scripts, and the login. All it shows comes over the public HTTP API."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from headgate.server.console import files, login, reference
+
+router = APIRouter()
+router.include_router(login.router)
+router.include_router(files.router)
+router.include_router(reference.router)

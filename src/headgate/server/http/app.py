@@ -1,0 +1,146 @@
+"""The service: one app, one router per feature."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from fastapi import FastAPI
+
+from headgate import __version__
+from headgate.dispatch.plan_guard import PlanGuard
+from headgate.server import console
+from headgate.server import logs as log_lines
+from headgate.server.http import (
+    audit,
+    batch,
+    config,
+    dispatch,
+    forecast,
+    health,
+    limits,
+    logs,
+    metrics,
+    notification_analytics,
+    notifications,
+    openapi,
+    payments,
+    plans,
+    problem,
+    slots,
+)
+from headgate.server.http.auth import AccessGuard, HeaderLimit
+from headgate.server.http.body import BodyLimit
+from headgate.server.http.head import HeadAsGet
+from headgate.server.http.ingress import Ingress
+from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
+from headgate.server.http.prefix import StripPrefix
+from headgate.server.http.services import Services
+from headgate.server.http.traces import RequestTraces
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import console_sessions, open_access_store, open_authenticator
+from headgate.server.wiring.dispatch import open_dispatch
+from headgate.server.wiring.doctor import server_probes
+from headgate.server.wiring.ingress import open_ingress
+from headgate.server.wiring.limits import open_limits
+from headgate.server.wiring.notifications import open_notifications
+from headgate.server.wiring.payments import open_payments
+from headgate.server.wiring.queue import dispatch_observer
+from headgate.server.wiring.slots import open_slots
+from headgate.server.wiring.telemetry import get_tracer, tracing
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The service with these settings. Everything it needs is opened when it starts and closed when it ends."""
+    services = Services(settings, metrics.registry())
+    app = FastAPI(
+        title="headgate",
+        version=__version__,
+        summary="Decides whether, when and how fast work may flow, and then makes it flow.",
+        lifespan=_lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.services = services
+    problem.install(app)
+    # Matched in this order: the hot path comes first.
+    slots.install(app)
+    batch.install(app)
+    limits.install(app)
+    notifications.install(app)
+    payments.install(app)
+    app.include_router(notification_analytics.router)
+    app.include_router(forecast.router)
+    app.include_router(config.router)
+    app.include_router(plans.router)
+    app.include_router(audit.router)
+    app.include_router(dispatch.router)
+    app.include_router(health.router)
+    app.include_router(metrics.router)
+    app.include_router(console.router)
+    openapi.install(app, settings)
+    # The one added last is outermost.
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(BodyLimit, limit=settings.http.max_body_bytes)
+    app.add_middleware(AccessGuard)
+    app.add_middleware(HeaderLimit)
+    app.add_middleware(logs.RequestLog)
+    tracer = get_tracer(settings)
+    if tracer is not None:
+        app.add_middleware(RequestTraces, tracer=tracer)
+    app.add_middleware(StripPrefix)
+    return app
+
+
+def from_environment() -> FastAPI:
+    """The service with the settings of this process: what each worker of `headgate serve` runs."""
+    settings = Settings.load()
+    log_lines.configure_traced(settings, lambda: get_tracer(settings))
+    end_with_parent()
+    return create_app(settings)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Opens each feature, one line or two each. Closing lets accepted work finish before its store goes away."""
+    services: Services = app.state.services
+    async with AsyncExitStack() as stack:
+        stack.callback(remove_worker_metrics)
+        await stack.enter_async_context(tracing(services.settings))
+        access = await stack.enter_async_context(open_access_store(services.settings))
+        services.authenticator, services.audit = open_authenticator(services.settings, access), access
+        services.sessions = console_sessions(services.settings, access, services.authenticator)
+        services.settings.refuse_exposure(other_tokens=bool(await services.authenticator.keyring()))
+        services.ingress = Ingress(
+            await stack.enter_async_context(open_ingress(services.settings, registry=services.registry))
+        )
+        services.slots = await stack.enter_async_context(open_slots(services.settings, registry=services.registry))
+        services.probes["database"] = lambda: services.slots.history(services.settings.slots.default_config)
+        services.admission = await stack.enter_async_context(open_limits(services.settings, registry=services.registry))
+        services.notifications = await stack.enter_async_context(
+            open_notifications(services.settings, registry=services.registry)
+        )
+        services.probes |= services.notifications.probes | await server_probes(services.settings)
+        observer = dispatch_observer(services.registry)
+        guard = PlanGuard(services.admission.limiter)
+        services.queue = await stack.enter_async_context(
+            open_dispatch(services.settings, guard=guard, observer=observer)
+        )
+        services.payments = await stack.enter_async_context(
+            open_payments(
+                services.settings,
+                services.slots,
+                services.queue,
+                execute=_executes(services),
+                maintenance=_executes(services),
+                notifications=services.notifications,
+                observer=observer,
+            )
+        )
+        yield
+
+
+def _executes(services: Services) -> bool:
+    worker = services.settings.payments.worker
+    return worker == "inline" or (worker == "auto" and services.settings.temporal_address is None)

@@ -1,0 +1,156 @@
+"""Authenticates requests, checks their scope, and records changes under `/admin`."""
+
+from __future__ import annotations
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headgate.errors import HeadgateError
+from headgate.server.access.model import ANYONE, Caller, needed_scope
+from headgate.server.http import problem
+from headgate.server.http.browser import refuse_other_names, refuse_other_sites, session_secret
+from headgate.server.http.problem import Problem
+from headgate.server.http.services import Services, services_of
+
+TOKEN_PATHS = ("/api", "/admin")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+HEALTH_PATHS = ("/health/", "/q/health/")
+MAX_HEADER_BYTES = 32 * 1024
+MAX_AUDIT_BYTES = 4000
+"""Of a body, for the audit: enough for a thousand characters."""
+
+
+class AccessGuard:
+    """Lets a request pass if its bearer token, or the token its session stands for, has the scope it needs, or if there
+    are no tokens at all; and if its caller is within the service's own limits. No body is read before that.
+
+    A change under `/admin` is recorded with the token's name before it is made, and with its status and the beginning
+    of its body after: one that can't be recorded is not made.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._log = structlog.get_logger()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})  # there is none here
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        services = services_of(scope)
+        needs_token = scope["path"].startswith(TOKEN_PATHS)
+        try:
+            caller = await (_authenticate(services, scope) if needs_token else _admit_anonymous(services, scope))
+        except Problem as refusal:
+            await refusal.response()(scope, receive, send)
+            return
+        except HeadgateError as error:
+            await problem.of(error).response()(scope, receive, send)
+            return
+        if scope["path"].startswith("/admin") and scope["method"] not in SAFE_METHODS:
+            await self._audit_change(services, caller, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _audit_change(
+        self, services: Services, caller: Caller, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        status = 500
+        body = b""
+
+        async def receive_and_record() -> Message:
+            nonlocal body
+            message = await receive()
+            body += message.get("body", b"")[: MAX_AUDIT_BYTES - len(body)]
+            return message
+
+        async def send_and_record(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        request_id = scope.get("state", {}).get("request_id", "")
+        try:
+            number = await services.audit.begin(caller.name, scope["method"], scope["path"], request_id)
+        except HeadgateError as error:
+            refusal = problem.of(error)
+            self._log.error(
+                "a change could not be recorded, and was not made",
+                path=scope["path"],
+                error=repr(error),
+                status=refusal.status,
+                request_id=request_id,
+            )
+            await refusal.response()(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive_and_record, send_and_record)
+        finally:
+            try:
+                await services.audit.end(number, status, body.decode("utf-8", "replace") or None)
+            except HeadgateError:
+                self._log.warning("an audit entry was left open", audit=number, status=status, request_id=request_id)
+
+
+async def _admit_anonymous(services: Services, scope: Scope) -> Caller:
+    """Admits a request to a path that needs no token."""
+    if services.authenticator.is_open and not scope["path"].startswith(HEALTH_PATHS):
+        refuse_other_names(scope)
+    await services.ingress.admit(scope, ANYONE)
+    return ANYONE
+
+
+async def _authenticate(services: Services, scope: Scope) -> Caller:
+    """Admits a request to a path that needs a token; returns its caller."""
+    method: str = scope["method"]
+    secret = _bearer_token(scope)
+    session = session_secret(scope) if secret is None else None
+    if session is None:
+        caller = await services.authenticator.caller(secret or "")
+    else:
+        login = await services.sessions.find(session)
+        caller = None if login is None else login.caller
+    if caller is None:
+        detail = "send Authorization: Bearer and a valid token" if session is None else "the session has ended"
+        challenge = {"WWW-Authenticate": "Bearer"}
+        raise await services.ingress.record_failure(scope) or Problem(
+            401, "unauthorized", "Unauthorized", detail, headers=challenge
+        )
+    if caller is ANYONE:
+        refuse_other_names(scope)
+        refuse_other_sites(scope, with_cookie=False, reading=method in SAFE_METHODS)
+    elif session is not None and method not in SAFE_METHODS:
+        refuse_other_sites(scope, with_cookie=True)
+    await services.ingress.admit(scope, caller)
+    needed = needed_scope(method, scope["path"])
+    if needed is not None and not caller.may(needed):
+        raise Problem(403, "forbidden", "Forbidden", f"this needs a token with the scope {needed.value}")
+    return caller
+
+
+def _bearer_token(scope: Scope) -> str | None:
+    """The bearer token. Other schemes are none of ours: a proxy may have its own login beside the session's cookie."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, token = bytes(value).partition(b" ")
+            if scheme.lower() == b"bearer":
+                return token.strip().decode("latin-1")
+    return None
+
+
+class HeaderLimit:
+    """Refuses requests whose header fields are larger, together, than anybody needs."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and sum(len(n) + len(v) for n, v in scope["headers"]) > MAX_HEADER_BYTES:
+            detail = f"the header fields are larger than {MAX_HEADER_BYTES} bytes"
+            refusal = Problem(431, "headers-too-large", "Request Header Fields Too Large", detail)
+            await refusal.response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)

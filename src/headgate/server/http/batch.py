@@ -1,0 +1,97 @@
+"""`/api/v1/slots/batch`: many events at once, as one JSON object or as an endless NDJSON stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope, Send
+
+from headgate.errors import InvalidInput, NotFound
+from headgate.server.http import problem, schemas
+from headgate.server.http.body import STREAMED, media_type, parsed_object, read
+from headgate.server.http.problem import documented, invalid
+from headgate.server.http.raw_routes import add_raw_route, send_json
+from headgate.server.http.services import Services, services_of
+from headgate.server.http.stream import book_stream
+from headgate.server.shapes import members
+from headgate.server.shapes.slots import BatchEvent, BatchRequest, BatchResult, FailedEvent, Slot
+from headgate.slots import AssignedSlot, SlotRequest
+from headgate.slots.model import checked_name
+from headgate.slots.packing import Booking
+
+NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequest a line."}
+
+
+def install(app: FastAPI) -> None:
+    """Adds the route of this module."""
+    add_raw_route(
+        app,
+        "/api/v1/slots/batch",
+        book,
+        methods=["POST"],
+        tags=["slots"],
+        summary="Book many slots",
+        response_model=BatchResult,
+        responses=documented(400, 404, 409, 413, 415)
+        | {200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
+        openapi_extra=schemas.json_body(BatchRequest.request_schema(), **{"application/x-ndjson": NDJSON_REQUEST})
+        | {"parameters": [schemas.query("configName", members.CONFIG_NAME)]},
+    )
+
+
+async def book(scope: Scope, receive: Receive, send: Send) -> None:
+    """A slot or an error for each event, in order.
+
+    As `application/json`: an object with at most 10,000 events, all checked before any is booked. As
+    `application/x-ndjson`: a stream of any length, one event a line, answered one line each while it is still being
+    sent; a bad line is answered with an error and the others go on, until there are more than 1,000. `configName` in
+    the query names the config of the lines that name none, and of an object that names none.
+    """
+    kind = media_type(scope)
+    services = services_of(scope)
+    config_name = checked_name(
+        QueryParams(scope["query_string"]).get("configName", services.settings.slots.default_config)
+    )
+    if kind in STREAMED[:3]:
+        # Looked up before the first byte is sent: an unknown config can still be a 404 of the whole stream.
+        await services.slots.policy(config_name)
+        await book_stream(services.slots, config_name, receive, send, services.settings.slots.bulk_batch)
+    elif kind == b"application/json":
+        await _book_object(services, config_name, receive, send)
+    else:
+        raise problem.unsupported("application/json or application/x-ndjson")
+
+
+async def _book_object(services: Services, default: str, receive: Receive, send: Send) -> None:
+    value = parsed_object(await read(receive))
+    batch, max_batch = BatchRequest.parse(value), services.settings.http.max_batch
+    if len(batch.events) > max_batch:
+        raise invalid("events", f"must be a list of at most {max_batch} events; stream more as application/x-ndjson")
+    name = batch.config_name or default
+    requests = [_request(event, f"events[{index}]") for index, event in enumerate(batch.events)]
+    bookings = await services.slots.book(requests, name)
+    if bookings and all(isinstance(booking, NotFound) for booking in bookings):
+        raise NotFound("config", name)
+    results = [outcome(request.event_id, booking) for request, booking in zip(requests, bookings, strict=True)]
+    await send_json(send, BatchResult(results=results).dump_json())
+
+
+def outcome(event_id: str, booking: Booking) -> Slot | FailedEvent:
+    """A slot, or the problem of an event that has none."""
+    if isinstance(booking, AssignedSlot):
+        return Slot.of(booking)
+    return FailedEvent(event_id=event_id, error=problem.of(booking).body)
+
+
+def _request(event: object, name: str) -> SlotRequest:
+    if not isinstance(event, dict):
+        raise invalid(name, "must be an object")
+    if "configName" in event:
+        raise invalid(f"{name}.configName", "belongs beside events, not inside one")
+    request = BatchEvent.parse(event, f"{name}.")
+    try:
+        return SlotRequest.of(request.event_id, request.requested_time)
+    except InvalidInput as error:
+        raise invalid(f"{name}.{problem.wire_name(error.field)}", error.problem) from None

@@ -1,0 +1,218 @@
+"""Request bodies: their type, their size, their JSON."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+from collections.abc import Collection
+from typing import Any
+
+import orjson
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headgate.server.http.problem import Problem, invalid, too_large, unsupported
+
+NDJSON = "application/x-ndjson"
+STREAMED = (NDJSON.encode(), b"application/ndjson", b"application/jsonl", b"text/csv")
+"""Types that are read piece by piece, and so need no limit."""
+MAX_LEVELS = 32
+"""Of lists and objects inside one another. Our deepest document, a config's calendar, has five."""
+MAX_NAMED_BYTES = 64 * 1024
+"""Of a document whose wrong member is named. In a larger one the parser's line and column have to do."""
+
+
+class BodyLimit:
+    """Refuses bodies above a size with 413, except streamed ones."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "DELETE"):
+            await self._app(scope, receive, send)
+            return
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), None)
+        if media_type(scope) in STREAMED:
+            await self._app(scope, receive, send)
+        elif length is None:
+            await self._app(scope, self._counted(receive), send)
+        elif int(length) > self._limit:
+            await too_large(self._limit).response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _counted(self, receive: Receive) -> Receive:
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._limit:
+                raise too_large(self._limit)
+            return message
+
+        return counted
+
+
+def media_type(scope: Scope) -> bytes:
+    """The body's type without parameters, in lower case; empty if none is given."""
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            return bytes(value).partition(b";")[0].strip().lower()
+    return b""
+
+
+async def read_object(scope: Scope, receive: Receive, maximum: int | None = None) -> dict[str, Any]:
+    """The JSON object in the body, of so many bytes at most. A number without a fraction is whole however it is
+    written: 5.0 is 5."""
+    if media_type(scope) != b"application/json":
+        raise unsupported("application/json")
+    value: dict[str, Any] = _whole(parsed_object(await read(receive, maximum)))
+    return value
+
+
+async def read(receive: Receive, maximum: int | None = None) -> bytes:
+    """The whole body; 413 as soon as it is larger than `most`."""
+    message = await receive()
+    if maximum is None and not message.get("more_body", False) and message["type"] == "http.request":
+        return bytes(message["body"])
+    parts = []
+    taken = 0
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        taken += len(parts[-1])
+        if maximum is not None and taken > maximum:
+            raise too_large(maximum)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+        message = await receive()
+
+
+def parsed_object(raw: bytes, name: str = "body") -> dict[str, Any]:
+    """A JSON object, or the problem with it."""
+    value = parsed(raw, name)
+    if not isinstance(value, dict):
+        raise invalid(name, "must be a JSON object")
+    return value
+
+
+def parsed(raw: bytes, name: str = "body") -> Any:
+    """The JSON in `raw`. Its numbers are finite, its texts are Unicode, and nothing is nested deeper than `MAX_LEVELS`:
+    no code that is given the value needs to expect anything else."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if raw.startswith(codecs.BOM_UTF8):
+            return parsed(raw[len(codecs.BOM_UTF8) :], name)
+        raise _problem(raw, name, error) from None
+    # A document has at least one bracket per level. Most have few, and need no second look.
+    if raw.count(b"[") + raw.count(b"{") > MAX_LEVELS:
+        _refuse_depth(value, name)
+    return value
+
+
+def _problem(raw: bytes, name: str, error: orjson.JSONDecodeError) -> Problem:
+    """What is wrong with a document that orjson refuses. A number too large for a float and half of a surrogate pair
+    are JSON by its grammar: the member is named. The parser that can read them is slower, so it gets small documents
+    only."""
+    if len(raw) <= MAX_NAMED_BYTES:
+        try:
+            value = json.loads(raw, parse_constant=_refuse_constant, parse_int=float)
+            _refuse_depth(value, name)
+            _refuse_values(value, "", name)
+        except Problem as problem:
+            return problem
+        except RecursionError:
+            return _too_deep(name)
+        except ValueError:
+            pass
+    return invalid(name, f"is not valid JSON: {error}")
+
+
+def _refuse_depth(value: Any, name: str) -> None:
+    """Raises if `value` is nested too deeply; names its member, if it has some."""
+    if value.__class__ is dict:
+        for member, inner in value.items():
+            if _is_deeper(inner, MAX_LEVELS - 1):
+                raise _too_deep(member)
+    elif _is_deeper(value, MAX_LEVELS):
+        raise _too_deep(name)
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than this. Level by level: Python's own stack is short."""
+    level = [value] if value.__class__ in (dict, list) else []
+    for _ in range(levels):
+        if not level:
+            return False
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if outer.__class__ is dict else outer)
+            if inner.__class__ in (dict, list)
+        ]
+    return bool(level)
+
+
+def _too_deep(name: str) -> Problem:
+    return invalid(name, f"is nested more than {MAX_LEVELS} levels deep")
+
+
+def _refuse_values(value: Any, path: str, name: str) -> None:
+    """Raises for the first number that is not finite, and for the first text that is not Unicode."""
+    if value.__class__ is float and not math.isfinite(value):
+        raise invalid(path or name, "is too large a number")
+    if value.__class__ is str and not _is_unicode(value):
+        raise invalid(path or name, "is no Unicode text: it holds half of a surrogate pair")
+    if value.__class__ is dict:
+        for member, inner in value.items():
+            inner_path = f"{path}.{member}" if path else member
+            if not _is_unicode(member):
+                raise invalid(inner_path, "is no name of a member: it holds half of a surrogate pair")
+            _refuse_values(inner, inner_path, name)
+    elif value.__class__ is list:
+        for index, inner in enumerate(value):
+            _refuse_values(inner, f"{path}[{index}]", name)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _whole(value: Any) -> Any:
+    if value.__class__ is float:
+        return int(value) if value.is_integer() else value
+    if value.__class__ is dict:
+        return {name: inner if inner.__class__ is str else _whole(inner) for name, inner in value.items()}
+    if value.__class__ is list:
+        return [inner if inner.__class__ is str else _whole(inner) for inner in value]
+    return value
+
+
+def only(value: dict[str, Any], known: Collection[str], prefix: str = "") -> None:
+    """Refuses unknown members: a misspelt option must not be silently without effect."""
+    for member in value:
+        if member not in known:
+            raise invalid(f"{prefix}{member}", f"is unknown; known are {', '.join(known)}")
+
+
+def required(value: dict[str, Any], member: str, prefix: str = "") -> Any:
+    """The member, which must be there."""
+    inner = value.get(member)
+    if inner is None:
+        raise invalid(f"{prefix}{member}", "is required")
+    return inner
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(constant)

@@ -1,0 +1,112 @@
+"""The session's cookie, and the checks against cross-site requests and DNS rebinding."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from datetime import UTC, datetime
+from enum import Enum
+
+from starlette.types import Scope
+
+from headgate.server.http.problem import Problem
+
+COOKIE = "headgate-session"
+SECURE_COOKIE = "__Host-headgate-session"
+"""Browsers take a cookie of this prefix from nobody but the very host, and over TLS only."""
+
+
+class Origin(Enum):
+    """The origin of the page that made a request."""
+
+    OWN = "own"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+    """No browser, or one from before 2020 asking to read."""
+
+
+def origin(scope: Scope, *, reading: bool = False) -> Origin:
+    """The origin of the page that made this request, by header fields that no page can set itself. Unknown if a user
+    typed the address: that only reads."""
+    site = source = host = b""
+    for name, value in scope["headers"]:
+        if name == b"sec-fetch-site":
+            site = value
+        elif name == b"origin":
+            source = value
+        elif name == b"host":
+            host = value
+    if reading and site == b"none":
+        site = b""
+    if site and site != b"same-origin":
+        return Origin.OTHER
+    if source:
+        # Only the host: behind a proxy that ends TLS the scheme differs.
+        return Origin.OWN if host and source.lower().partition(b"://")[2] == host.lower() else Origin.OTHER
+    return Origin.OWN if site else Origin.UNKNOWN
+
+
+def refuse_other_sites(scope: Scope, *, with_cookie: bool, reading: bool = False) -> None:
+    """Raises 403 for what another site's page asks for in the user's name.
+
+    A cookie comes along by itself, so with one the browser has to say that the page is our own.
+    """
+    source_page = origin(scope, reading=reading)
+    if source_page is Origin.OTHER or (with_cookie and source_page is Origin.UNKNOWN):
+        detail = "a browser's requests must come from the console itself; other programs send Authorization: Bearer"
+        raise Problem(403, "cross-site", "Cross-Site Request", detail)
+
+
+def refuse_other_names(scope: Scope) -> None:
+    """Raises 403 unless `Host` is a name that nobody else can own (DNS rebinding).
+
+    Without tokens it is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its
+    page is then of our origin, and may read the answers. Browsers tell nothing about such a read but the name.
+    """
+    if not _is_local_name(scope):
+        detail = "without tokens, the service answers only under an address or a plain name of this machine; "
+        raise Problem(403, "cross-site", "Cross-Site Request", detail + "create a token with `headgate tokens create`")
+
+
+def session_secret(scope: Scope) -> str | None:
+    """The secret in the session's cookie."""
+    prefix = _name(scope).encode() + b"="
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            for pair in value.split(b";"):
+                if pair.strip().startswith(prefix):
+                    return str(pair.strip()[len(prefix) :].decode("latin-1"))
+    return None
+
+
+def session_cookie(scope: Scope, secret: str, expires_at: datetime) -> str:
+    """The `Set-Cookie` that logs in: out of reach for scripts, for other sites, and in the clear if there is TLS."""
+    seconds = max(0, int((expires_at - datetime.now(UTC)).total_seconds()))
+    return f"{_name(scope)}={secret}; Max-Age={seconds}; {_attributes(scope)}"
+
+
+def ended_cookie(scope: Scope) -> str:
+    """The `Set-Cookie` that logs out."""
+    return f"{_name(scope)}=; Max-Age=0; {_attributes(scope)}"
+
+
+def _is_local_name(scope: Scope) -> bool:
+    """Whether `Host` is an address, `localhost`, or a name without a domain."""
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+    name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".").lower()
+    try:
+        return bool(ipaddress.ip_address(name))
+    except ValueError:
+        return "." not in name or name.endswith(".localhost")
+
+
+def _name(scope: Scope) -> str:
+    return SECURE_COOKIE if _is_secure(scope) else COOKIE
+
+
+def _attributes(scope: Scope) -> str:
+    return "Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if _is_secure(scope) else "")
+
+
+def _is_secure(scope: Scope) -> bool:
+    return bool(scope.get("scheme") == "https")

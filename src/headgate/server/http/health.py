@@ -1,0 +1,70 @@
+"""`/health`: is the process alive, and does what it depends on answer?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from headgate.errors import HeadgateError
+from headgate.server.http import schemas
+from headgate.server.http.services import Probe, Services, services_of
+
+TIMEOUT_SECONDS = 2.0
+"""A dependency that takes longer counts as down."""
+
+OPTIONAL = {"redis", "kafka", "temporal"}
+"""What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
+service would make its outage ours."""
+
+router = APIRouter(tags=["health"])
+_DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": schemas.Health}}
+
+
+@router.get("/health/live", summary="Is the process alive?", response_model=schemas.Health)
+@router.get("/q/health/live", include_in_schema=False)
+async def live() -> Response:
+    """UP, as long as the process answers at all."""
+    return _answer([])
+
+
+@router.get("/health/ready", summary="Can it serve?", response_model=schemas.Health, responses=_DOWN)
+@router.get("/q/health/ready", include_in_schema=False)
+async def ready(request: Request) -> Response:
+    """UP if every dependency answers; otherwise 503, telling which one does not. DEGRADED, and ready, if the
+    database does: without Redis limits are decided by their failure policy and quotas by the database; without Kafka no
+    message is taken, and without Temporal nothing is started; slots and limits go on."""
+    services = services_of(request)
+    return _answer(await asyncio.gather(*(_check(services, name) for name in services.probes)))
+
+
+async def _check(services: Services, name: str) -> dict[str, object]:
+    """The state of a dependency. Concurrent requests share one check: this path needs no token."""
+    check = services.checks.get(name)
+    if check is None:
+        check = services.checks[name] = asyncio.create_task(_probe(name, services.probes[name]))
+        check.add_done_callback(lambda _: services.checks.pop(name, None))
+    return await asyncio.shield(check)
+
+
+async def _probe(name: str, probe: Probe) -> dict[str, object]:
+    try:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            await probe()
+    except TimeoutError:
+        reason = f"no answer within {TIMEOUT_SECONDS} s"
+    except HeadgateError as error:
+        # The class, not the text: a driver's text may name hosts and users, and this path asks for no token.
+        reason = type(error).__name__
+    else:
+        return {"name": name, "status": "UP"}
+    return {"name": name, "status": "DOWN", "data": {"reason": reason}}
+
+
+def _answer(checks: list[dict[str, object]]) -> Response:
+    down = {check["name"] for check in checks if check["status"] != "UP"}
+    status = "UP" if not down else "DEGRADED" if down <= OPTIONAL else "DOWN"
+    body = orjson.dumps({"status": status, "checks": checks})
+    return Response(body, 503 if status == "DOWN" else 200, media_type="application/json")

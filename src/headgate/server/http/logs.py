@@ -1,0 +1,93 @@
+"""Each request as a line of the log, with its id and what it was about."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import structlog
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headgate.server.http.problem import unexpected
+from headgate.server.logs import REQUEST_ID
+
+LONGEST_ID = 64
+"""A caller's id for its request may be this long, as in the audit; a longer one is replaced."""
+
+ABOUT = "headgate_about"
+"""Where in the scope's state a route leaves what its request was about."""
+
+QUIET = ("/health/", "/q/health/", "/metrics", "/q/metrics")
+"""Paths that machines poll: logged at debug."""
+
+PRIVATE = ("/api", "/admin", "/console/session")
+"""Paths whose answers are for one caller: nothing on the way, the browser neither, may keep them."""
+NO_STORE = ((b"cache-control", b"no-store"),)
+
+
+class RequestLog:
+    """Gives each request an id, logs what came of it, and turns what nobody caught into a 500 problem."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._log = structlog.get_logger()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _given_id(scope) or os.urandom(12).hex().encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        REQUEST_ID.set(request_id.decode())
+        started = time.perf_counter()
+        status = 0
+        uncached = NO_STORE if scope["path"].startswith(PRIVATE) else ()
+
+        async def answered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (b"x-request-id", request_id),
+                    (b"x-content-type-options", b"nosniff"),
+                    *uncached,
+                ]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, answered)
+        except ClientDisconnect:
+            self._write("info", scope, request_id, started, status or 499)
+        except Exception:
+            self._log.exception("request failed", path=scope["path"], request_id=request_id.decode())
+            if not status:
+                await unexpected().response()(scope, receive, answered)
+            self._write("error", scope, request_id, started, status)
+        else:
+            quiet = scope["path"].startswith(QUIET)
+            self._write("debug" if quiet else "info", scope, request_id, started, status)
+
+    def _write(self, level: str, scope: Scope, request_id: bytes, started: float, status: int) -> None:
+        getattr(self._log, level)(
+            "request",
+            method=scope["method"],
+            path=scope["path"],
+            status=status,
+            ms=round((time.perf_counter() - started) * 1000, 1),
+            request_id=request_id.decode(),
+            **scope["state"].get(ABOUT, {}),
+        )
+
+
+def about(scope: Scope, **ids: str | int) -> None:
+    """Notes which event, item or message a request is about, for its line in the log."""
+    scope["state"][ABOUT] = ids
+
+
+def _given_id(scope: Scope) -> bytes | None:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and len(value) <= LONGEST_ID and value.isascii() and value.decode().isprintable():
+            return bytes(value) or None
+    return None

@@ -1,0 +1,81 @@
+"""The OpenAPI document: FastAPI's, made true where FastAPI can't know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from headgate.server.access.model import ANYONE
+from headgate.server.http import problem
+from headgate.server.http.auth import TOKEN_PATHS
+from headgate.server.http.ingress import EXEMPT
+from headgate.server.http.prefix import PREFIX
+from headgate.server.http.services import services_of
+from headgate.server.settings import Settings
+
+UNREAD = ("get", "head", "delete")
+"""Methods whose body nobody reads, so that none is too large."""
+
+
+def install(app: FastAPI, settings: Settings) -> None:
+    """Adds problems and tokens to `app.openapi`; the served document says whether tokens are required right now."""
+    describe = app.openapi
+    asks_for_tokens = settings.has_tokens
+    documents: dict[bool, dict[str, Any]] = {}
+
+    def openapi() -> dict[str, Any]:
+        if asks_for_tokens not in documents:
+            app.openapi_schema = None
+            documents[asks_for_tokens] = _completed(describe(), settings, asks_for_tokens)
+        return documents[asks_for_tokens]
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    address = app.openapi_url
+    assert address is not None
+    (own,) = [route for route in app.routes if isinstance(route, Route) and route.path == address]
+    app.router.routes.remove(own)
+
+    async def show(request: Request) -> Response:
+        nonlocal asks_for_tokens
+        # Tokens come and go in the database, too.
+        asks_for_tokens = await services_of(request).authenticator.caller("") is not ANYONE
+        request.scope["root_path"] = request.scope.get(PREFIX, "")
+        response: Response = await own.endpoint(request)
+        return response
+
+    app.add_route(address, show, include_in_schema=False)
+
+
+def _completed(document: dict[str, Any], settings: Settings, asks_for_tokens: bool) -> dict[str, Any]:
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    schemas["Problem"] = problem.SCHEMA
+    # Invalid input is 400 here, never 422.
+    schemas.pop("HTTPValidationError", None)
+    schemas.pop("ValidationError", None)
+    if asks_for_tokens:
+        components["securitySchemes"] = {
+            "apiToken": {"type": "http", "scheme": "bearer", "description": "A token with the scope the call needs"},
+            "adminToken": {"type": "http", "scheme": "bearer", "description": "A token with the scope admin"},
+        }
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            responses = operation["responses"]
+            responses.pop("422", None)
+            guarded = path.startswith(TOKEN_PATHS)
+            if guarded and asks_for_tokens:
+                operation["security"] = [{"adminToken" if path.startswith("/admin") else "apiToken": []}]
+            limited = guarded or (settings.ingress.per_second is not None and not path.startswith(EXEMPT))
+            expected = (
+                *((401, 403) if guarded else ()),
+                *((413,) if method not in UNREAD else ()),
+                *((429,) if limited else ()),
+                *(408, 431, 500, 503),
+            )
+            for status, response in problem.documented(*expected).items():
+                responses.setdefault(str(status), response)
+    return document

@@ -1,0 +1,51 @@
+"""The parts the routers use: opened at start, closed at shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from headgate.dispatch.queue import DispatchQueue
+from headgate.server.access.authenticator import Authenticator
+from headgate.server.access.ports import AdminAudit
+from headgate.server.access.sessions import Sessions
+from headgate.server.http.ingress import Ingress
+from headgate.server.settings import Settings
+from headgate.server.wiring.limits import Limits
+from headgate.server.wiring.notifications import Notifications
+from headgate.server.wiring.payments import Payments
+from headgate.slots import SlotScheduler
+
+Probe = Callable[[], Awaitable[object]]
+"""Calls a dependency; raises if it does not answer."""
+
+
+@dataclass(slots=True)
+class Services:
+    """One per app. A feature adds a field here and fills it in the app's lifespan."""
+
+    settings: Settings
+    registry: CollectorRegistry
+    probes: dict[str, Probe] = field(default_factory=dict)
+    """Dependencies by name, checked by `/health/ready`."""
+    checks: dict[str, asyncio.Task[dict[str, object]]] = field(default_factory=dict)
+    """Checks in flight."""
+    authenticator: Authenticator = field(init=False)
+    sessions: Sessions = field(init=False)
+    ingress: Ingress = field(default_factory=Ingress)
+    audit: AdminAudit = field(init=False)
+    slots: SlotScheduler = field(init=False)
+    notifications: Notifications = field(init=False)
+    admission: Limits = field(init=False)
+    queue: DispatchQueue = field(init=False)
+    payments: Payments = field(init=False)
+
+
+def services_of(scope: Mapping[str, Any]) -> Services:
+    """The services of the app a request came to; takes the ASGI scope or a `Request`."""
+    services: Services = scope["app"].state.services
+    return services

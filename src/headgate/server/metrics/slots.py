@@ -1,0 +1,152 @@
+"""Slots, counted: the metric names of the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter as Tally
+from collections.abc import Awaitable, Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from headgate.errors import HeadgateError, SlotsExhausted
+from headgate.slots.model import AssignedSlot, PolicyVersion
+from headgate.slots.packing import Booking, proves_config
+
+MAX_NAMES = 1000
+"""Label values are user input: beyond this many config names, the rest share one label."""
+OTHER = "(other)"
+EXHAUSTED = "exhausted"
+DEPTH_SAMPLE = 100
+"""Bookings of one transaction whose depth is observed, so that bulk work is not slowed by being watched."""
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class SlotMetrics:
+    """A `SlotObserver` that counts into a Prometheus registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._durations = Histogram(
+            "rate_limiter_slot_assignment_duration_seconds",
+            "From the call to its slot: waiting for a transaction, booking, commit.",
+            ["config"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._transactions = Histogram(
+            "rate_limiter_slot_transaction_duration_seconds",
+            "One booking transaction, whatever it carried.",
+            ["config"],
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._batches = Histogram(
+            "rate_limiter_slot_batch_size",
+            "Requests carried by one booking transaction.",
+            ["config"],
+            registry=registry,
+            buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000),
+        )
+        self._depths = Histogram(
+            "rate_limiter_window_lookahead_depth",
+            "Windows between the wanted one and the booked one; sampled in large batches.",
+            ["config"],
+            registry=registry,
+            buckets=(0, 1, 2, 5, 10, 50, 100, 500, 1000, 5000, 10_000, 100_000),
+        )
+        self._assigned = Counter("rate_limiter_slots_assigned", "Slots newly booked.", ["config"], registry=registry)
+        self._existing = Counter(
+            "rate_limiter_slots_existing", "Requests whose event had its slot already.", ["config"], registry=registry
+        )
+        self._failures = Counter(
+            "rate_limiter_slot_assignment_failures",
+            "Requests that got no slot.",
+            ["config", "reason"],
+            registry=registry,
+        )
+        self._contention = Counter(
+            "rate_limiter_window_contention",
+            "Transactions tried again because another writer was in the way.",
+            ["config"],
+            registry=registry,
+        )
+        self._hits = Counter("rate_limiter_config_cache_hits", "Policies read from memory.", registry=registry)
+        self._misses = Counter("rate_limiter_config_cache_misses", "Policies read from the store.", registry=registry)
+        self._names: set[str] = set()
+        self._sizes: dict[tuple[str, int], int] = {}
+        self._history: Callable[[str], Awaitable[Sequence[PolicyVersion]]] | None = None
+        self._learning: dict[str, asyncio.Task[None]] = {}
+
+    def learn_sizes_from(self, history: Callable[[str], Awaitable[Sequence[PolicyVersion]]]) -> None:
+        """Where to ask for the window sizes of a config's versions, which a depth is measured in."""
+        self._history = history
+
+    def remember(self, versions: Sequence[PolicyVersion]) -> None:
+        """Keeps the window sizes of these versions."""
+        for version in versions:
+            self._label(version.name)
+            self._sizes[version.name, version.version] = version.policy.size_ms
+
+    def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
+        # A name that is no config's must not use up a label: typing mistakes are without number.
+        label = self._label(name) if proves_config(name, bookings) else OTHER
+        self._transactions.labels(label).observe(seconds)
+        self._batches.labels(label).observe(len(bookings))
+        outcomes = Tally(_outcome(booking) for booking in bookings)
+        for outcome, count in outcomes.items():
+            if outcome == "assigned":
+                self._assigned.labels(label).inc(count)
+            elif outcome == "existing":
+                self._existing.labels(label).inc(count)
+            else:
+                self._failures.labels(label, outcome).inc(count)
+        depths = self._depths.labels(label)
+        now_ms = time.time_ns() // 1_000_000
+        for booking in bookings[:: -(-len(bookings) // DEPTH_SAMPLE) or 1]:
+            if isinstance(booking, AssignedSlot) and not booking.existing:
+                size = self._sizes.get((name, booking.config_version))
+                if size is None:
+                    self._learn(name)
+                    return
+                requested = max(booking.requested_ms, now_ms)
+                depths.observe(max(0, booking.window_start_ms // size - requested // size))
+
+    def assigned(self, name: str, seconds: float) -> None:
+        self._durations.labels(self._label(name)).observe(seconds)
+
+    def contended(self, name: str) -> None:
+        self._contention.labels(name if name in self._names else OTHER).inc()
+
+    def policy_looked_up(self, name: str, *, cached: bool) -> None:
+        (self._hits if cached else self._misses).inc()
+
+    def _label(self, name: str) -> str:
+        if name in self._names:
+            return name
+        if len(self._names) >= MAX_NAMES:
+            return OTHER
+        self._names.add(name)
+        # A rate sees no rise in a counter that is born above zero: the first refusal would wake nobody.
+        self._failures.labels(name, EXHAUSTED)
+        return name
+
+    def _learn(self, name: str) -> None:
+        """Asks for the sizes in the background; until they come, depths are not observed."""
+        if self._history is None or name in self._learning or len(self._learning) >= MAX_NAMES:
+            return
+
+        async def learn(history: Callable[[str], Awaitable[Sequence[PolicyVersion]]]) -> None:
+            try:
+                self.remember(await history(name))
+            except HeadgateError:
+                pass  # Metrics must not make noise about a store that has troubles of its own.
+            finally:
+                self._learning.pop(name, None)
+
+        self._learning[name] = asyncio.get_running_loop().create_task(learn(self._history))
+
+
+def _outcome(booking: Booking) -> str:
+    if isinstance(booking, AssignedSlot):
+        return "existing" if booking.existing else "assigned"
+    return EXHAUSTED if isinstance(booking, SlotsExhausted) else type(booking).__name__

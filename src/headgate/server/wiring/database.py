@@ -1,0 +1,58 @@
+"""The database of a settings tree, and what it reports about itself."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+
+from headgate.server.access.stores.sql import SqlAccessStore
+from headgate.server.settings import Settings
+from headgate.sql import migrate
+from headgate.sql import schema as sql_tables
+from headgate.sql.engine import Database
+
+
+def embedded_url(settings: Settings) -> str:
+    """The database of a settings tree; for `memory://`, one that lives in this process."""
+    return "sqlite://" if settings.database_url.startswith("memory:") else settings.database_url
+
+
+class DatabaseInfo(NamedTuple):
+    """What a database says about itself."""
+
+    dialect: str
+    version: str
+    now: datetime
+    revision: str | None
+    pending: list[str]
+    """Migrations this version of headgate knows and the database lacks."""
+    tokens: int
+    """How many tokens callers may present."""
+
+
+async def migrate_up(url: str) -> list[str]:
+    """Migrates a database and returns the names of what was applied."""
+    opened = Database(url)
+    try:
+        return await migrate.upgrade(opened)
+    finally:
+        await opened.close()
+
+
+async def database_info(url: str) -> DatabaseInfo:
+    """Asks a database about itself, changing nothing."""
+    opened = Database(url)
+    try:
+        revision, pending = await migrate.status(opened)
+        now = await opened.read(sql_tables.now)
+        version = await opened.read(lambda connection: connection.dialect.server_version_info)
+        known = [] if pending else await SqlAccessStore(opened).tokens()
+        good = sum(token.revoked_at is None for token in known)
+        return DatabaseInfo(opened.dialect, ".".join(map(str, version or ())), now, revision, pending, good)
+    finally:
+        await opened.close()
+
+
+def migration_script(dialect: str) -> str:
+    """The SQL that would make the schema on `dialect`, for a database administrator to review."""
+    return migrate.script(dialect)

@@ -1,0 +1,131 @@
+"""Item types, and executing them in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.meter import QueueMeter
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.plan_guard import PlanGuard
+from headgate.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Domain, Registry
+from headgate.dispatch.worker import DispatchWorker
+from headgate.errors import ConfigurationError
+from headgate.server.settings import DispatchSettings, Settings, spelled
+from headgate.tracing import Tracer
+
+if TYPE_CHECKING:
+    pass
+
+
+from headgate.server.wiring import telemetry
+from headgate.server.wiring.limits import open_limits
+from headgate.server.wiring.queue import open_queue
+
+
+def load_domains(settings: Settings) -> Registry:
+    """The item types this process knows: those of installed packages (entry points `headgate.domains`) and those the
+    settings name."""
+    registry = Registry()
+    named = [name.strip() for name in settings.dispatch.domains.split(",") if name.strip()]
+    for name in [*(point.value for point in entry_points(group="headgate.domains")), *named]:
+        for domain in _loaded(name, settings):
+            registry.add(domain)
+    return registry
+
+
+def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory are found
+    try:
+        value = getattr(import_module(module), attribute or "domain")
+        if callable(value):
+            value = value(settings)
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} can't be loaded: {error}") from error
+    loaded = [value] if isinstance(value, Domain) else list(value) if isinstance(value, Iterable) else []
+    if not loaded or not all(isinstance(each, Domain) for each in loaded):
+        raise ConfigurationError(spelled("dispatch", "domains"), f"{name!r} is no Domain, no Registry and makes none")
+    return loaded
+
+
+@asynccontextmanager
+async def dispatch_guard(settings: Settings) -> AsyncIterator[Guard]:
+    """Holds executions to the plans of the settings' database."""
+    async with open_limits(settings) as limits:
+        yield PlanGuard(limits.limiter)
+
+
+@asynccontextmanager
+async def local_dispatch(
+    queue: DispatchQueue,
+    domains: Iterable[Domain],
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+    limits: DispatchSettings | None = None,
+    tracer: Tracer | None = None,
+) -> AsyncIterator[WorkflowEngine]:
+    """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
+    grace, and gives the rest back."""
+    registry = Registry(*domains)
+    for domain in registry:
+        await queue.define(domain.config)
+    limits = limits or DispatchSettings()
+    outcomes = OutcomeReporter(queue.store, observer=observer)
+    engine = LocalEngine(
+        registry, outcomes, guard=guard, tracer=tracer, concurrency=limits.concurrency, backlog=limits.backlog
+    )
+    item_types = [domain.item_type for domain in registry]
+    if observer is not None:
+        for item_type in item_types:
+            observer.known(item_type)
+    worker = DispatchWorker(queue.store, engine, item_types, observer=observer, tracer=tracer)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield engine
+    finally:
+        worker.stop()
+        await running
+        await outcomes.close()
+
+
+@asynccontextmanager
+async def open_dispatch(
+    settings: Settings, *, guard: Guard | None = None, observer: DispatchObserver | None = None
+) -> AsyncIterator[DispatchQueue]:
+    """The queue of a service, measured; the domains of the settings are dispatched beside it, if that is left to it."""
+    known = load_domains(settings)
+    dispatch_settings = settings.dispatch
+    inline = dispatch_settings.worker == "inline" or (
+        dispatch_settings.worker == "auto" and settings.temporal_address is None
+    )
+    async with open_queue(settings) as queue, AsyncExitStack() as running:
+        for domain in known:
+            await queue.define(domain.config)
+        if observer is not None:
+            metering = asyncio.create_task(QueueMeter(queue.store, observer).run())
+            running.callback(metering.cancel)
+        if inline and len(known):
+            await running.enter_async_context(
+                local_dispatch(
+                    queue,
+                    known,
+                    guard=guard,
+                    observer=observer,
+                    limits=dispatch_settings,
+                    tracer=telemetry.get_tracer(settings),
+                )
+            )
+        yield queue

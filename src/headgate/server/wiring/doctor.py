@@ -1,0 +1,72 @@
+"""What the servers of a settings tree say about themselves, for `/health/ready` and `headgate doctor`. Asking changes
+nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from headgate.server.settings import Settings
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+    from headgate.dispatch.engines.temporal.server_info import TemporalInfo
+    from headgate.kafka.server_info import KafkaInfo
+    from headgate.redis.server_info import RedisInfo
+
+Probe: TypeAlias = Callable[[], Awaitable[object]]
+
+TIMEOUT_SECONDS = 1.5
+"""How long a server may take to say that it is there."""
+TASK_QUEUES = ("dispatch-task-queue", "payment-init-task-queue", "payment-exec-task-queue")
+
+
+async def server_probes(settings: Settings) -> dict[str, Probe]:
+    """How to ask Redis and Temporal, if the settings name them, whether they are there."""
+    found: dict[str, Probe] = {}
+    if settings.redis_url is not None:
+        # Imported here, as below: the driver is an extra.
+        from headgate.redis.server_info import ping_redis
+
+        found["redis"] = partial(ping_redis, settings.redis_url, timeout=TIMEOUT_SECONDS)
+    if settings.temporal_address is not None:
+        from headgate.dispatch.engines.temporal.server_info import ping_temporal
+
+        found["temporal"] = partial(ping_temporal, await _temporal_client(settings), timeout=TIMEOUT_SECONDS)
+    return found
+
+
+async def redis_info(settings: Settings, *, timeout: float) -> list[RedisInfo]:
+    """Every Redis server that counts limits."""
+    from headgate.redis.server_info import redis_info as ask
+
+    return await ask(settings.redis_url or "", timeout=timeout)
+
+
+async def kafka_info(settings: Settings, *, timeout: float) -> KafkaInfo:
+    """Kafka, and the topics the settings name."""
+    from headgate.apps.notifications.delivery import dead_letter_topic
+    from headgate.apps.payments.intake_topic import rejected_topic
+    from headgate.kafka.server_info import kafka_info as ask
+
+    sms, inbound = settings.sms, settings.payments.topic
+    topics = (sms.topic, dead_letter_topic(sms.topic), sms.events_topic, inbound, rejected_topic(inbound))
+    return await ask(settings.kafka_bootstrap or "", topics, timeout=timeout)
+
+
+async def temporal_info(settings: Settings, *, timeout: float) -> TemporalInfo:
+    """Temporal, and who polls the task queues of payments."""
+    from headgate.dispatch.engines.temporal.server_info import temporal_info as ask
+
+    return await ask(await _temporal_client(settings), TASK_QUEUES, timeout=timeout)
+
+
+async def _temporal_client(settings: Settings) -> Client:
+    from headgate.dispatch.engines.temporal.client import connect_for_dispatch
+    from headgate.server.wiring.temporal import temporal_address, temporal_security
+
+    security = temporal_security(settings)
+    address, namespace = temporal_address(settings), settings.temporal_namespace
+    return await connect_for_dispatch(address, namespace, lazy=True, security=security)

@@ -1,0 +1,81 @@
+"""Limits: the limiter of a settings tree, with its plans from the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from headgate.errors import ConfigurationError
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.live_plans import LivePlans
+from headgate.limits.stores import SQL_SCHEMES
+from headgate.limits.stores.sql_plans import AsyncSqlPlans, SqlPlans
+from headgate.server.settings import Settings
+from headgate.sql.engine import Database
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class Limits(NamedTuple):
+    """The limits of a settings tree."""
+
+    limiter: AsyncLimiter
+    plans: LivePlans
+
+
+@asynccontextmanager
+async def open_limits(settings: Settings, *, registry: CollectorRegistry | None = None) -> AsyncIterator[Limits]:
+    """The limiter, with its plans from the database; counted in `registry`, if one is given."""
+    observer = None
+    if registry is not None:
+        # Imported here: metrics come with the server, and the library works without it.
+        from headgate.server.metrics.limits import AdmissionMetrics
+
+        observer = AdmissionMetrics(registry)
+    limit_settings = settings.limits
+    url = _limits_url(settings)
+    in_memory = settings.database_url.startswith("memory:")
+    database = Database("sqlite://" if in_memory else settings.database_url, pool_size=2)
+    # Asking again is left to `stay_fresh`: an idle limiter would else decide its next call by old plans.
+    documents = AsyncSqlPlans(database, refresh_every=None)
+    deadline = limit_settings.deadline_seconds or (5.0 if url == settings.database_url else None)
+    limiter = AsyncLimiter(url, plans=documents, on_error=limit_settings.on_error, deadline=deadline, observer=observer)
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(documents.close)
+        await opened.enter_async_context(limiter)
+        plans = LivePlans(limiter, documents)
+        await plans.refresh()
+        if observer is not None:
+            observer.known(await plans.all())
+        freshness = asyncio.create_task(plans.stay_fresh(limit_settings.plans_ttl_seconds))
+        try:
+            yield Limits(limiter, plans)
+        finally:
+            freshness.cancel()
+            await asyncio.gather(freshness, return_exceptions=True)
+
+
+def _limits_url(settings: Settings) -> str:
+    """Where a settings tree counts its limits. A database all processes share keeps one count for the service, its
+    workers and the command line; one that only this process has, or that can't count limits, leaves memory."""
+    if settings.limits.store == "auto" and settings.redis_url is not None:
+        return settings.redis_url
+    url = settings.database_url
+    countable = url.partition(":")[0].partition("+")[0] in SQL_SCHEMES
+    if settings.limits.store == "database" and not countable:
+        raise ConfigurationError("limits.store", "this database can't count limits; use memory, or set redis_url")
+    is_shared = countable and not url.startswith(("sqlite://:", "sqlite:///:")) and url != "sqlite://"
+    return url if is_shared and settings.limits.store != "memory" else "memory://"
+
+
+def plan_registry(url: str) -> SqlPlans:
+    """The plans in a database, for a `Limiter` and for changing them."""
+    return SqlPlans(url)
+
+
+def async_plan_registry(url: str) -> AsyncSqlPlans:
+    """The plans in a database, for an `AsyncLimiter` and for changing them."""
+    return AsyncSqlPlans(Database(url, pool_size=2))

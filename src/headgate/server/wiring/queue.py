@@ -1,0 +1,39 @@
+"""The dispatch queue of a settings tree."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from headgate.dispatch.ports import DispatchObserver
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.stores import queue_store
+from headgate.server.settings import Settings
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.telemetry import get_tracer
+
+
+@asynccontextmanager
+async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
+    """The queue of a settings tree."""
+    store = await queue_store(embedded_url(settings), pool_size=settings.database_pool_size)
+    async with DispatchQueue(
+        store, largest_context=settings.dispatch.max_context_bytes, tracer=get_tracer(settings)
+    ) as queue:
+        yield queue
+
+
+def dispatch_observer(registry: CollectorRegistry | None) -> DispatchObserver | None:
+    """Counts dispatch in `registry`, if one is given."""
+    if registry is None:
+        return None
+    # Imported here: metrics come with the server, and the library works without it.
+    from headgate.server.metrics.dispatch import DispatchMetrics
+
+    return DispatchMetrics(registry)

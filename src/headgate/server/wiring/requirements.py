@@ -1,0 +1,32 @@
+"""Which extras a settings tree asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headgate.extras import DATABASES, require
+from headgate.server.settings import Settings
+
+
+def require_extras(settings: Settings, *others: str) -> None:
+    """Raises `MissingExtra` unless these extras, and all that the settings ask for, are installed. A process that runs
+    for long asks before it begins: one error then names everything that is missing."""
+    require("these settings", *others, *_wanted(settings))
+
+
+def _wanted(settings: Settings) -> Iterator[str]:
+    family = settings.database_url.partition(":")[0].partition("+")[0]
+    if family in DATABASES:
+        yield DATABASES[family]
+    if settings.redis_url is not None:
+        yield "redis"
+    if settings.kafka_bootstrap is not None:
+        yield "kafka"
+    if settings.temporal_address is not None:
+        yield "temporal"
+    if settings.traces != "off":
+        yield "traces"
+    if settings.payments.downstream_url is not None or settings.payments.rules is not None:
+        yield "payments"
+    if settings.sms.webhook_url is not None:
+        yield "httpx"

@@ -1,0 +1,94 @@
+"""Executing on Temporal: its engine, and the workers of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.ports import DispatchObserver, Guard, OutcomeSink, QueueStore, WorkflowEngine
+from headgate.dispatch.registry import Domain
+from headgate.errors import ConfigurationError
+from headgate.server.settings import Settings
+from headgate.server.wiring.telemetry import get_tracer
+
+if TYPE_CHECKING:
+    from headgate.dispatch.engines.temporal.client import Security
+    from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
+
+
+async def temporal_engine(settings: Settings, outcomes: OutcomeSink | None = None) -> WorkflowEngine:
+    """The engine on the settings' Temporal; it connects when first used."""
+    address = temporal_address(settings)
+    # Imported here, as below: the SDK is an extra.
+    from headgate.dispatch.engines.temporal.client import connect_for_dispatch
+    from headgate.dispatch.engines.temporal.engine import TemporalEngine
+
+    security = temporal_security(settings)
+    client = await connect_for_dispatch(address, settings.temporal_namespace, lazy=True, security=security)
+    return TemporalEngine(client, outcomes)
+
+
+async def temporal_worker_group(
+    settings: Settings,
+    domains: Iterable[Domain],
+    store: QueueStore,
+    roles: Collection[str],
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+) -> TemporalWorkerGroup:
+    """The Temporal workers of this process, for some of the roles `dispatch`, `init` and `exec`."""
+    address = temporal_address(settings)
+    from headgate.dispatch.engines.temporal.client import connect
+    from headgate.dispatch.engines.temporal.dispatcher import DispatcherActivities
+    from headgate.dispatch.engines.temporal.schedule import DispatchSchedules
+    from headgate.dispatch.engines.temporal.versioning import versioned
+    from headgate.dispatch.engines.temporal.worker_group import TemporalWorkerGroup
+    from headgate.dispatch.engines.temporal.workers import WorkerOptions
+
+    async def measure(item_type: str) -> None:
+        if observer is not None:
+            observer.measured(await store.stats(item_type))
+
+    domains = list(domains)
+    if observer is not None:
+        for domain in domains:
+            observer.known(domain.item_type)
+    client = await connect(address, settings.temporal_namespace, security=temporal_security(settings))
+    outcomes = OutcomeReporter(store, observer=observer)
+    traced = get_tracer(settings)
+    cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer, tracer=traced)
+    schedules = DispatchSchedules(client)
+    build = settings.temporal_build_id
+    return TemporalWorkerGroup.of(
+        client,
+        [replace(domain, config=await store.config(domain.item_type) or domain.config) for domain in domains],
+        roles,
+        dispatcher=DispatcherActivities(cycle.run, schedules, measure=measure),
+        schedules=schedules,
+        sink=outcomes,
+        guard=guard,
+        options=WorkerOptions(deployment=None if build is None else versioned(build), tracer=traced),
+    )
+
+
+def temporal_security(settings: Settings) -> Security:
+    from headgate.dispatch.engines.temporal.client import Security
+
+    key = settings.temporal_api_key
+    return Security(
+        tls=settings.temporal_tls,
+        api_key=None if key is None else key.get_secret_value(),
+        ca_file=settings.temporal_ca_file,
+        cert_file=settings.temporal_cert_file,
+        key_file=settings.temporal_key_file,
+    )
+
+
+def temporal_address(settings: Settings) -> str:
+    if settings.temporal_address is None:
+        raise ConfigurationError("temporal_address", "is not set; set HEADGATE_TEMPORAL_ADDRESS to host:port")
+    return settings.temporal_address

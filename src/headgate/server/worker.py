@@ -1,0 +1,86 @@
+"""The Temporal workers as a process: `headgate worker [dispatch|init|exec|all]` with a Temporal address set."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Collection, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, TypeVar
+
+from headgate.dispatch.ports import DispatchObserver, Guard
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Registry
+from headgate.dispatch.stores import queue_store
+from headgate.server.settings import Settings
+from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.temporal import temporal_worker_group
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def run_temporal_workers(
+    settings: Settings,
+    roles: Collection[str],
+    registry: Registry,
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Runs the workers for some of the roles `dispatch`, `init` and `exec` until `stop` is set or, if none is given,
+    the process gets SIGTERM or SIGINT; then takes no more work and lets what is in flight finish."""
+    store = await queue_store(embedded_url(settings), pool_size=settings.database_pool_size)
+    async with DispatchQueue(store) as queue, _until(stop) as stop:
+        for domain in registry:
+            await queue.define(domain.config)
+        opening = temporal_worker_group(settings, registry, store, roles, guard=guard, observer=observer)
+        group = await _unless_stopped(stop, opening)
+        if group is not None:
+            log.info("working on %s", ", ".join(group.task_queues))
+            await group.run(stop)
+
+
+def end_process(status: int = 0) -> NoReturn:
+    """Ends this process at once, with everything written. After Temporal was used, the interpreter's own way out now
+    and then ends in an abort: threads of the SDK outlive it (temporalio/sdk-python#300)."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+async def _unless_stopped(stop: asyncio.Event, opening: Coroutine[Any, Any, T]) -> T | None:
+    """What was opened; None if `stop` was set first. A server that accepts connections and says nothing would keep us
+    for a minute and a half."""
+    opened, stopped = asyncio.ensure_future(opening), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({opened, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return opened.result() if opened.done() else None
+    finally:
+        opened.cancel()
+        stopped.cancel()
+        await asyncio.gather(opened, stopped, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _until(stop: asyncio.Event | None) -> AsyncIterator[asyncio.Event]:
+    """The given event, or one that the signals to end set."""
+    if stop is not None:
+        yield stop
+        return
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for signum in signals:
+        loop.add_signal_handler(signum, stop.set)
+    try:
+        yield stop
+    finally:
+        for signum in signals:
+            loop.remove_signal_handler(signum)

@@ -1,0 +1,377 @@
+"""`SqlSlotStore`: the `SlotStore` port on a `Database`, with its statements: plain functions over a connection, written
+once for SQLite, PostgreSQL and Oracle.
+
+Whoever books, cancels or configures first locks the config's row (`FOR UPDATE`; on SQLite the whole database, by
+`BEGIN IMMEDIATE`), so packing is exact and nobody retries. Everything read after the lock is current.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from headgate.durations import from_ms, to_ms
+from headgate.errors import Conflict, NotFound, SlotOwned
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.occupancy import Occupancy
+from headgate.slots.packing import Booking, Packer, book_all, unbooked
+from headgate.slots.ports import PruneResult
+from headgate.slots.stores.tables import slot, slot_config, slot_policy, slot_run, slot_window
+from headgate.slots.stores.window_rows import (
+    FEW_WINDOWS,
+    MAX_IN_LIST,
+    SqlWindowReader,
+    read_ahead,
+    rebuild_runs,
+    recount,
+    window_queries,
+    write_occupancy,
+)
+from headgate.slots.windows import align
+from headgate.sql.engine import Database
+from headgate.sql.instants import InstantText
+from headgate.sql.schema import now
+
+T = TypeVar("T")
+
+PRUNE_BATCH = 5000
+SURVEY_CHUNK = 1024
+
+_slot_columns = (
+    slot.c.event_id,
+    slot.c.config_name,
+    slot.c.config_version,
+    slot.c.requested_at,
+    slot.c.window_start,
+    slot.c.scheduled_at,
+    slot.c.owner,
+)
+
+
+class SqlSlotStore:
+    """Slots in SQLite, PostgreSQL or Oracle. Any number of processes may share the database."""
+
+    def __init__(self, database: Database, *, owns_database: bool = True) -> None:
+        self._database = database
+        self._owns_database = owns_database
+        self._uniform = random.Random().random
+        self._book = _book
+        if database.dialect == "postgresql":
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.slots.stores.postgres import Booker
+
+            self._book = Booker().book
+
+    async def configure(
+        self,
+        name: str,
+        policy: WindowPolicy,
+        *,
+        now_ms: int | None = None,
+        only_if_absent: bool = False,
+        replacing: int | None = None,
+    ) -> PolicyVersion:
+        # A changed window size counts every booked slot again, however many there are.
+        return await self._database.write_unhurried(_configure, name, policy, now_ms, only_if_absent, replacing)
+
+    async def active_version(self, name: str) -> int | None:
+        return await self._database.read(_active_version, name)
+
+    async def history(self, name: str) -> list[PolicyVersion]:
+        return await self._database.read(_history, name)
+
+    async def configs(self) -> list[PolicyVersion]:
+        return await self._database.read(_configs)
+
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
+        return await self._database.write(self._book, name, requests, now_ms, self._uniform, owner)
+
+    async def find(self, event_id: str) -> AssignedSlot | None:
+        return (await self._database.read(_find_all, [event_id])).get(event_id)
+
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+        return await self._database.write(_cancel, event_id, owner)
+
+    async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
+        return await self._database.read(_booked, before_ms, after, limit)
+
+    async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
+        return await self._database.read_aside(_survey, name, look)
+
+    async def prune(self, before_ms: int) -> PruneResult:
+        ends = await self._database.read(_prune_ends, before_ms)
+        common = min(ends.values(), default=before_ms)
+        total = 0
+        for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
+            while removed := await self._database.write(_prune_slots, end_ms, PRUNE_BATCH, name):
+                total += removed
+        return PruneResult(total, await self._database.write(_prune_windows, before_ms))
+
+    async def close(self) -> None:
+        if self._owns_database:
+            await self._database.close()
+
+
+def _configure(
+    connection: Connection,
+    name: str,
+    policy: WindowPolicy,
+    now_ms: int | None,
+    only_if_absent: bool,
+    replacing: int | None,
+) -> PolicyVersion:
+    """Adds a version and makes it the active one; recounts windows and runs where the change makes them differ."""
+    active = lock_active(connection, name)
+    if active is not None and only_if_absent:
+        return active
+    if replacing is not None and replacing != (active.version if active else 0):
+        raise Conflict
+    now_ms = _now_ms(connection, now_ms)
+    version = PolicyVersion(name, active.version + 1 if active else 1, policy, from_ms(now_ms))
+    connection.execute(
+        slot_policy.insert().values(
+            name=name,
+            version=version.version,
+            policy=json.dumps(policy.to_json(), sort_keys=True),
+            created_at=version.created_at,
+        )
+    )
+    if active is None:
+        # Two who create the same config at once: the second waits here, fails on the key, and tries again.
+        connection.execute(slot_config.insert().values(name=name, version=version.version))
+        return version
+    connection.execute(slot_config.update().where(slot_config.c.name == name).values(version=version.version))
+    if policy.size_ms != active.policy.size_ms:
+        recount(connection, name, policy, now_ms)
+    rebuild_runs(connection, name, policy, now_ms)
+    return version
+
+
+def _active_version(connection: Connection, name: str) -> int | None:
+    """The number of a config's active version, without its lock."""
+    return connection.execute(sa.select(slot_config.c.version).where(slot_config.c.name == name)).scalar()
+
+
+def _history(connection: Connection, name: str) -> list[PolicyVersion]:
+    """Every version of a config, newest first."""
+    rows = connection.execute(
+        sa.select(slot_policy).where(slot_policy.c.name == name).order_by(slot_policy.c.version.desc())
+    )
+    return [_policy_version(row) for row in rows]
+
+
+def _configs(connection: Connection) -> list[PolicyVersion]:
+    """The active version of every config, by name."""
+    active = (slot_config.c.name == slot_policy.c.name) & (slot_config.c.version == slot_policy.c.version)
+    rows = connection.execute(sa.select(slot_policy).join(slot_config, active))
+    # Sorted here: databases order text by rules of their own.
+    return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
+
+
+def _book(
+    connection: Connection,
+    name: str,
+    requests: Sequence[SlotRequest],
+    now_ms: int | None,
+    uniform: Callable[[], float],
+    owner: str | None = None,
+) -> list[Booking]:
+    """Books every request in this transaction."""
+    active = lock_active(connection, name)
+    existing = _find_all(connection, [event_id for event_id, _ in requests])
+    if active is None:
+        return unbooked(name, requests, existing)
+    now_ms = _now_ms(connection, now_ms)
+    reader = SqlWindowReader(connection, name)
+    occupancy = Occupancy(active.policy, reader)
+    if connection.dialect.name == "sqlite" and len({requested for _, requested in requests}) > FEW_WINDOWS:
+        read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
+    bookings, fresh = book_all(active, Packer(active.policy, occupancy, now_ms, uniform), requests, existing, owner)
+    if fresh:
+        _insert_slots(connection, fresh, from_ms(now_ms))
+        write_occupancy(connection, name, occupancy)
+    return bookings
+
+
+def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
+    """The slots that these events have, by event."""
+    slots: dict[str, AssignedSlot] = {}
+    for first in range(0, len(event_ids), MAX_IN_LIST):
+        rows = connection.execute(
+            sa.select(*_slot_columns).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST]))
+        )
+        slots.update((row.event_id, _assigned(*row)) for row in rows)
+    return slots
+
+
+def _cancel(connection: Connection, event_id: str, owner: str | None = None) -> AssignedSlot | None:
+    """Deletes the slot, if it is the owner's, and frees its room in the window that its time falls into today."""
+    config_name = connection.execute(sa.select(slot.c.config_name).where(slot.c.event_id == event_id)).scalar()
+    if config_name is None:
+        return None
+    active = lock_active(connection, config_name)
+    current = _find_all(connection, [event_id]).get(event_id)
+    if current is None or active is None:
+        return None
+    if current.config_name != config_name:
+        # Cancelled and booked again elsewhere while this waited: the lock it holds is not the one it needs.
+        raise Conflict
+    if current.owner != owner:
+        raise SlotOwned(event_id, current.owner)
+    connection.execute(slot.delete().where(slot.c.event_id == event_id))
+    occupancy = Occupancy(active.policy, SqlWindowReader(connection, config_name), chunk=1)
+    window = align(current.scheduled_ms, active.policy.size_ms)
+    if occupancy.taken(window):
+        occupancy.release(window)
+        write_occupancy(connection, config_name, occupancy)
+    return current
+
+
+def _booked(connection: Connection, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
+    """Slots scheduled before a time, oldest first, past a cursor."""
+    query = sa.select(*_slot_columns).where(slot.c.scheduled_at < from_ms(before_ms))
+    if after is not None:
+        at, event_id = from_ms(after[0]), after[1]
+        query = query.where((slot.c.scheduled_at > at) | ((slot.c.scheduled_at == at) & (slot.c.event_id > event_id)))
+    rows = connection.execute(query.order_by(slot.c.scheduled_at, slot.c.event_id).limit(limit))
+    return [_assigned(*row) for row in rows]
+
+
+def _survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
+    """What a pure function makes of the config's windows."""
+    version = _active_version(connection, name)
+    if version is None:
+        raise NotFound("config", name)
+    active = _load_policy(connection, name, version)
+    occupancy = Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK)
+    return look(active, occupancy, _now_ms(connection, None))
+
+
+def _prune_ends(connection: Connection, before_ms: int) -> dict[str, int]:
+    """For each config the start of the window that a time lies in: a window's slots are forgotten together. If some of
+    them were missing while its counters stand, a resize would count the rest only, and offer their room again."""
+    return {active.name: align(before_ms, active.policy.size_ms) for active in _configs(connection)}
+
+
+def _prune_slots(connection: Connection, before_ms: int, limit: int, name: str | None = None) -> int:
+    """Deletes up to `limit` slots scheduled before a time, of one config or of all."""
+    old = sa.select(slot.c.event_id).where(slot.c.scheduled_at < from_ms(before_ms)).limit(limit)
+    if name is not None:
+        old = old.where(slot.c.config_name == name)
+    return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
+
+
+def _prune_windows(connection: Connection, before_ms: int) -> int:
+    """Deletes the counters and runs of windows that ended before a time."""
+    removed = 0
+    names = connection.execute(sa.select(slot_config.c.name).order_by(slot_config.c.name)).scalars().all()
+    for name in names:
+        active = lock_active(connection, name)
+        assert active is not None
+        last = from_ms(before_ms - active.policy.size_ms)
+        removed += connection.execute(
+            slot_window.delete().where(slot_window.c.config_name == name, slot_window.c.window_start <= last)
+        ).rowcount
+        connection.execute(
+            slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.resume_at <= from_ms(before_ms))
+        )
+    return removed
+
+
+def lock_active(connection: Connection, name: str) -> PolicyVersion | None:
+    """Locks the config's row until the transaction ends and returns its active version."""
+    version = connection.execute(
+        sa.select(slot_config.c.version).where(slot_config.c.name == name).with_for_update()
+    ).scalar()
+    return None if version is None else _load_policy(connection, name, version)
+
+
+def _assigned(
+    event_id: str,
+    config_name: str,
+    version: int,
+    requested: datetime,
+    window: datetime,
+    scheduled: datetime,
+    owner: str | None,
+) -> AssignedSlot:
+    """A stored row as the slot it is."""
+    return AssignedSlot(event_id, config_name, version, to_ms(requested), to_ms(window), to_ms(scheduled), True, owner)
+
+
+def _load_policy(connection: Connection, name: str, version: int) -> PolicyVersion:
+    row = connection.execute(
+        sa.select(slot_policy).where(slot_policy.c.name == name, slot_policy.c.version == version)
+    ).one()
+    return _policy_version(row)
+
+
+def _policy_version(row: Row[Any]) -> PolicyVersion:
+    return PolicyVersion(row.name, row.version, policy_from_json(row.policy), row.created_at)
+
+
+@lru_cache(maxsize=256)
+def policy_from_json(text: str) -> WindowPolicy:
+    """A stored policy. Remembered: every booking reads it, and a calendar remembers the days it has worked out."""
+    stored = json.loads(text)
+    return WindowPolicy(
+        stored["maxPerWindow"], stored["windowSize"], stored["spread"], stored["calendar"], stored["maxDelay"]
+    )
+
+
+def _insert_slots(connection: Connection, slots: Sequence[AssignedSlot], created_at: datetime) -> None:
+    if connection.dialect.name == "sqlite":
+        _insert_slots_sqlite(connection, slots, created_at)
+        return
+    connection.execute(
+        slot.insert(),
+        [
+            {
+                "event_id": event_id,
+                "config_name": name,
+                "config_version": version,
+                "requested_at": from_ms(requested),
+                "window_start": from_ms(window),
+                "scheduled_at": from_ms(scheduled),
+                "created_at": created_at,
+                "owner": owner,
+            }
+            for event_id, name, version, requested, window, scheduled, _, owner in slots
+        ],
+    )
+
+
+def _insert_slots_sqlite(connection: Connection, slots: Sequence[AssignedSlot], created_at: datetime) -> None:
+    """The same insert with the text form of times made here: SQLAlchemy's own conversion costs more than SQLite."""
+    text = InstantText()
+    created = text(to_ms(created_at)) + "000"
+    connection.exec_driver_sql(
+        "INSERT INTO headgate_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at,"
+        " created_at, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                event_id,
+                name,
+                version,
+                text(requested) + "000",
+                text(window) + "000",
+                text(scheduled) + "000",
+                created,
+                owner,
+            )
+            for event_id, name, version, requested, window, scheduled, _, owner in slots
+        ],
+    )
+
+
+def _now_ms(connection: Connection, now_ms: int | None) -> int:
+    return to_ms(now(connection)) if now_ms is None else now_ms

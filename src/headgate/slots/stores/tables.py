@@ -1,0 +1,61 @@
+"""The tables of slots. Times are real UTC timestamps; no foreign keys, so that bulk writes take no extra locks."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from headgate.sql.schema import Instant, metadata
+
+slot_config = sa.Table(
+    "headgate_slot_config",
+    metadata,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    info={"about": "One row a config: its active version. This row is the lock under which its slots are booked."},
+)
+
+slot_policy = sa.Table(
+    "headgate_slot_policy",
+    metadata,
+    sa.Column("name", sa.String(128), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("policy", sa.Text, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    info={"about": "Every version of every policy; never updated, never deleted."},
+)
+
+slot = sa.Table(
+    "headgate_slot",
+    metadata,
+    sa.Column("event_id", sa.String(255), primary_key=True),
+    sa.Column("config_name", sa.String(128), nullable=False),
+    sa.Column("config_version", sa.Integer, nullable=False),
+    sa.Column("requested_at", Instant, nullable=False),
+    sa.Column("window_start", Instant, nullable=False),
+    sa.Column("scheduled_at", Instant, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("owner", sa.String(64)),
+    sa.Index("headgate_slot_scheduled_at_ix", "scheduled_at"),
+    info={
+        "about": "One row an event, and the application it belongs to. window_start is the window it was booked into."
+    },
+)
+
+slot_window = sa.Table(
+    "headgate_slot_window",
+    metadata,
+    sa.Column("config_name", sa.String(128), primary_key=True),
+    sa.Column("window_start", Instant, primary_key=True),
+    sa.Column("taken", sa.Integer, nullable=False),
+    sa.Column("placed", sa.Integer, nullable=False),
+    info={"about": "How many slots each window holds now, and how many were ever put there."},
+)
+
+slot_run = sa.Table(
+    "headgate_slot_run",
+    metadata,
+    sa.Column("config_name", sa.String(128), primary_key=True),
+    sa.Column("window_start", Instant, primary_key=True),
+    sa.Column("resume_at", Instant, nullable=False),
+    info={"about": "Full runs: every open window in [window_start, resume_at) is full, resume_at is not."},
+)

@@ -1,0 +1,209 @@
+"""Window counters and full runs in a database: what `Occupancy` reads and writes back under a config's lock."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headgate.durations import EPOCH, from_ms, to_ms
+from headgate.slots.model import SlotRequest, WindowPolicy
+from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
+from headgate.slots.stores.tables import slot, slot_run, slot_window
+from headgate.slots.windows import align, next_open
+from headgate.sql.instants import InstantText
+
+MAX_IN_LIST = 900
+"""Values in one IN list: Oracle takes 1000 expressions at most."""
+MAX_WINDOW_QUERIES = 10_000
+"""First windows read in advance; a batch with more distinct ones reads the rest as it comes to them."""
+FEW_WINDOWS = 8
+"""Up to so many distinct times, SQLite reads windows as it comes to them: that takes fewer statements."""
+# One statement for PostgreSQL: row by row, a hundred thousand of them would hold the config's lock for half a minute.
+_INSERT_RUNS = sa.text(
+    """
+    INSERT INTO headgate_slot_run (config_name, window_start, resume_at)
+    SELECT CAST(:name AS text), 'epoch'::timestamptz + start * interval '1 ms',
+        'epoch'::timestamptz + resume * interval '1 ms'
+    FROM unnest(CAST(:starts AS bigint[]), CAST(:resumes AS bigint[])) AS new(start, resume)
+    """
+)
+
+
+class SqlWindowReader:
+    """One config's counters and runs, read through a connection."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+
+    def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
+        rows = self._connection.execute(
+            sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed)
+            .where(slot_window.c.config_name == self._name, slot_window.c.window_start >= from_ms(start_ms))
+            .order_by(slot_window.c.window_start)
+            .limit(limit)
+        )
+        return [WindowCount(to_ms(start), taken, placed) for start, taken, placed in rows]
+
+    def run_before(self, start_ms: int) -> FullRun | None:
+        row = self._connection.execute(
+            sa.select(slot_run.c.window_start, slot_run.c.resume_at)
+            .where(slot_run.c.config_name == self._name, slot_run.c.window_start <= from_ms(start_ms))
+            .order_by(slot_run.c.window_start.desc())
+            .limit(1)
+        ).first()
+        return None if row is None else FullRun(to_ms(row.window_start), to_ms(row.resume_at))
+
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        if self._connection.dialect.name != "sqlite":
+            return [self.run_before(start) for start in starts_ms]
+        text = InstantText()
+        requested = sa.func.json_each(json.dumps([text(start) + "000" for start in starts_ms])).table_valued(
+            "key", "value", name="requested"
+        )
+        before = slot_run.alias("before")
+        nearest = (
+            sa.select(before.c.window_start)
+            .where(before.c.config_name == self._name, before.c.window_start <= requested.c.value)
+            .order_by(before.c.window_start.desc())
+            .limit(1)
+            .scalar_subquery()
+        )
+        rows = self._connection.execute(
+            sa.select(requested.c.key, slot_run.c.window_start, slot_run.c.resume_at).join_from(
+                requested, slot_run, (slot_run.c.config_name == self._name) & (slot_run.c.window_start == nearest)
+            )
+        )
+        runs = {index: FullRun(to_ms(start), to_ms(resume)) for index, start, resume in rows}
+        return [runs.get(index) for index in range(len(starts_ms))]
+
+    def windows_at(self, starts_ms: Sequence[int]) -> dict[int, WindowCount]:
+        """The counted windows among these, by start."""
+        counts: dict[int, WindowCount] = {}
+        for first in range(0, len(starts_ms), MAX_IN_LIST):
+            rows = self._connection.execute(
+                sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed).where(
+                    slot_window.c.config_name == self._name,
+                    slot_window.c.window_start.in_(map(from_ms, starts_ms[first : first + MAX_IN_LIST])),
+                )
+            )
+            counts.update((to_ms(start), WindowCount(to_ms(start), taken, placed)) for start, taken, placed in rows)
+        return counts
+
+
+class WindowQuery(NamedTuple):
+    """A first window to read in advance, the open window after it, and how many windows to read from there on."""
+
+    first_ms: int
+    next_ms: int
+    rows: int
+
+
+def window_queries(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms: int) -> list[WindowQuery]:
+    """The first windows that these requests will look at, and how many windows each may go through."""
+    size, calendar = policy.size_ms, policy.calendar
+    firsts = Counter(align(max(requested, now_ms), size) for _, requested in requests)
+    return [
+        WindowQuery(first, next_open(calendar, size, first + size), count // policy.max_per_window + 2)
+        for first, count in sorted(firsts.items())[:MAX_WINDOW_QUERIES]
+    ]
+
+
+def read_ahead(reader: SqlWindowReader, occupancy: Occupancy, queries: Sequence[WindowQuery]) -> None:
+    """Reads the windows that sparse requests will look at, in a few statements instead of a few per window."""
+    counts = reader.windows_at([query.first_ms for query in queries])
+    runs = reader.runs_before([query.next_ms for query in queries])
+    resumes = [
+        query.next_ms if run is None else max(query.next_ms, run.resume_ms)
+        for query, run in zip(queries, runs, strict=True)
+    ]
+    counts.update(reader.windows_at(resumes))
+    for query, run, resume_ms in zip(queries, runs, resumes, strict=True):
+        occupancy.learn_window(query.first_ms, counts.get(query.first_ms))
+        occupancy.learn_run(query.next_ms, run)
+        occupancy.learn_window(resume_ms, counts.get(resume_ms))
+
+
+def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> None:
+    """Writes counters and runs back. Under the lock it is known which rows exist, so no upsert is needed."""
+    counts = occupancy.changed_windows()
+    new = [count for count in counts if not occupancy.is_stored(count.start_ms)]
+    old = [count for count in counts if occupancy.is_stored(count.start_ms)]
+    _insert_windows(connection, name, new)
+    if old:
+        connection.execute(
+            slot_window.update()
+            .where(slot_window.c.config_name == name, slot_window.c.window_start == sa.bindparam("at"))
+            .values(taken=sa.bindparam("held"), placed=sa.bindparam("ever")),
+            [{"at": from_ms(start), "held": taken, "ever": placed} for start, taken, placed in old],
+        )
+    _write_runs(connection, name, occupancy.changed_runs())
+
+
+def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
+    """Counts the booked slots again, in windows of the new size."""
+    size = policy.size_ms
+    connection.execute(slot_window.delete().where(slot_window.c.config_name == name))
+    ahead = (slot.c.config_name == name) & (slot.c.scheduled_at >= from_ms(align(now_ms, size)))
+    if connection.dialect.name == "postgresql":
+        # Counted where the slots are: a hundred thousand windows would take half a minute to be sent back.
+        start = sa.func.date_bin(policy.window, slot.c.scheduled_at, EPOCH, type_=slot.c.scheduled_at.type)
+        counted = sa.select(sa.literal(name), start, sa.func.count(), sa.func.count()).where(ahead).group_by(start)
+        connection.execute(slot_window.insert().from_select(list(slot_window.c.keys()), counted))
+        return
+    times = connection.execute(sa.select(slot.c.scheduled_at).where(ahead).order_by(slot.c.scheduled_at)).scalars()
+    counts = []
+    for start_ms, group in groupby(align(to_ms(at), size) for at in times):
+        taken = sum(1 for _ in group)
+        counts.append(WindowCount(start_ms, taken, taken))
+    _insert_windows(connection, name, counts)
+
+
+def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
+    """Writes the full runs again, from the counters."""
+    connection.execute(slot_run.delete().where(slot_run.c.config_name == name))
+    full = connection.execute(
+        sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed)
+        .where(
+            slot_window.c.config_name == name,
+            slot_window.c.window_start >= from_ms(align(now_ms, policy.size_ms)),
+            slot_window.c.taken >= policy.max_per_window,
+        )
+        .order_by(slot_window.c.window_start)
+    )
+    counts = (WindowCount(to_ms(start), taken, placed) for start, taken, placed in full)
+    _write_runs(connection, name, RunChanges([], full_runs(counts, policy)))
+
+
+def _write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
+    if changes.removed:
+        connection.execute(
+            slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.window_start == sa.bindparam("at")),
+            [{"at": from_ms(start)} for start in changes.removed],
+        )
+    if changes.written and connection.dialect.name == "postgresql":
+        starts, resumes = zip(*changes.written, strict=True)
+        connection.execute(_INSERT_RUNS, {"name": name, "starts": list(starts), "resumes": list(resumes)})
+    elif changes.written:
+        connection.execute(
+            slot_run.insert(),
+            [
+                {"config_name": name, "window_start": from_ms(start), "resume_at": from_ms(resume)}
+                for start, resume in changes.written
+            ],
+        )
+
+
+def _insert_windows(connection: Connection, name: str, counts: Iterable[WindowCount]) -> None:
+    rows = [
+        {"config_name": name, "window_start": from_ms(start), "taken": taken, "placed": placed}
+        for start, taken, placed in counts
+    ]
+    if rows:
+        connection.execute(slot_window.insert(), rows)

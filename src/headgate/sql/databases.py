@@ -1,0 +1,47 @@
+"""Databases by URL: one pool per URL and event loop, migrated before it is handed out."""
+
+from __future__ import annotations
+
+import asyncio
+from weakref import WeakKeyDictionary
+
+from headgate.sql import migrate
+from headgate.sql.engine import Database
+
+
+class _Databases:
+    """The databases open on one event loop."""
+
+    def __init__(self) -> None:
+        self.opening = asyncio.Lock()
+        self.by_url: dict[str, Database] = {}
+
+
+_databases: WeakKeyDictionary[asyncio.AbstractEventLoop, _Databases] = WeakKeyDictionary()
+
+
+async def database(url: str, *, pool_size: int = 10) -> Database:
+    """The database at a URL, migrated to this version's schema.
+
+    Whoever asks for the same URL on the same event loop gets the same pool: on SQLite, two pools in one process would
+    wait for each other's locks by sleeping. `memory://` is a database of the caller's own, gone when it is closed.
+    """
+    if url.startswith("memory:"):
+        return await _migrated(Database("sqlite://"))
+    here = _databases.setdefault(asyncio.get_running_loop(), _Databases())
+    # One after the other, so that nobody is handed a database that is still being migrated.
+    async with here.opening:
+        known = here.by_url.get(url)
+        if known is not None and not known.closed:
+            return known.share()
+        opened = here.by_url[url] = await _migrated(Database(url, pool_size=pool_size))
+        return opened
+
+
+async def _migrated(opened: Database) -> Database:
+    try:
+        await migrate.upgrade(opened)
+    except BaseException:
+        await opened.close()
+        raise
+    return opened

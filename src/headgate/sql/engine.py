@@ -1,0 +1,253 @@
+"""One database, any of three dialects, from async code.
+
+Stores are plain functions over a SQLAlchemy `Connection`. `Database.write` runs one of them in a transaction of its
+own, `Database.read` in a read-only snapshot. On PostgreSQL they run on psycopg's async connection, each whole
+transaction in one greenlet (`greenlet_spawn`, which is what `AsyncConnection` does for every single step); on SQLite
+and Oracle they run on a worker thread: one hop a transaction, where an async driver would take one a statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine
+from sqlalchemy.util import greenlet_spawn
+
+from headgate.errors import ConfigurationError, StoreUnavailable
+from headgate.extras import DATABASES, require
+from headgate.sql.errors import translated
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+BUSY_SECONDS = 30
+"""How long a writer waits for SQLite's one write lock."""
+
+BORN = "headgate_born"
+ASIDE = 2
+"""How many long reads go on at once."""
+_CONNECT_ARGS = {"connect_timeout": 10}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_DRIVERS = {
+    "sqlite": "sqlite+pysqlite",
+    "postgresql": "postgresql+psycopg",
+    "postgres": "postgresql+psycopg",
+    "oracle": "oracle+oracledb",
+}
+
+
+def database_url(text: str) -> URL:
+    """The SQLAlchemy URL for what a user typed: `sqlite:///x.db`, `postgresql://…`, `oracle://…`."""
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        raise ConfigurationError(
+            "database_url", "not a database URL; write for example sqlite:///headgate.db or postgresql://host/name"
+        ) from None
+    if "@" in (url.host or ""):
+        # Said before a driver says it cannot find that host, and with it half a password.
+        raise ConfigurationError("database_url", "write the sign @ in a user's name or password as %40")
+    family = url.drivername.partition("+")[0]
+    if family not in _DRIVERS:
+        raise ConfigurationError(
+            "database_url", f"{family!r} is not a database headgate knows; use sqlite, postgresql or oracle"
+        )
+    if family in DATABASES:
+        require(f"a database at {family}://", DATABASES[family])
+    return url.set(drivername=_DRIVERS[family])
+
+
+class Database:
+    """A pool of connections to one database, shared between stores: `share` it, and close it as often."""
+
+    def __init__(self, url: str, *, pool_size: int = 10, deadline: float = 30.0) -> None:
+        self.url = database_url(url)
+        self.dialect = self.url.get_backend_name()
+        self._file = self.url.database if self.dialect == "sqlite" else None
+        self._deadline = deadline
+        self._holders = 1
+        self._threads: ThreadPoolExecutor | None = None
+        self._engine: Engine | None = None
+        self.async_engine: AsyncEngine | None = None
+        self._autocommit: AsyncEngine | None = None
+        self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
+        self._cut_at = float("-inf")
+        if self.dialect == "postgresql":
+            # Imported here: it needs greenlet, which SQLite's users do not have.
+            from sqlalchemy.ext.asyncio import create_async_engine
+
+            self.async_engine = create_async_engine(
+                self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None, connect_args=_CONNECT_ARGS
+            )
+            self._autocommit = self.async_engine.execution_options(isolation_level="AUTOCOMMIT")
+            sa.event.listen(self.async_engine.sync_engine, "connect", _note_birth)
+            sa.event.listen(self.async_engine.sync_engine, "reset", _end_transaction)
+            sa.event.listen(self.async_engine.sync_engine, "checkout", self._refuse_older)
+        else:
+            # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
+            width = 1 if self.dialect == "sqlite" else pool_size
+            self._engine = _threaded_engine(self.url, width)
+            self._threads = ThreadPoolExecutor(width, thread_name_prefix="headgate-sql")
+
+    async def write(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs `work(connection, …)` in a transaction: committed when it returns, rolled back when it raises.
+
+        `StoreUnavailable` if there is no answer within the deadline; it may then have been committed or not. A
+        PostgreSQL that falls silent inside a transaction takes up to ten seconds more: so long psycopg tries to cancel
+        the statement before it hangs up.
+        """
+        return await self._run(self._deadline, False, work, args, kwargs)
+
+    async def write_unhurried(
+        self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        """`write` without a deadline: for migrations, which take as long as the tables are large."""
+        return await self._run(None, False, work, args, kwargs)
+
+    async def read(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs `work(connection, …)` without taking the write lock; what it reads is one snapshot a statement."""
+        return await self._run(self._deadline, True, work, args, kwargs)
+
+    async def read_aside(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """`read` on a thread of its own, for work that takes its time: it keeps neither the event loop nor SQLite's
+        one thread from serving others. A database in memory has one connection, so there this is `read`."""
+        if self._engine is not None and isinstance(self._engine.pool, sa.pool.StaticPool):
+            return await self.read(work, *args, **kwargs)
+        if self._aside is None:
+            engine = self._engine or sa.create_engine(self.url, pool_size=ASIDE, connect_args=_CONNECT_ARGS)
+            self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
+        engine, threads = self._aside
+        with translated(self._file):
+            async with asyncio.timeout(self._deadline):
+                return await asyncio.shield(
+                    asyncio.get_running_loop().run_in_executor(
+                        threads, _in_transaction, engine, True, work, args, kwargs
+                    )
+                )
+
+    async def once(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Runs `work(connection, …)`, which writes in one statement at most: on PostgreSQL that is atomic by itself,
+        and is spared a transaction's round trips; elsewhere this is `write`."""
+        if self._autocommit is None:
+            return await self.write(work, *args, **kwargs)
+        with translated(self._file):
+            async with asyncio.timeout(self._deadline):
+                return await greenlet_spawn(self._on_loop, self._autocommit.sync_engine, work, args, kwargs)
+
+    @property
+    def closed(self) -> bool:
+        """Whether everybody who held it has closed it."""
+        return self._holders == 0
+
+    def share(self) -> Database:
+        """The same pool for one more holder."""
+        self._holders += 1
+        return self
+
+    async def close(self) -> None:
+        """The last holder's ends every connection. Transactions in flight on worker threads finish first."""
+        self._holders -= 1
+        if self._holders:
+            return
+        if self._aside is not None:
+            await asyncio.to_thread(self._aside[1].shutdown)
+            self._aside[0].dispose()
+        if self.async_engine is not None:
+            await self.async_engine.dispose()
+        if self._threads is not None and self._engine is not None:
+            await asyncio.to_thread(self._threads.shutdown)
+            self._engine.dispose()
+
+    async def _run(self, deadline: float | None, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
+        with translated(self._file):
+            async with asyncio.timeout(deadline):
+                if self.async_engine is not None:
+                    return await greenlet_spawn(self._on_loop, self.async_engine.sync_engine, work, args, kwargs)
+                # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
+                return await asyncio.shield(
+                    asyncio.get_running_loop().run_in_executor(
+                        self._threads, _in_transaction, cast(Engine, self._engine), read_only, work, args, kwargs
+                    )
+                )
+
+    def _on_loop(self, engine: Engine, work: Callable[..., R], args: Any, kwargs: Any) -> R:
+        """`_in_transaction` on psycopg's async connection. Where there are no transactions, beginning one is free."""
+        with engine.connect() as connection, connection.begin():
+            try:
+                return work(connection, *args, **kwargs)
+            except StoreUnavailable:
+                if connection.invalidated:
+                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we.
+                    self._cut_at = time.monotonic()
+                raise
+
+    def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info[BORN] < self._cut_at:
+            raise sa.exc.DisconnectionError("others of its age were cut")
+
+
+def _end_transaction(connection: Any, _record: Any, state: Any) -> None:
+    """What a pool does by itself when a connection comes back, but only if there is something to end (IDLE is 0)."""
+    if connection.driver_connection.pgconn.transaction_status and not state.terminate_only:
+        connection.rollback()
+
+
+def _note_birth(_connection: Any, record: Any) -> None:
+    record.info[BORN] = time.monotonic()
+
+
+def _in_transaction(engine: Engine, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
+    with engine.connect().execution_options(headgate_read_only=read_only) as connection, connection.begin():
+        return work(connection, *args, **kwargs)
+
+
+def _threaded_engine(url: URL, width: int) -> Engine:
+    if url.get_backend_name() != "sqlite":
+        return sa.create_engine(url, pool_size=width, max_overflow=0)
+    engine = sa.create_engine(
+        url,
+        poolclass=sa.pool.QueuePool if url.database not in (None, "", ":memory:") else sa.pool.StaticPool,
+        connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
+    )
+    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    # The driver must not begin transactions by itself: it would begin them deferred, and a deferred transaction that
+    # turns from reading to writing fails with SQLITE_BUSY_SNAPSHOT instead of waiting.
+    connection.isolation_level = None
+    # FULL: what was acknowledged survives a power cut too. Group commit pays for it.
+    for pragma in (f"busy_timeout={BUSY_SECONDS * 1000}", "synchronous=FULL"):
+        connection.execute(f"PRAGMA {pragma}").close()
+    _use_wal(connection)
+
+
+def _use_wal(connection: Any) -> None:
+    """Switches a new database to the write-ahead log. Of several who do so at once all but one get "database is
+    locked" at once, without waiting; they try again."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    read_only = connection.get_execution_options().get("headgate_read_only", False)
+    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

@@ -1,0 +1,24 @@
+"""Alembic's entry: the connection is handed in by `headgate.sql.migrate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic import context
+
+from headgate.sql.schema import metadata
+
+options: dict[str, Any] = {
+    "target_metadata": metadata,
+    "version_table": "headgate_schema_version",
+    "transactional_ddl": True,
+}
+connection = context.config.attributes.get("connection")
+
+if connection is not None:
+    context.configure(connection=connection, **options)
+    context.run_migrations()
+else:
+    context.configure(dialect_name=context.config.attributes["dialect"], literal_binds=True, **options)
+    with context.begin_transaction():
+        context.run_migrations()

@@ -1,0 +1,189 @@
+"""A message log in the database: the outbox.
+
+A record is published by inserting it, alone or in a transaction that changes other things too. One reader a topic at a
+time, by a lease, takes records in the order of their ids and deletes them when they are done. A record whose
+transaction commits late has a low id and is simply taken next; nothing is skipped, because nothing remembers a place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from headgate.batching import Batcher
+from headgate.errors import Conflict, HeadgateError
+from headgate.messaging import Delivered, Record
+from headgate.sql.engine import Database
+from headgate.sql.outbox_tables import outbox, outbox_reader
+from headgate.sql.schema import now
+
+LEASE = timedelta(seconds=30)
+"""A reader that says nothing for so long is taken for dead."""
+POLL_SECONDS = 0.2
+BATCH = 1000
+MAX_IN_LIST = 900
+
+
+class SqlOutbox:
+    """The `MessageLog` port over a `Database`."""
+
+    def __init__(self, database: Database, *, poll_seconds: float = POLL_SECONDS) -> None:
+        self.database = database
+        self._poll_seconds = poll_seconds
+        self._writer: Batcher[Record, None] = Batcher(self._flush, max_batch=BATCH)
+
+    async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
+        outcomes = await asyncio.gather(*(self._writer.submit(record) for record in records), return_exceptions=True)
+        failures: list[HeadgateError | None] = []
+        for outcome in outcomes:
+            if outcome is not None and not isinstance(outcome, HeadgateError):
+                raise outcome
+            failures.append(outcome)
+        return failures
+
+    async def read(self, topic: str, group: str) -> OutboxSource:
+        return OutboxSource(self.database, topic, self._poll_seconds)
+
+    async def ping(self) -> None:
+        await self.database.read(now)
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    async def _flush(self, records: Sequence[Record]) -> list[None]:
+        await self.database.write(append, records)
+        return [None] * len(records)
+
+
+class OutboxSource:
+    """One reader. It waits, empty-handed, while another holds the topic's lease."""
+
+    def __init__(self, database: Database, topic: str, poll_seconds: float) -> None:
+        self._database = database
+        self._topic = topic
+        self._poll_seconds = poll_seconds
+        self._owner = uuid.uuid4().hex
+        self._renew_at = 0.0
+        self._held: set[int] = set()
+        """Handed out and not yet removed."""
+        self._done: set[int] = set()
+        """Committed and not yet removed, because the database was away."""
+
+    async def receive(self, most: int, wait: float) -> list[Delivered]:
+        deadline = time.monotonic() + wait
+        while True:
+            if await self._leased():
+                await self.commit([])
+                # Records that are held come first again, so as many more are read.
+                records = await self._database.read(first_records, self._topic, most + len(self._held))
+                fresh = [delivered for delivered in records if delivered.position not in self._held][:most]
+                if fresh:
+                    self._held.update(delivered.position for delivered in fresh)
+                    return fresh
+            else:
+                # Whoever holds the topic now is given what we had.
+                self._held.clear()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return []
+            await asyncio.sleep(min(self._poll_seconds, left))
+
+    async def commit(self, done: Sequence[Delivered]) -> None:
+        self._done.update(delivered.position for delivered in done)
+        if self._done:
+            await self._database.write(remove, sorted(self._done))
+            self._held -= self._done
+            self._done.clear()
+
+    async def close(self) -> None:
+        await self._database.write(leave, self._topic, self._owner)
+
+    async def _leased(self) -> bool:
+        """Whether we hold the lease. Asking costs a write only when it is to be had or to be renewed."""
+        asked_at = time.monotonic()
+        if asked_at < self._renew_at:
+            return True
+        if not await self._database.read(is_free, self._topic, self._owner):
+            return False
+        try:
+            leased = await self._database.write(lease, self._topic, self._owner)
+        except Conflict:
+            return False  # another reader came first
+        if leased:
+            self._renew_at = asked_at + LEASE.total_seconds() / 3
+        return leased
+
+
+def append(connection: Connection, records: Sequence[Record]) -> None:
+    """Publishes, in the caller's transaction."""
+    at = now(connection)
+    connection.execute(
+        outbox.insert(),
+        [
+            {
+                "topic": record.topic,
+                "message_key": record.key,
+                "message_value": record.value,
+                "traceparent": record.traceparent,
+                "created_at": at,
+            }
+            for record in records
+        ],
+    )
+
+
+def first_records(connection: Connection, topic: str, most: int) -> list[Delivered]:
+    """The oldest records of a topic."""
+    rows = connection.execute(
+        sa.select(outbox.c.id, outbox.c.message_key, outbox.c.message_value, outbox.c.traceparent)
+        .where(outbox.c.topic == topic)
+        .order_by(outbox.c.id)
+        .limit(most)
+    )
+    return [Delivered(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id) for row in rows]
+
+
+def remove(connection: Connection, positions: Sequence[int]) -> None:
+    """Deletes records that are done."""
+    for first in range(0, len(positions), MAX_IN_LIST):
+        connection.execute(outbox.delete().where(outbox.c.id.in_(positions[first : first + MAX_IN_LIST])))
+
+
+def leave(connection: Connection, topic: str, owner: str) -> None:
+    """Gives the lease back."""
+    connection.execute(outbox_reader.delete().where(outbox_reader.c.topic == topic, outbox_reader.c.owner == owner))
+
+
+def is_free(connection: Connection, topic: str, owner: str) -> bool:
+    """Whether nobody else holds the topic's lease."""
+    return not _held_by_another(_lease_row(connection, topic), owner, now(connection))
+
+
+def lease(connection: Connection, topic: str, owner: str) -> bool:
+    """Takes the topic's lease, or renews it; False if another holds it."""
+    row = _lease_row(connection, topic, lock=True)
+    at = now(connection)
+    if row is None:
+        connection.execute(outbox_reader.insert().values(topic=topic, owner=owner, leased_until=at + LEASE))
+        return True
+    if _held_by_another(row, owner, at):
+        return False
+    connection.execute(
+        outbox_reader.update().where(outbox_reader.c.topic == topic).values(owner=owner, leased_until=at + LEASE)
+    )
+    return True
+
+
+def _lease_row(connection: Connection, topic: str, *, lock: bool = False) -> Row[str, datetime] | None:
+    query = sa.select(outbox_reader.c.owner, outbox_reader.c.leased_until).where(outbox_reader.c.topic == topic)
+    return connection.execute(query.with_for_update() if lock else query).first()
+
+
+def _held_by_another(row: Row[str, datetime] | None, owner: str, at: datetime) -> bool:
+    return row is not None and row.owner != owner and row.leased_until > at

@@ -1,0 +1,229 @@
+"""Several PostgreSQL statements in one flush, for the few paths where round trips are the cost.
+
+psycopg's own pipeline mode talks to the socket after every statement, which on an event loop costs more than the
+statements do. `execute_pipeline` hands all of them to libpq, flushes once, and wakes up when results are there.
+Statements are prepared once per connection; parameters and results travel as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import AsyncConnection, pq
+from sqlalchemy.engine import Connection
+
+from headgate.errors import StoreUnavailable
+from headgate.sql.errors import fault
+
+Raw = AsyncConnection[Any]
+Rows = list[tuple[bytes | None, ...]]
+
+_DONE = {pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK}
+_NOT_PREPARED = b"26000"
+CANCEL_SECONDS = 2.0
+COPY_PIECE = 1 << 17
+_prepared: WeakKeyDictionary[Raw, set[str]] = WeakKeyDictionary()
+
+
+class Statement(NamedTuple):
+    """SQL with $1-style parameters, under the name it is prepared by."""
+
+    name: str
+    sql: str
+
+
+BEGIN = Statement("headgate_begin", "BEGIN")
+COMMIT = Statement("headgate_commit", "COMMIT")
+ROLLBACK = Statement("headgate_rollback", "ROLLBACK")
+# Our statements are look-ups by key, planned once and for all: planning again for each call would cost more than the
+# look-up, and a plan made while a table was small must not go on reading all of it when it is large.
+BY_KEY = Statement(
+    "headgate_by_key",
+    "SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true)",
+)
+
+
+def run_async(connection: Connection, work: Callable[[Raw], Awaitable[Any]]) -> Any:
+    """Awaits psycopg work on a connection's own driver connection, from synchronous code inside `greenlet_spawn`.
+
+    A connection that the work had to close is not given back to the pool.
+    """
+    adapted = cast(Any, connection.connection.dbapi_connection)
+    try:
+        return adapted.run_async(work)
+    except BaseException:
+        if adapted.driver_connection.closed:
+            connection.invalidate()
+        raise
+
+
+async def execute_pipeline(raw: Raw, calls: Sequence[tuple[Statement, Sequence[str | None]]]) -> list[Rows]:
+    """Runs the statements in order and returns each one's rows. The first that fails raises; the rest are not run.
+
+    If the caller is cancelled, the statement is cancelled at the server and the connection is closed: results that are
+    still on their way could not be told from those of later statements.
+    """
+    pgconn = raw.pgconn
+    known = _prepared.setdefault(raw, set())
+    idle = pgconn.transaction_status == pq.TransactionStatus.IDLE
+    try:
+        pgconn.enter_pipeline_mode()
+        fresh = [statement for statement, _ in calls if statement.name not in known]
+        for statement in fresh:
+            pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
+        for statement, parameters in calls:
+            pgconn.send_query_prepared(
+                statement.name.encode(), [None if text is None else text.encode() for text in parameters]
+            )
+        pgconn.pipeline_sync()
+        await _flush(pgconn)
+        results = await _results(pgconn)
+        pgconn.exit_pipeline_mode()
+    except psycopg.Error as broken:
+        raise await _close_broken(raw, broken) from broken
+    except BaseException:
+        await _cancel_and_close(raw)
+        raise
+    # A statement stays prepared even if the transaction it came with fails.
+    known.update(statement.name for statement, result in zip(fresh, results, strict=False) if result.status in _DONE)
+    for result in results:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            if idle and len(fresh) < len(calls) and result.error_field(pq.DiagnosticField.SQLSTATE) == _NOT_PREPARED:
+                # psycopg says DEALLOCATE ALL after a rollback, and thereby forgets our statements too. This happens
+                # between transactions only, so nothing of this one has run yet; what it prepared is there.
+                known.intersection_update(statement.name for statement in fresh)
+                return await execute_pipeline(raw, calls)
+            raise _error(result)
+    return [_rows(result) for result in results[len(fresh) :]]
+
+
+async def copy(raw: Raw, statement: str, rows: str) -> None:
+    """Runs `COPY … FROM STDIN`, which a pipeline can't contain, in the current transaction; it begins none. If the
+    caller is cancelled, it does as `execute_pipeline` does.
+
+    Not by psycopg's own `copy`: it tries to end a cancelled one properly, and raises what comes of that instead.
+    """
+    pgconn = raw.pgconn
+    data = rows.encode()
+    try:
+        pgconn.send_query(statement.encode())
+        await _flush(pgconn)
+        result = await _next_result(pgconn)
+        if result is not None and result.status == pq.ExecStatus.COPY_IN:
+            for start in range(0, len(data), COPY_PIECE):
+                if not pgconn.put_copy_data(data[start : start + COPY_PIECE]):
+                    raise psycopg.OperationalError("no memory for what is to be copied")
+                await _flush(pgconn)
+            pgconn.put_copy_end()
+            await _flush(pgconn)
+            result = await _next_result(pgconn)
+        while result is not None and await _next_result(pgconn) is not None:
+            pass
+        if result is None or pgconn.status == pq.ConnStatus.BAD:
+            raise psycopg.OperationalError("the server sent fewer results than statements")
+    except psycopg.Error as broken:
+        raise await _close_broken(raw, broken) from broken
+    except BaseException:
+        await _cancel_and_close(raw)
+        raise
+    if result.status == pq.ExecStatus.FATAL_ERROR:
+        raise _error(result)
+
+
+def numbers(values: Iterable[int]) -> str:
+    """A PostgreSQL array of integers."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def texts(values: Iterable[str]) -> str:
+    """A PostgreSQL array of texts."""
+    return "{" + ",".join([quoted(value) for value in values]) + "}"
+
+
+def quoted(text: str) -> str:
+    """An element of a PostgreSQL array."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+async def _close_broken(raw: Raw, broken: psycopg.Error) -> StoreUnavailable:
+    await raw.close()
+    return StoreUnavailable(f"database unavailable: {str(broken).strip()[:200]}")
+
+
+async def _cancel_and_close(raw: Raw) -> None:
+    # The server would go on with it, and wait for locks, long after the connection is closed.
+    try:
+        with contextlib.suppress(Exception):
+            await raw.cancel_safe(timeout=CANCEL_SECONDS)
+    finally:
+        await raw.close()  # at once, also for somebody who was cancelled again meanwhile
+
+
+async def _flush(pgconn: pq.abc.PGconn) -> None:
+    while pgconn.flush():
+        # Read as well: a server that can't get rid of its results reads no more statements.
+        await _socket_ready(pgconn.socket, writing=True)
+        pgconn.consume_input()
+
+
+async def _results(pgconn: pq.abc.PGconn) -> list[pq.abc.PGresult]:
+    """Every statement's result, in order; what follows the first error says only that it was not run."""
+    results: list[pq.abc.PGresult] = []
+    ended = False
+    while True:
+        while pgconn.is_busy():  # as `_next_result`, inlined: a coroutine per result costs more than the result
+            await _socket_ready(pgconn.socket, writing=False)
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is None:
+            if ended:
+                raise psycopg.OperationalError("the server sent fewer results than statements")
+            ended = True  # the end of one statement's results
+            continue
+        if result.status == pq.ExecStatus.PIPELINE_SYNC:
+            return results
+        results.append(result)
+        ended = False
+
+
+async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
+    """The next result; `None` at the end of a statement's."""
+    while pgconn.is_busy():
+        await _socket_ready(pgconn.socket, writing=False)
+        pgconn.consume_input()
+    return pgconn.get_result()
+
+
+def _rows(result: pq.abc.PGresult) -> Rows:
+    columns = range(result.nfields)
+    return [tuple([result.get_value(row, column) for column in columns]) for row in range(result.ntuples)]
+
+
+async def _socket_ready(socket: int, *, writing: bool) -> None:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    loop.add_reader(socket, wake)
+    if writing:
+        loop.add_writer(socket, wake)
+    try:
+        await future
+    finally:
+        loop.remove_reader(socket)
+        if writing:
+            loop.remove_writer(socket)
+
+
+def _error(result: pq.abc.PGresult) -> Exception:
+    state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+    message = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b""
+    return fault(state.decode(), message.decode(errors="replace"))

@@ -1,0 +1,40 @@
+"""Looking into a slot store, whichever it is, and checking what must always hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from headgate.slots.model import PolicyVersion
+from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
+from headgate.slots.ports import SlotStore
+from headgate.slots.windows import LATEST_MS, align
+
+
+async def windows_and_runs(store: SlotStore, name: str) -> tuple[PolicyVersion, list[WindowCount], list[FullRun]]:
+    """Everything the store keeps about a config's windows."""
+
+    def look(
+        version: PolicyVersion, occupancy: Occupancy, _now: int
+    ) -> tuple[PolicyVersion, list[WindowCount], list[FullRun]]:
+        runs: list[FullRun] = []
+        run = occupancy.reader.run_before(LATEST_MS - 1)
+        while run is not None:
+            runs.insert(0, run)
+            run = occupancy.reader.run_before(run.start_ms - 1)
+        return version, occupancy.reader.windows_from(0, 1_000_000), runs
+
+    return await store.survey(name, look)
+
+
+async def check_windows(store: SlotStore, name: str, now_ms: int) -> dict[int, int]:
+    """The counters say what the slots say, and the runs say what the counters say; returns slots by window."""
+    active, windows, runs = await windows_and_runs(store, name)
+    size = active.policy.size_ms
+    first = align(now_ms, size)
+    slots = [slot for slot in await store.booked(LATEST_MS - 1, None, 1_000_000) if slot.config_name == name]
+    held = Counter(align(slot.scheduled_ms, size) for slot in slots if slot.scheduled_ms >= first)
+    assert {w.start_ms: w.taken for w in windows if w.taken and w.start_ms >= first} == dict(held)
+    # A run may reach back into the past, where nobody looks; pruning leaves it whole.
+    ahead = [FullRun(max(run.start_ms, first), run.resume_ms) for run in runs if run.resume_ms > now_ms]
+    assert ahead == full_runs([w for w in windows if w.start_ms >= first], active.policy)
+    return dict(held)

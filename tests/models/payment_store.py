@@ -1,0 +1,135 @@
+"""Payments in this process's memory, beside a queue and slots that live there too."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from headgate.apps.payments.model import (
+    FINAL_STATUSES,
+    ITEM_TYPE,
+    PaymentAudit,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+)
+from headgate.apps.payments.ports import DuplicateQuery, NewPayment
+from headgate.clock import Clock, SystemClock
+from headgate.dispatch.status import Status
+from headgate.durations import LATEST, from_ms, to_ms
+from headgate.errors import Conflict, NotFound
+from tests.models.queue_store import MemoryQueueStore
+from tests.models.slot_store import MemorySlotStore
+
+ACCEPTED_DETAIL = "checked, slotted and queued"
+PAGE = 1000
+
+
+class MemoryPaymentStore:
+    """A `PaymentStore` that lives and dies with the process. It does not know when a slot was booked, so none of them
+    counts as orphaned before its second look; without `slots` it does not look at all."""
+
+    def __init__(
+        self, queue: MemoryQueueStore, slots: MemorySlotStore | None = None, clock: Clock | None = None
+    ) -> None:
+        self._queue = queue
+        self._slots = slots
+        self._clock = clock or SystemClock()
+        self._records: dict[str, PaymentRecord] = {}
+        self._audit: dict[str, list[PaymentAudit]] = defaultdict(list)
+        self._alike: dict[int, list[str]] = defaultdict(list)
+        self._first_seen: dict[str, datetime] = {}
+
+    async def find(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        return {each: self._records[each] for each in payment_ids if each in self._records}
+
+    async def history(self, payment_id: str) -> list[PaymentAudit]:
+        return list(self._audit.get(payment_id, ()))
+
+    async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
+        duplicates: dict[str, str] = {}
+        for query in queries:
+            for other in self._alike.get(query.fingerprint, ()):
+                record = self._records[other]
+                near = abs(record.payment.execute_at - query.execute_at) <= within
+                if other != query.payment_id and near and record.status is not PaymentStatus.CANCELLED:
+                    duplicates.setdefault(query.payment_id, other)
+        return duplicates
+
+    async def schedule(self, payments: Sequence[NewPayment]) -> None:
+        for new in payments:
+            if new.payment.payment_id in self._records:
+                raise Conflict(f"payment {new.payment.payment_id!r} exists")
+        await self._queue.enqueue([new.item for new in payments])
+        now = self._now()
+        for payment, terms, scheduled_time, fingerprint, _ in payments:
+            self._records[payment.payment_id] = PaymentRecord(
+                payment, terms, PaymentStatus.SCHEDULED, scheduled_time, None, None, now, now
+            )
+            self._alike[fingerprint].append(payment.payment_id)
+            entry = PaymentAudit(None, PaymentStatus.SCHEDULED.value, ACCEPTED_DETAIL, now)
+            self._audit[payment.payment_id].append(entry)
+
+    async def advance(self, steps: Sequence[StatusChange]) -> list[bool]:
+        return [self._advance(step) for step in steps]
+
+    def _advance(self, step: StatusChange) -> bool:
+        record = self._records.get(step.payment_id)
+        if record is None or record.status is not step.before:
+            return False
+        now = self._now()
+        final = step.after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED)
+        self._records[step.payment_id] = replace(
+            record,
+            status=step.after,
+            reference=step.reference or record.reference,
+            reason=step.detail if final else record.reason,
+            updated_at=now,
+        )
+        self._audit[step.payment_id].append(PaymentAudit(step.before.value, step.after.value, step.detail, now))
+        return True
+
+    async def cancel(self, payment_id: str, reason: str) -> bool:
+        record = self._records.get(payment_id)
+        if record is None or record.status is not PaymentStatus.SCHEDULED:
+            return False
+        try:
+            await self._queue.redirect(ITEM_TYPE, [payment_id], Status.CANCELLED)
+        except (Conflict, NotFound):
+            return False
+        return self._advance(StatusChange.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason))
+
+    async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
+        now, cursor, orphans = self._now(), None, []
+        while self._slots is not None and (page := await self._slots.booked(to_ms(LATEST), cursor, PAGE)):
+            for slot in page:
+                kept = slot.event_id.removeprefix(prefix) in self._records
+                if slot.owner == owner and not kept and slot.scheduled_time > now:
+                    orphans.append(slot.event_id)
+            cursor = page[-1].scheduled_ms, page[-1].event_id
+        self._first_seen = {each: self._first_seen.get(each, now) for each in orphans}
+        return [each for each in orphans if self._first_seen[each] <= now - older_than]
+
+    async def prune(self, before: datetime) -> int:
+        old = [
+            payment_id
+            for payment_id, record in self._records.items()
+            if record.status in FINAL_STATUSES
+            and max(record.payment.execute_at, record.updated_at) < before
+            and await self._queue.find(ITEM_TYPE, payment_id) is None
+        ]
+        for payment_id in old:
+            del self._records[payment_id], self._audit[payment_id]
+        self._alike = defaultdict(
+            list,
+            {print_: kept for print_, ids in self._alike.items() if (kept := [i for i in ids if i in self._records])},
+        )
+        return len(old)
+
+    async def count(self) -> dict[PaymentStatus, int]:
+        return dict(Counter(record.status for record in self._records.values()))
+
+    def _now(self) -> datetime:
+        return from_ms(self._clock.now_us() // 1000)

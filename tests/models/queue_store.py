@@ -1,0 +1,316 @@
+"""The dispatch queue in this process's memory: a real store, and the model the SQL stores are tested against."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from bisect import bisect_right, insort
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from headgate.clock import Clock, SystemClock
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import batch_name, checked_redirection, redirected
+from headgate.dispatch.model import (
+    Action,
+    AuditEntry,
+    Batch,
+    BatchSummary,
+    Change,
+    Claim,
+    ClaimedItem,
+    EnqueueRequest,
+    EnqueueResult,
+    Item,
+    PruneResult,
+    QueueStats,
+)
+from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
+from headgate.durations import EPOCH
+from headgate.errors import InvalidInput, NotFound
+
+Key = tuple[str, str]
+
+
+class MemoryQueueStore:
+    """A `QueueStore` that lives and dies with the process. Single-threaded: everything happens
+    between two awaits."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._configs: dict[str, DispatchConfig] = {}
+        self._items: dict[Key, Item] = {}
+        self._contexts: dict[Key, str] = {}
+        self._ready: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
+        self._audit: list[AuditEntry] = []
+        self._audit_ids = itertools.count(1)
+        self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    # -- dispatching ---------------------------------------------------------------------------------------------
+
+    async def config(self, item_type: str) -> DispatchConfig | None:
+        return self._configs.get(item_type)
+
+    async def enqueue(
+        self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
+    ) -> list[EnqueueResult]:
+        if within is not None:
+            raise InvalidInput("connection", "a queue in memory can't join a database transaction")
+        now = self._now(now)
+        results = []
+        for request in requests:
+            key = request.item_type, request.item_id
+            existing = key in self._items
+            if not existing:
+                execute_at = request.execute_at or now
+                self._contexts[key] = request.context_json
+                self._put(_new_item(request, execute_at, max(execute_at, now), now))
+            results.append(EnqueueResult(*key, existing))
+        for item_type in {request.item_type for request in requests}:
+            self._bells[item_type].set()
+        return results
+
+    async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
+        now = self._now(now)
+        ready = self._ready[item_type]
+        due = min(limit, bisect_right(ready, now + look_ahead, key=lambda entry: entry[0]))
+        picked = [item_id for _, item_id in ready[:due]]
+        batch_id = batch_name()
+        items = []
+        for item_id in picked:
+            before = self._items[item_type, item_id]
+            item = replace(
+                before,
+                status=Status.CLAIMED,
+                claim_epoch=before.claim_epoch + 1,
+                batch_id=batch_id,
+                claimed_at=now,
+                seen_at=now,
+                updated_at=now,
+            )
+            self._put(item)
+            self._log(item_type, item_id, batch_id, Action.CLAIMED, before.status, item.status, None, now)
+            claim = Claim(item_type, item_id, item.claim_epoch, item.retry_count)
+            context = self._contexts.get((item_type, item_id))
+            items.append(ClaimedItem(claim, item.execute_at, item.slotted, context, item.traceparent))
+        return Batch(batch_id, now, items)
+
+    async def stale(
+        self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
+    ) -> list[tuple[Claim, Status]]:
+        deadline = self._now(now) - stale_after
+        silent = sorted(
+            (item.seen_at or EPOCH, item.item_id)
+            for item in self._items.values()
+            if item.item_type == item_type and item.status in IN_FLIGHT and (item.seen_at or EPOCH) <= deadline
+        )
+        found = [self._items[item_type, item_id] for _, item_id in silent[:limit]]
+        return [(Claim(item_type, item.item_id, item.claim_epoch, item.retry_count), item.status) for item in found]
+
+    async def settle(
+        self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
+    ) -> list[bool]:
+        now = self._now(now)
+        allowed = [change.origins for change in changes]
+        done = [self._settle(change, origins, now) for change, origins in zip(changes, allowed, strict=True)]
+        if summary is not None:
+            item_type, batch_id, detail = summary
+            self._log(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, now)
+        return done
+
+    def _settle(self, change: Change, origins: tuple[Status, ...], now: datetime) -> bool:
+        claim, status = change.claim, change.status
+        before = self._held(claim)
+        if before is None or before.status not in origins:
+            return False
+        item = replace(before, status=status, retry_count=change.retries, seen_at=now, updated_at=now)
+        if change.error is not None:
+            item = replace(item, last_error=change.error)
+        if change.pause is not None:
+            item = replace(item, due_at=now + change.pause)
+        if status is Status.DISPATCHED:
+            item = replace(item, dispatched_at=now, exec_workflow_id=claim.execution_id)
+        if status is Status.COMPLETED:
+            item = replace(item, completed_at=now)
+            self._contexts.pop((claim.item_type, claim.item_id), None)
+        self._put(item)
+        batch_id = change.batch_id or before.batch_id
+        self._log(claim.item_type, claim.item_id, batch_id, change.action, before.status, status, change.detail, now)
+        return True
+
+    async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
+        now = self._now(now)
+        alive = []
+        for claim in claims:
+            item = self._held(claim)
+            alive.append(item is not None)
+            if item is not None:
+                self._put(replace(item, seen_at=now))
+        return alive
+
+    async def wait(self, item_type: str, timeout: float) -> None:
+        bell = self._bells[item_type]
+        try:
+            await asyncio.wait_for(bell.wait(), timeout)
+        except TimeoutError:
+            return
+        bell.clear()
+
+    async def close(self) -> None:
+        """Nothing to free: the memory goes with the object."""
+
+    # -- operating -----------------------------------------------------------------------------------------------
+
+    async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
+        if not replace and config.item_type in self._configs:
+            return
+        self._configs[config.item_type] = config
+        self._log(config.item_type, None, None, Action.CONFIGURED, None, None, config.summary(), self._now(now))
+        self._bells[config.item_type].set()
+
+    async def change(
+        self, item_type: str, changes: Mapping[str, Any], *, now: datetime | None = None
+    ) -> DispatchConfig | None:
+        config = self._configs.get(item_type)
+        if config is None:
+            return None
+        config = config.changed(changes)
+        await self.configure(config, now=now)
+        return config
+
+    async def configs(self) -> list[DispatchConfig]:
+        return [self._configs[name] for name in sorted(self._configs)]
+
+    async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
+        item = self._items.get((item_type, item_id))
+        return None if item is None else (item, self._contexts.get((item_type, item_id)))
+
+    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
+        found = sorted(
+            (
+                item
+                for item in self._items.values()
+                if item.item_type == item_type
+                and (status is None or item.status is status)
+                and (after is None or item.item_id > after)
+            ),
+            key=lambda item: item.item_id,
+        )
+        return found[:limit]
+
+    async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
+        now = self._now(now)
+        depth = Counter(item.status for item in self._items.values() if item.item_type == item_type)
+        ready = self._ready[item_type]
+        age = now - ready[0][0] if ready and ready[0][0] <= now else None
+        return QueueStats(item_type, depth, age)
+
+    async def redirect(
+        self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
+    ) -> int:
+        now = self._now(now)
+        if item_ids is None:
+            items = [
+                item
+                for item in self._items.values()
+                if item.item_type == item_type and item.status is Status.DEAD_LETTER
+            ]
+        else:
+            items = []
+            for item_id in dict.fromkeys(item_ids):
+                item = self._items.get((item_type, item_id))
+                if item is None:
+                    raise NotFound("item", item_id)
+                checked_redirection(item.status, to, item_id)
+                items.append(item)
+        for item in items:
+            self._put(redirected(item, to, now))
+            action = Action.REQUEUED if to is Status.READY else Action.DISCARDED
+            self._log(item_type, item.item_id, item.batch_id, action, item.status, to, item.last_error, now)
+            if to is Status.CANCELLED:
+                self._contexts.pop((item_type, item.item_id), None)
+        self._bells[item_type].set()
+        return len(items)
+
+    async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
+        found = (
+            entry
+            for entry in reversed(self._audit)
+            if entry.item_type == item_type
+            and (item_id is None or entry.item_id == item_id)
+            and (before is None or entry.audit_id < before)
+        )
+        return list(itertools.islice(found, limit))
+
+    async def prune(self, before: datetime) -> PruneResult:
+        old = [key for key, item in self._items.items() if item.status in FINISHED and item.updated_at < before]
+        for key in old:
+            del self._items[key]
+        kept = [entry for entry in self._audit if entry.created_at >= before]
+        gone = len(self._audit) - len(kept)
+        self._audit = kept
+        return PruneResult(len(old), gone)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _held(self, claim: Claim) -> Item | None:
+        """The item, if the claim still holds it."""
+        item = self._items.get((claim.item_type, claim.item_id))
+        if item is None or item.claim_epoch != claim.epoch or item.status not in IN_FLIGHT:
+            return None
+        return item
+
+    def _put(self, item: Item) -> None:
+        key = item.item_type, item.item_id
+        before = self._items.get(key)
+        ready = self._ready[item.item_type]
+        if before is not None and before.status is Status.READY:
+            ready.remove((before.due_at, before.item_id))
+        if item.status is Status.READY:
+            insort(ready, (item.due_at, item.item_id))
+        self._items[key] = item
+
+    def _log(
+        self,
+        item_type: str,
+        item_id: str | None,
+        batch_id: str | None,
+        action: Action,
+        before: Status | None,
+        after: Status | None,
+        detail: str | None,
+        now: datetime,
+    ) -> None:
+        self._audit.append(
+            AuditEntry(next(self._audit_ids), item_type, item_id, batch_id, action, before, after, detail, now)
+        )
+
+    def _now(self, now: datetime | None) -> datetime:
+        return EPOCH + timedelta(microseconds=self._clock.now_us()) if now is None else now
+
+
+def _new_item(request: EnqueueRequest, execute_at: datetime, due_at: datetime, now: datetime) -> Item:
+    return Item(
+        item_type=request.item_type,
+        item_id=request.item_id,
+        status=Status.READY,
+        execute_at=execute_at,
+        due_at=due_at,
+        slotted=request.slotted,
+        init_workflow_id=request.init_workflow_id,
+        batch_id=None,
+        exec_workflow_id=None,
+        claim_epoch=0,
+        claimed_at=None,
+        seen_at=None,
+        dispatched_at=None,
+        completed_at=None,
+        retry_count=0,
+        last_error=None,
+        created_at=now,
+        updated_at=now,
+        traceparent=request.traceparent,
+    )

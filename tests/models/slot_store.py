@@ -1,0 +1,194 @@
+"""Slots in this process's memory: a real store, and the model the SQL stores are tested against."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from headgate.clock import Clock, SystemClock
+from headgate.durations import from_ms
+from headgate.errors import Conflict, NotFound, SlotOwned
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
+from headgate.slots.packing import Booking, Packer, book_all, unbooked
+from headgate.slots.ports import PruneResult
+from headgate.slots.windows import align
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Config:
+    """One config's versions, counters and runs; also the `WindowReader` over them."""
+
+    versions: list[PolicyVersion]
+    counts: dict[int, WindowCount] = field(default_factory=dict)
+    starts: list[int] = field(default_factory=list)
+    runs: list[FullRun] = field(default_factory=list)
+
+    @property
+    def active(self) -> PolicyVersion:
+        return self.versions[-1]
+
+    def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
+        first = bisect_left(self.starts, start_ms)
+        return [self.counts[start] for start in self.starts[first : first + limit]]
+
+    def run_before(self, start_ms: int) -> FullRun | None:
+        index = bisect_right(self.runs, start_ms, key=lambda run: run.start_ms) - 1
+        return self.runs[index] if index >= 0 else None
+
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        return [self.run_before(start) for start in starts_ms]
+
+    def write(self, occupancy: Occupancy) -> None:
+        runs = occupancy.changed_runs()
+        self.runs = sorted({run for run in self.runs if run.start_ms not in runs.removed} | set(runs.written))
+        for count in occupancy.changed_windows():
+            self.count(count)
+
+    def count(self, count: WindowCount) -> None:
+        if count.start_ms not in self.counts:
+            insort(self.starts, count.start_ms)
+        self.counts[count.start_ms] = count
+
+    def recount(self, counts: dict[int, WindowCount]) -> None:
+        self.counts = counts
+        self.starts = sorted(counts)
+
+    def find_runs(self, now_ms: int) -> None:
+        policy = self.active.policy
+        self.runs = full_runs(self.windows_from(align(now_ms, policy.size_ms), len(self.starts)), policy)
+
+
+class MemorySlotStore:
+    """A `SlotStore` that lives and dies with the process. Single-threaded: everything happens between two awaits."""
+
+    def __init__(self, clock: Clock | None = None, seed: int | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._uniform = random.Random(seed).random
+        self._configs: dict[str, _Config] = {}
+        self._slots: dict[str, AssignedSlot] = {}
+
+    async def configure(
+        self,
+        name: str,
+        policy: WindowPolicy,
+        *,
+        now_ms: int | None = None,
+        only_if_absent: bool = False,
+        replacing: int | None = None,
+    ) -> PolicyVersion:
+        now_ms = self._now(now_ms)
+        config = self._configs.get(name)
+        if config is not None and only_if_absent:
+            return config.active
+        if replacing is not None and replacing != (config.active.version if config else 0):
+            raise Conflict
+        version = PolicyVersion(name, config.active.version + 1 if config else 1, policy, from_ms(now_ms))
+        if config is None:
+            self._configs[name] = _Config([version])
+            return version
+        resized = policy.size_ms != config.active.policy.size_ms
+        config.versions.append(version)
+        if resized:
+            counts: dict[int, WindowCount] = {}
+            first = align(now_ms, policy.size_ms)
+            for slot in self._slots.values():
+                if slot.config_name == name and slot.scheduled_ms >= first:
+                    start = align(slot.scheduled_ms, policy.size_ms)
+                    taken = counts[start].taken + 1 if start in counts else 1
+                    counts[start] = WindowCount(start, taken, taken)
+            config.recount(counts)
+        config.find_runs(now_ms)
+        return version
+
+    async def active_version(self, name: str) -> int | None:
+        config = self._configs.get(name)
+        return None if config is None else config.active.version
+
+    async def history(self, name: str) -> list[PolicyVersion]:
+        config = self._configs.get(name)
+        return config.versions[::-1] if config else []
+
+    async def configs(self) -> list[PolicyVersion]:
+        return [self._configs[name].active for name in sorted(self._configs)]
+
+    async def book(
+        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+    ) -> list[Booking]:
+        existing = {event_id: slot for event_id, _ in requests if (slot := self._slots.get(event_id))}
+        config = self._configs.get(name)
+        if config is None:
+            return unbooked(name, requests, existing)
+        policy = config.active.policy
+        occupancy = Occupancy(policy, config)
+        packer = Packer(policy, occupancy, self._now(now_ms), self._uniform)
+        bookings, fresh = book_all(config.active, packer, requests, existing, owner)
+        config.write(occupancy)
+        self._slots.update((slot.event_id, slot) for slot in fresh)
+        return bookings
+
+    async def find(self, event_id: str) -> AssignedSlot | None:
+        return self._existing(event_id)
+
+    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+        slot = self._slots.get(event_id)
+        if slot is None:
+            return None
+        if slot.owner != owner:
+            raise SlotOwned(event_id, slot.owner)
+        del self._slots[event_id]
+        config = self._configs[slot.config_name]
+        start = align(slot.scheduled_ms, config.active.policy.size_ms)
+        if start in config.counts:
+            occupancy = Occupancy(config.active.policy, config)
+            occupancy.release(start)
+            config.write(occupancy)
+        return slot._replace(existing=True)
+
+    async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
+        found = sorted(
+            (slot for slot in self._slots.values() if slot.scheduled_ms < before_ms),
+            key=lambda slot: (slot.scheduled_ms, slot.event_id),
+        )
+        first = bisect_right(found, after, key=lambda slot: (slot.scheduled_ms, slot.event_id)) if after else 0
+        return [slot._replace(existing=True) for slot in found[first : first + limit]]
+
+    async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
+        config = self._configs.get(name)
+        if config is None:
+            raise NotFound("config", name)
+        return look(config.active, Occupancy(config.active.policy, config), self._now(None))
+
+    async def prune(self, before_ms: int) -> PruneResult:
+        sizes = {name: config.active.policy.size_ms for name, config in self._configs.items()}
+        # A window's slots are forgotten together: a resize counts them again.
+        old = [
+            event_id
+            for event_id, slot in self._slots.items()
+            if slot.scheduled_ms < align(before_ms, sizes[slot.config_name])
+        ]
+        for event_id in old:
+            del self._slots[event_id]
+        windows = 0
+        for config in self._configs.values():
+            size = config.active.policy.size_ms
+            kept = {start: count for start, count in config.counts.items() if start + size > before_ms}
+            windows += len(config.counts) - len(kept)
+            config.recount(kept)
+            config.runs = [run for run in config.runs if run.resume_ms > before_ms]
+        return PruneResult(len(old), windows)
+
+    async def close(self) -> None:
+        """Nothing to free: the memory goes with the object."""
+
+    def _existing(self, event_id: str) -> AssignedSlot | None:
+        slot = self._slots.get(event_id)
+        return None if slot is None else slot._replace(existing=True)
+
+    def _now(self, now_ms: int | None) -> int:
+        return -(-self._clock.now_us() // 1000) if now_ms is None else now_ms

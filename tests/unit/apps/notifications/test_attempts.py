@@ -1,0 +1,56 @@
+"""Attempt events never hold up a send; what does not fit is counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headgate.apps.notifications.attempts import AttemptLog
+from headgate.apps.notifications.model import AttemptEvent, Outcome
+from headgate.apps.notifications.ports import NullObserver
+from headgate.errors import BrokerUnavailable
+from headgate.testing import eventually
+from tests.unit.apps.notifications.fakes import MemoryLog
+
+
+class Dropped(NullObserver):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def events_dropped(self, count: int) -> None:
+        self.count += count
+
+
+async def test_events_are_published_in_the_background() -> None:
+    log = MemoryLog()
+    attempts = AttemptLog(log, topic="events", observer=NullObserver())
+    for number in range(1_200):
+        attempts.record(number % 3, Outcome.SENT, number)
+    assert log.records == []
+    await attempts.close()
+    events = [AttemptEvent.from_record_value(record.value) for record in log.records]
+    assert [event.at_ms for event in events] == list(range(1_200))
+    assert len({event.event_id for event in events}) == 1_200
+    assert {record.topic for record in log.records} == {"events"}
+
+
+async def test_a_full_queue_drops_and_counts() -> None:
+    log, dropped = MemoryLog(), Dropped()
+    log.down = BrokerUnavailable()
+    attempts = AttemptLog(log, topic="events", observer=dropped, capacity=10)
+    for _ in range(25):
+        attempts.record(1, Outcome.FAILED, 0)
+    assert dropped.count == 15
+    log.down = None
+    await eventually(lambda: len(log.records) == 10)
+    await attempts.close()
+
+
+async def test_what_the_broker_refused_is_published_later() -> None:
+    log = MemoryLog()
+    log.down = BrokerUnavailable()
+    attempts = AttemptLog(log, topic="events", observer=NullObserver())
+    attempts.record(1, Outcome.RATE_LIMITED, 5)
+    await asyncio.sleep(0)
+    log.down = None
+    await eventually(lambda: len(log.records) == 1)
+    await attempts.close()

@@ -1,0 +1,117 @@
+"""The window's arithmetic, the bringing in step of two counts, and what is accepted as a message."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.apps.notifications.model import (
+    LARGEST,
+    LONGEST_MESSAGE,
+    Attempt,
+    AttemptEvent,
+    Message,
+    Outcome,
+    Quota,
+    Spending,
+    checked_integer,
+    decide,
+    merge_spending,
+)
+from headgate.errors import InvalidInput
+
+NOW = 1_800_000_000_000
+MINUTE = 60_000
+
+
+def quota(count: int = 0, limit: int = 10, minutes: int = 5, generation: int = 0, version: int = 1) -> Quota:
+    return Quota(1, limit, minutes, count, NOW, version, generation)
+
+
+def test_a_window_lasts_until_the_very_millisecond_it_ends() -> None:
+    used = quota(count=3)
+    assert used.current(NOW + 5 * MINUTE - 1) is used
+    assert used.current(NOW + 5 * MINUTE) == Quota(1, 10, 5, 0, NOW + 5 * MINUTE)
+
+
+@given(st.integers(1, 20), st.integers(0, 30), st.integers(1, 100), st.integers(0, 200 * MINUTE))
+def test_a_send_is_allowed_if_the_current_window_has_room(limit: int, count: int, minutes: int, after: int) -> None:
+    before = quota(count, limit, minutes)
+    current, verdict = decide(before, Attempt.of(1, "m"), NOW + after)
+    elapsed = after >= minutes * MINUTE
+    assert verdict.allowed == (elapsed or count < limit)
+    assert current.count == (0 if elapsed else count)
+    assert verdict.used == current.count + verdict.allowed
+    # A caller who waits until the reset is admitted.
+    assert decide(before, Attempt.of(1, "m"), NOW + after + verdict.reset_after_ms)[1].allowed
+
+
+def test_a_cache_in_step_never_lowers_the_stores_count() -> None:
+    spending = Spending(1, 1, NOW, 0, 4, 2)
+    assert merge_spending(quota(count=3), spending) == (quota(count=4), True)
+    assert merge_spending(quota(count=7), spending) == (quota(count=7), True)
+
+
+def test_what_a_cache_admitted_beside_the_store_is_added() -> None:
+    spending = Spending(1, 1, NOW, 0, 4, 2)
+    assert merge_spending(quota(count=5, generation=3), spending) == (quota(count=7, generation=3), False)
+
+
+@pytest.mark.parametrize("spending", [Spending(1, 2, NOW, 0, 4, 2), Spending(1, 1, NOW - 1, 0, 4, 2)])
+def test_sends_of_another_version_or_window_no_longer_matter(spending: Spending) -> None:
+    assert merge_spending(quota(count=1), spending) == (quota(count=1), False)
+
+
+def test_spendings_on_one_copy_add_up() -> None:
+    assert Spending(1, 1, NOW, 0, 6, 1).joined(Spending(1, 1, NOW, 0, 5, 1)) == Spending(1, 1, NOW, 0, 6, 2)
+
+
+@pytest.mark.parametrize("value", [None, True, False, "1", 1.0, -1, LARGEST + 1, [], {}])
+def test_only_whole_numbers_in_range_are_numbers(value: object) -> None:
+    with pytest.raises(InvalidInput, match="user_id: must be a whole number from 0 to 2147483647"):
+        checked_integer(value, "user_id", 0)
+
+
+@pytest.mark.parametrize("message", [None, 5, "", " ", "\n\t ", "x" * (LONGEST_MESSAGE + 1), "half \ud83d", ["m"]])
+def test_what_is_no_message_is_refused(message: object) -> None:
+    with pytest.raises(InvalidInput, match=r"^message: "):
+        Attempt.of(1, message)
+
+
+@given(st.integers(0, LARGEST), st.text(min_size=1, max_size=50).filter(str.strip))
+def test_a_message_survives_the_log_in_ascii(user_id: int, text: str) -> None:
+    attempt = Attempt.of(user_id, text)
+    assert attempt.to_record_value().isascii()
+    assert "\x00" not in attempt.to_record_value()
+    assert Message.from_record_value(attempt.to_record_value()) == Message(user_id, text, attempt.message_id)
+
+
+@pytest.mark.parametrize("value", ["", "{", "5", "null", "[]", "{}", '{"userId": 1, "message": "m"}', "[" * 100_000])
+def test_what_is_no_message_is_not_read_as_one(value: str) -> None:
+    for kind in (Message, AttemptEvent):
+        with pytest.raises(InvalidInput):
+            kind.from_record_value(value)
+
+
+@pytest.mark.parametrize("member", ["userId", "message", "messageId"])
+def test_members_of_a_message_have_their_types(member: str) -> None:
+    whole = {"userId": 1, "message": "m", "messageId": "i"}
+    with pytest.raises(InvalidInput):
+        Message.from_record_value(json.dumps(whole | {member: None}))
+
+
+def test_ids_made_from_keys_are_stable_and_belong_to_a_user() -> None:
+    first, again = Attempt.of(1, "m", "k"), Attempt.of(1, "other", "k")
+    assert first.message_id == again.message_id
+    assert len({first.message_id, Attempt.of(2, "m", "k").message_id, Attempt.of(1, "m", "l").message_id}) == 3
+    assert Attempt.of(1, "m").message_id != Attempt.of(1, "m").message_id
+    # A user's number and a key can't be mistaken for another user's number and key.
+    assert Attempt.of(1, "m", "1:k").message_id != Attempt.of(11, "m", "k").message_id
+
+
+def test_an_event_survives_the_log() -> None:
+    event = AttemptEvent("e", 5, Outcome.RATE_LIMITED, NOW)
+    assert AttemptEvent.from_record_value(event.to_record_value()) == event

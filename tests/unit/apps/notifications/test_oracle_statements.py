@@ -1,0 +1,87 @@
+"""Oracle can't run here, so what would be sent to it is compiled and held against peer bug 24."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.dialects import oracle
+
+from headgate.apps.notifications.model import AttemptEvent, Outcome, Spending
+from headgate.apps.notifications.ports import DeliveryOutcome
+from headgate.apps.notifications.stores import statements
+from headgate.apps.notifications.stores.tables import notification_attempt
+from headgate.messaging import Record
+from headgate.sql import outbox
+
+
+class Recorder:
+    """Stands where a connection would and compiles what it is given; every query comes back empty."""
+
+    def __init__(self) -> None:
+        self.dialect = oracle.dialect()
+        self.statements: list[str] = []
+
+    def execute(self, statement: Any, _parameters: Any = None) -> Any:
+        compiled = statement.compile(dialect=self.dialect, compile_kwargs={"render_postcompile": True})
+        self.statements.append(str(compiled))
+        return Nothing()
+
+
+class Nothing:
+    rowcount = 0
+
+    def scalar_one(self) -> datetime:
+        return datetime(2027, 3, 1, tzinfo=UTC)  # the only query that must answer asks for the time
+
+    def first(self) -> None:
+        return None
+
+    def scalars(self) -> Nothing:
+        return self
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def everything(connection: Any) -> None:
+    ids = [f"m{n}" for n in range(2500)]
+    statements.configure(connection, 1, 2, 3, None)
+    statements.find(connection, 1, None)
+    statements.renew(connection, 1, None)
+    statements.sync(connection, [Spending(n, 1, 0, 0, 1, 1) for n in range(2500)], ids)
+    statements.was_sent(connection, "m", None)
+    statements.settled(connection, ids)
+    statements.settle(connection, [DeliveryOutcome("m", 1, True, 1)])
+    statements.add_attempts(connection, [AttemptEvent("e", 1, Outcome.SENT, 0)])
+    statements.attempt_counts(connection, 0, 60_000, 1)
+    attempt = notification_attempt.c
+    statements.prune(connection, attempt.minute, attempt.event_id, 0, 100, timedelta(0))
+    outbox.append(connection, [Record("t", "k", "v")])
+    outbox.first_records(connection, "t", 100)
+    outbox.remove(connection, list(range(2500)))
+    outbox.is_free(connection, "t", "me")
+    outbox.lease(connection, "t", "me")
+    outbox.leave(connection, "t", "me")
+
+
+def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
+    """`FETCH FIRST` or ROWNUM with `FOR UPDATE` is ORA-02014."""
+    everything(recorder)
+    locking = [sql for sql in recorder.statements if "FOR UPDATE" in sql]
+    assert len(locking) >= 4
+    assert not any("FETCH FIRST" in sql or "ROWNUM" in sql for sql in locking)
+    assert not any("LIMIT" in sql.replace("rate_limit", "").upper().split() for sql in recorder.statements)
+
+
+def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
+    everything(recorder)
+    lists = [sql.partition(" IN (")[2].partition(")")[0] for sql in recorder.statements if " IN (:" in sql]
+    assert len(lists) >= 9
+    assert max(each.count(",") + 1 for each in lists) <= 900

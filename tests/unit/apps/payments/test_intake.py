@@ -1,0 +1,308 @@
+"""Phase A and phase B on memory stores: what is kept, what is repeated, what is refused, what is done once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from headgate.apps.payments.execution import PaymentExecution
+from headgate.apps.payments.intake import OWNER, SLOT_PREFIX, PaymentIntake
+from headgate.apps.payments.model import (
+    ITEM_TYPE,
+    AcceptedPayment,
+    Party,
+    Payment,
+    PaymentExists,
+    PaymentRecord,
+    PaymentStatus,
+)
+from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt
+from headgate.apps.payments.rules import rules_of
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.status import Status
+from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
+from headgate.slots.model import WindowPolicy
+from headgate.slots.scheduler import SlotScheduler
+from tests.models.payment_store import MemoryPaymentStore
+from tests.models.queue_store import MemoryQueueStore
+from tests.models.slot_store import MemorySlotStore
+
+AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
+ALICE = Party("Alice", "DE89370400440532013000")
+BOB = Party("Bob", "GB29NWBK60161331926819")
+
+
+def payment(payment_id: str, amount: str = "12.30", at: datetime = AT, config: str | None = None) -> Payment:
+    return Payment(payment_id, amount, "EUR", ALICE, BOB, at, config)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.queue, slot_store = MemoryQueueStore(), MemorySlotStore()
+        self.store = MemoryPaymentStore(self.queue, slot_store)
+        self.slots = SlotScheduler(slot_store)
+        self.intake = PaymentIntake(self.store, self.slots)
+
+    def ruled(self, **rules: Any) -> PaymentIntake:
+        return PaymentIntake(self.store, self.slots, rules=rules_of(rules))
+
+    async def depth(self) -> int:
+        return (await self.queue.stats(ITEM_TYPE)).depth.get(Status.READY, 0)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    await bench.slots.configure("default", WindowPolicy(2, "PT4S"))
+    await bench.queue.configure(DispatchConfig(item_type=ITEM_TYPE))
+    yield bench
+    await bench.intake.close()
+    await bench.slots.close()
+
+
+async def test_a_payment_is_scheduled_at_its_slot(bench: Bench) -> None:
+    answers = [await bench.intake.submit(payment(f"p{number}")) for number in range(3)]
+    assert all(answer.status is PaymentStatus.SCHEDULED and not answer.existing for answer in answers)
+    assert sorted((answer.scheduled_time - AT) // timedelta(seconds=4) for answer in answers) == [0, 0, 1]
+    record, history = await bench.intake.show("p0")
+    assert record.scheduled_time == answers[0].scheduled_time == (await bench.slots.find("payment:p0")).scheduled_time
+    assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.01", "2030-03-01")
+    assert [entry.status_after for entry in history] == ["SCHEDULED"]
+    row = await bench.queue.find(ITEM_TYPE, "p0")
+    assert row is not None
+    context = json.loads(row[1] or "")
+    assert context["payment"]["payer"] == {"name": "Alice", "iban": ALICE.iban}
+    assert row[0].execute_at == record.scheduled_time
+
+
+async def test_the_same_payment_gets_the_same_answer_and_another_of_its_name_is_refused(bench: Bench) -> None:
+    first = await bench.intake.submit(payment("p"))
+    again = await bench.intake.submit(payment("p"))
+    assert again == first._replace(existing=True)
+    with pytest.raises(PaymentExists):
+        await bench.intake.submit(payment("p", "12.31"))
+    assert await bench.depth() == 1
+
+
+async def test_repetitions_within_a_chunk(bench: Bench) -> None:
+    outcomes = await bench.intake.initiate([payment("p"), payment("p"), payment("p", "1.00"), payment("q")])
+    assert [isinstance(each, AcceptedPayment) and each.existing for each in outcomes] == [False, True, False, False]
+    assert isinstance(outcomes[2], PaymentExists)
+    assert await bench.depth() == 2
+
+
+async def test_fifty_callers_with_the_same_payment_make_one(bench: Bench) -> None:
+    other = PaymentIntake(bench.store, bench.slots)
+    answers = await asyncio.gather(
+        *(intake.submit(payment("p")) for _ in range(25) for intake in (bench.intake, other))
+    )
+    assert {answer.scheduled_time for answer in answers} == {answers[0].scheduled_time}
+    assert sum(not answer.existing for answer in answers) == 1
+    assert await bench.depth() == 1
+
+
+async def test_one_bad_payment_does_not_keep_the_others_from_their_slots(bench: Bench) -> None:
+    intake = bench.ruled(limits={"EUR": "100.00"})
+    outcomes = await intake.initiate(
+        [payment("a"), payment("b", "100.01"), payment("c", config="nowhere"), payment("d")]
+    )
+    assert [type(each) for each in outcomes] == [AcceptedPayment, InvalidInput, NotFound, AcceptedPayment]
+    assert list(await bench.store.find(["a", "b", "c", "d"])) == ["a", "d"]
+    with pytest.raises(NotFound):
+        await bench.slots.find("payment:b")
+
+
+async def test_without_a_free_slot_nothing_is_kept(bench: Bench) -> None:
+    await bench.slots.configure("tight", WindowPolicy(1, "PT4S", max_delay="PT0S"))
+    outcomes = await bench.intake.initiate([payment("a", config="tight"), payment("b", config="tight")])
+    assert [type(each) for each in outcomes] == [AcceptedPayment, SlotsExhausted]
+    assert list(await bench.store.find(["a", "b"])) == ["a"]
+
+
+async def test_duplicates_are_refused_where_the_rules_say_so(bench: Bench) -> None:
+    intake = bench.ruled(duplicates="reject", duplicate_window="PT1H")
+    late = payment("late", at=AT + timedelta(hours=2))
+    outcomes = await intake.initiate([payment("a"), payment("b"), payment("c", "1.00"), late])
+    assert [type(each) for each in outcomes] == [AcceptedPayment, InvalidInput, AcceptedPayment, AcceptedPayment]
+    assert "duplicates 'a'" in str(outcomes[1])
+    assert isinstance((await intake.initiate([payment("d")]))[0], InvalidInput)
+    assert (await intake.submit(payment("a"))).existing, "the same payment again is no duplicate"
+    assert not (await bench.intake.submit(payment("e"))).existing, "without the rule it passes"
+
+
+async def test_a_slot_left_by_a_crash_is_used_when_the_payment_comes_again(bench: Bench) -> None:
+    (slot,) = await bench.slots.assign_many([(SLOT_PREFIX + "p", AT)], "default", owner=OWNER)
+    assert (await bench.intake.submit(payment("p"))).scheduled_time == slot.scheduled_time
+
+
+async def test_a_slot_left_by_a_crash_for_another_time_is_not_used(bench: Bench) -> None:
+    await bench.slots.assign_many([(SLOT_PREFIX + "p", AT)], "default", owner=OWNER)
+    tomorrow = AT + timedelta(days=1)
+    answer = await bench.intake.submit(payment("p", at=tomorrow))
+    assert answer.scheduled_time >= tomorrow
+    full = await asyncio.gather(*(bench.slots.assign(f"e{number}", "default", AT) for number in range(2)))
+    assert {slot.window_start for slot in full} == {AT}, "the old slot's room is free"
+
+
+async def test_a_slot_nobody_comes_back_for_is_given_back(bench: Bench) -> None:
+    await bench.slots.assign_many([(SLOT_PREFIX + "lost", AT)], "default", owner=OWNER)
+    await bench.slots.assign("somebody-elses", "default", AT)
+    await bench.slots.assign(SLOT_PREFIX + "somebody-elses", "default", AT)
+    await bench.intake.submit(payment("kept"))
+    assert await bench.intake.reclaim_slots(timedelta(hours=1)) == 0
+    assert await bench.intake.reclaim_slots(timedelta(0)) == 1
+    await bench.slots.find("somebody-elses")
+    await bench.slots.find(SLOT_PREFIX + "somebody-elses")
+    await bench.slots.find("payment:kept")
+    with pytest.raises(NotFound):
+        await bench.slots.find("payment:lost")
+
+
+async def test_a_slot_that_somebody_else_booked_under_a_payments_id_stays_theirs(bench: Bench) -> None:
+    theirs = await bench.slots.assign(SLOT_PREFIX + "p", "default", AT)
+    for at in (AT, AT + timedelta(days=1)):
+        (refused,) = await bench.intake.initiate([payment("p", at=at)])
+        assert isinstance(refused, InvalidInput)
+        assert refused.field == "paymentId"
+    assert (await bench.slots.find(SLOT_PREFIX + "p")).scheduled_time == theirs.scheduled_time
+    await bench.slots.cancel(SLOT_PREFIX + "p")
+    assert (await bench.intake.submit(payment("p"))).payment_id == "p"
+
+
+async def test_a_payments_slot_is_cancelled_with_the_payment_only(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    with pytest.raises(SlotOwned, match="payments"):
+        await bench.slots.cancel(SLOT_PREFIX + "p")
+    await bench.slots.find(SLOT_PREFIX + "p")
+
+
+async def test_a_payment_is_cancelled_while_it_waits(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    record = await bench.intake.cancel("p", "changed my mind")
+    assert (record.status, record.reason) == (PaymentStatus.CANCELLED, "changed my mind")
+    assert await bench.intake.cancel("p") == record
+    with pytest.raises(NotFound):
+        await bench.slots.find("payment:p")
+    with pytest.raises(NotFound):
+        await bench.intake.cancel("nobody")
+    await bench.intake.submit(payment("q"))
+    await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=9999))
+    with pytest.raises(Conflict):
+        await bench.intake.cancel("q")
+
+
+async def test_queued_payments_are_started(bench: Bench) -> None:
+    started: list[NewPayment] = []
+
+    async def note(payments: Sequence[NewPayment]) -> None:
+        assert await bench.depth() == 2
+        started.extend(payments)
+
+    intake = PaymentIntake(bench.store, bench.slots, start=note)
+    await intake.initiate([payment("a"), payment("b"), payment("a")])
+    assert [new.payment.payment_id for new in started] == ["a", "b"]
+
+
+# -- phase B ---------------------------------------------------------------------------------------------------------
+
+
+class Bank:
+    """Does what it is notifier to, call by call."""
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+        self.paid: list[str] = []
+
+    async def pay(self, payment: Payment) -> Receipt:
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+        self.paid.append(payment.payment_id)
+        return Receipt("BANK-1")
+
+    async def close(self) -> None: ...
+
+
+class RecordingNotifier:
+    def __init__(self) -> None:
+        self.notices: list[Notice] = []
+        self.trouble: Exception | None = None
+
+    async def notify(self, notices: Sequence[Notice]) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.notices.extend(notices)
+
+
+async def context(bench: Bench, payment_id: str) -> Any:
+    row = await bench.queue.find(ITEM_TYPE, payment_id)
+    assert row is not None
+    return json.loads(row[1] or "")
+
+
+async def record(bench: Bench, payment_id: str) -> PaymentRecord:
+    return (await bench.intake.show(payment_id))[0]
+
+
+async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    bank, notifier = Bank(), RecordingNotifier()
+    execution = PaymentExecution(bench.store, bank, notifier)
+    await execution.execute("p", await context(bench, "p"))
+    assert bank.paid == ["p"]
+    kept, history = await bench.intake.show("p")
+    assert (kept.status, kept.reference) == (PaymentStatus.PROCESSING, "BANK-1")
+    assert [entry.status_after for entry in history] == ["SCHEDULED", "ACCEPTED", "PROCESSING"]
+    assert [(notice.role, notice.account) for notice in notifier.notices] == [
+        ("payer", ALICE.iban),
+        ("payee", BOB.iban),
+    ]
+    assert notifier.notices[0].text == "You paid 12.30 EUR to Bob, value date 2030-03-01, fee 0.01 EUR."
+    await execution.execute("p", await context(bench, "p"))
+    assert bank.paid == ["p"], "a second execution does nothing"
+    assert len(notifier.notices) == 2
+    await execution.close()
+
+
+async def test_a_busy_bank_leaves_the_payment_as_it_is(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    execution = PaymentExecution(bench.store, Bank(DownstreamBusy("later")), RecordingNotifier())
+    with pytest.raises(DownstreamBusy):
+        await execution.execute("p", await context(bench, "p"))
+    assert (await record(bench, "p")).status is PaymentStatus.SCHEDULED
+    await execution.execute("p", await context(bench, "p"))
+    assert (await record(bench, "p")).status is PaymentStatus.PROCESSING
+
+
+async def test_a_refusal_fails_the_payment_for_good(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    notifier = RecordingNotifier()
+    execution = PaymentExecution(bench.store, Bank(PaymentRefused("account closed")), notifier)
+    await execution.execute("p", await context(bench, "p"))
+    kept = await record(bench, "p")
+    assert (kept.status, kept.reason, notifier.notices) == (PaymentStatus.FAILED, "account closed", [])
+
+
+async def test_if_notifying_fails_the_bank_is_not_called_again(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    bank, notifier = Bank(), RecordingNotifier()
+    execution = PaymentExecution(bench.store, bank, notifier)
+    notifier.trouble = RuntimeError("no messenger")
+    with pytest.raises(RuntimeError):
+        await execution.execute("p", await context(bench, "p"))
+    assert (await record(bench, "p")).status is PaymentStatus.ACCEPTED
+    notifier.trouble = None
+    await execution.execute("p", await context(bench, "p"))
+    assert (await record(bench, "p")).status is PaymentStatus.PROCESSING
+    assert bank.paid == ["p"]
+
+
+@pytest.mark.parametrize("wrong", [None, [], {}, {"payment": {}}, {"payment": {"paymentId": "p"}, "fee": "1"}])
+async def test_a_context_of_something_else_is_refused(bench: Bench, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="context"):
+        await PaymentExecution(bench.store, Bank(), RecordingNotifier()).execute("p", wrong)

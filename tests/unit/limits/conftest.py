@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.limits.both import World
+
+
+@pytest.fixture(params=["sync", "async"])
+def world(request: pytest.FixtureRequest) -> World:
+    """Everything a limiter stands on, once for threads and once for event loops."""
+    return World(request.param)

@@ -1,0 +1,42 @@
+"""Which store a URL names, and what asking for it loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from headgate import AsyncLimiter, Limiter
+from headgate.errors import ConfigurationError
+from headgate.limits.stores import async_limit_store, limit_store
+
+
+def test_limits_in_memory_load_no_database_library() -> None:
+    script = (
+        "import sys; from headgate import AsyncLimiter, Limiter; Limiter('memory://'); AsyncLimiter('memory://');"
+        "print(*sorted({'sqlalchemy', 'alembic', 'pydantic', 'redis', 'psycopg'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == "\n"
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize(
+    ("url", "deadline", "kept"),
+    [
+        ("redis://nowhere", None, 0.5),
+        ("redis://nowhere?timeout=2", None, 2),
+        ("redis+sentinel://nowhere/main?timeout=2", 0.1, 0.1),
+    ],
+)
+def test_a_deadline_is_the_limiters_or_the_urls(kind: Any, url: str, deadline: float | None, kept: float) -> None:
+    assert kind(url, deadline=deadline)._store._client.url.timeout == kept
+
+
+@pytest.mark.parametrize("url", ["mysql://host/db", "memcached://host", "nonsense", ""])
+def test_an_unknown_store_is_refused_when_it_is_named(url: str) -> None:
+    for opened in (limit_store, async_limit_store):
+        with pytest.raises(ConfigurationError, match="no known limit store"):
+            opened(url)

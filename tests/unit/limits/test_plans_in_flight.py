@@ -1,0 +1,146 @@
+"""Plans replaced while others decide: whoever begins after that decides by the new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan
+from headgate.limits.plan_book import PlanBook
+from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
+
+ROUNDS = 100
+
+
+def plans(limit: int) -> list[Plan]:
+    return [Plan("day", FixedWindow(limit, "P1D")), Plan("week", FixedWindow(limit, "P7D"))]
+
+
+class Elsewhere(MemoryLimitStore):
+    """A store that a limiter does not know to be in this process."""
+
+    in_process = False
+
+
+ASKED: dict[str, Callable[[Any], Any]] = {
+    "one plan": lambda limiter: limiter.acquire("u", "day"),
+    "two plans": lambda limiter: limiter.acquire("u", ["day", "week"]),
+    "two plans, two units": lambda limiter: limiter.peek("u", ["week", "day"], 2),
+    "two keys": lambda limiter: limiter.acquire_chain([("u", "day", 1), ("v", "week", 1)]),
+}
+LIMITERS: dict[str, dict[str, Any]] = {
+    "in process": {"store": MemoryLimitStore},
+    "elsewhere": {"store": Elsewhere},
+    "leased": {"store": Elsewhere, "lease": LeasePolicy()},
+}
+
+
+@pytest.fixture(autouse=True)
+def hasty_threads() -> Iterator[None]:
+    """Threads that take turns between almost any two steps."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+class Replacing:
+    """Raises the limit again and again, in a thread of its own."""
+
+    def __init__(self, limiter: Limiter | AsyncLimiter) -> None:
+        self.limiter = limiter
+        self.raised_to = 1_000_000
+        """A limit that is in force, or was and is higher by now."""
+        self.decided = threading.Event()
+        self.over = False
+        self._thread = threading.Thread(target=self._raise)
+
+    def _raise(self) -> None:
+        for limit in range(self.raised_to + 1, self.raised_to + 1 + ROUNDS):
+            self.limiter.replace_plans(plans(limit))
+            self.raised_to = limit
+            self.decided.clear()
+            self.decided.wait(10)
+        self.over = True
+
+    def __enter__(self) -> Replacing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.join()
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("made", LIMITERS.values(), ids=LIMITERS)
+def test_peer_bug_12_plans_replaced_while_threads_decide(made: dict[str, Any], ask: Callable[[Limiter], Any]) -> None:
+    limiter = Limiter(**made | {"store": made["store"]()}, plans=plans(1_000_000))
+    replacing, stale = Replacing(limiter), []
+
+    def decide() -> None:
+        while not replacing.over:
+            least = replacing.raised_to
+            decision = ask(limiter)
+            if decision.limit < least:
+                stale.append((decision.limit, least))
+            replacing.decided.set()
+
+    threads = [threading.Thread(target=decide) for _ in range(3)]
+    with replacing:
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join()
+    assert not stale
+    assert ask(limiter).limit == 1_000_000 + ROUNDS
+    limiter.close()
+
+
+@pytest.mark.parametrize("ask", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("made", LIMITERS.values(), ids=LIMITERS)
+async def test_peer_bug_12_plans_replaced_while_a_loop_decides(
+    made: dict[str, Any], ask: Callable[[AsyncLimiter], Any]
+) -> None:
+    class Store(AsyncMemoryLimitStore):
+        in_process = made["store"].in_process
+
+    limiter = AsyncLimiter(**made | {"store": Store(made["store"]())}, plans=plans(1_000_000))
+    replacing, stale = Replacing(limiter), []
+
+    async def decide() -> None:
+        while not replacing.over:
+            least = replacing.raised_to
+            decision = await ask(limiter)
+            if decision.limit < least:
+                stale.append((decision.limit, least))
+            replacing.decided.set()
+            await asyncio.sleep(0)
+
+    with replacing:
+        await asyncio.gather(decide(), decide())
+    assert not stale
+    assert (await ask(limiter)).limit == 1_000_000 + ROUNDS
+    await limiter.close()
+
+
+def test_peer_bug_12_plans_replaced_while_they_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = Limiter(plans=plans(100))
+    rule = PlanBook.rule
+    looked: list[str] = []
+
+    def replaced_meanwhile(book: PlanBook, name: str, key: str) -> Any:
+        result = rule(book, name, key)
+        if not looked:
+            looked.append(name)
+            limiter.replace_plans(plans(5))
+        return result
+
+    monkeypatch.setattr(PlanBook, "rule", replaced_meanwhile)
+    limiter.acquire("u", ["week", "day"])
+    assert looked == ["week"]
+    assert [limiter.acquire("v", ["week", "day"]).allowed for _ in range(6)] == [True] * 5 + [False]

@@ -1,0 +1,179 @@
+"""Tokens: what they allow, how they are told apart, what happens when their store is away."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from headgate.errors import InvalidInput, StoreUnavailable
+from headgate.server.access.authenticator import REREAD_US, TOKEN_CACHE_US, Authenticator, create_token
+from headgate.server.access.model import ANYONE, Keyring, Scope, Token, digest, needed_scope, new_secret
+from headgate.testing import FakeClock
+
+NOW = datetime(2027, 3, 1, tzinfo=UTC)
+
+
+class Tokens:
+    """A token store that can be taken away."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Token] = {}
+        self.away = False
+        self.reads = 0
+
+    async def add(self, token: Token) -> Token:
+        self.kept[token.name] = token
+        return token
+
+    async def revoke(self, name: str) -> Token:
+        token = self.kept[name]
+        self.kept[name] = Token(name, token.scopes, token.digest, NOW, NOW)
+        return self.kept[name]
+
+    async def tokens(self) -> list[Token]:
+        self.reads += 1
+        if self.away:
+            raise StoreUnavailable
+        return list(self.kept.values())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "scope"),
+    [
+        ("GET", "/admin/plans", Scope.ADMIN),
+        ("POST", "/admin/rate-limit/config", Scope.ADMIN),
+        ("GET", "/api/v1/slots/x", Scope.READ),
+        ("POST", "/api/v1/slots", Scope.ASSIGN),
+        ("DELETE", "/api/v1/slots/x", Scope.ASSIGN),
+        ("POST", "/api/v1/payments/bulk", Scope.ASSIGN),
+        ("POST", "/api/send", Scope.SEND),
+        ("POST", "/api/config", Scope.SEND),
+        ("GET", "/metrics", None),
+        ("GET", "/", None),
+    ],
+)
+def test_each_path_needs_its_scope(method: str, path: str, scope: Scope | None) -> None:
+    assert needed_scope(method, path) is scope
+
+
+def test_secrets_are_long_and_only_their_digest_is_kept() -> None:
+    secrets = {new_secret() for _ in range(100)}
+    assert len(secrets) == 100
+    assert all(len(secret) > 40 for secret in secrets)
+    token = Token("t", frozenset({Scope.READ}), digest("hunter2"))
+    assert "hunter2" not in repr(token)
+
+
+def test_revoked_tokens_open_nothing() -> None:
+    good = Token("good", frozenset({Scope.READ}), digest("a"))
+    gone = Token("gone", frozenset({Scope.ADMIN}), digest("b"), NOW, NOW)
+    keyring = Keyring([good, gone])
+    caller = keyring.caller("a")
+    assert caller is not None
+    assert caller.may(Scope.READ)
+    assert not caller.may(Scope.ADMIN)
+    assert keyring.caller("b") is None
+    assert keyring.caller("") is None
+    assert not Keyring([gone])
+
+
+def test_admin_may_everything() -> None:
+    caller = Keyring([Token("root", frozenset({Scope.ADMIN}), digest("a"))]).caller("a")
+    assert caller is not None
+    assert all(caller.may(scope) for scope in Scope)
+
+
+async def test_without_tokens_anyone_may_and_the_first_one_closes_the_gate() -> None:
+    store, clock = Tokens(), FakeClock(NOW)
+    authenticator = Authenticator(store, clock=clock)
+    assert await authenticator.caller("") is ANYONE
+    secret, _ = await create_token(store, "first", ["read"])
+    clock.advance(us=TOKEN_CACHE_US + 1)
+    assert await authenticator.caller("") is None
+    assert await authenticator.caller(secret) is not None
+
+
+async def test_a_gate_that_was_closed_does_not_open_when_the_last_token_is_revoked() -> None:
+    store, clock = Tokens(), FakeClock(NOW)
+    authenticator = Authenticator(store, clock=clock)
+    secret, _ = await create_token(store, "last", ["admin"])
+    assert await authenticator.caller(secret) is not None
+    await store.revoke("last")
+    clock.advance(us=TOKEN_CACHE_US + 1)
+    for presented in (secret, ""):
+        assert await authenticator.caller(presented) is None
+    assert await Authenticator(store, clock=clock).caller("") is None  # nor after a restart
+    store.kept.clear()
+    clock.advance(us=TOKEN_CACHE_US + 1)
+    assert await authenticator.caller("") is None
+    assert await Authenticator(store, clock=clock).caller("") is ANYONE
+
+
+async def test_a_gate_that_others_can_reach_is_never_open() -> None:
+    authenticator = Authenticator(Tokens(), clock=FakeClock(NOW), local=False)
+    assert await authenticator.caller("") is None
+    assert not authenticator.is_open
+    assert await Authenticator(None, local=False).caller("") is None
+    assert await Authenticator(None).caller("") is ANYONE
+
+
+async def test_a_revoked_token_is_good_for_five_seconds_at_most() -> None:
+    store, clock = Tokens(), FakeClock(NOW)
+    authenticator = Authenticator(store, [Token("fixed", frozenset({Scope.ADMIN}), digest("fixed"))], clock)
+    secret, _ = await create_token(store, "temp", ["read", "ASSIGN"])
+    assert await authenticator.caller(secret) is not None
+    await store.revoke("temp")
+    assert await authenticator.caller(secret) is not None
+    assert store.reads == 1
+    clock.advance(us=TOKEN_CACHE_US + 1)
+    assert await authenticator.caller(secret) is None
+    assert await authenticator.caller("fixed") is not None
+
+
+async def test_a_new_token_is_known_at_once_and_guessing_costs_few_reads() -> None:
+    store, clock = Tokens(), FakeClock(NOW)
+    authenticator = Authenticator(store, [Token("fixed", frozenset({Scope.ADMIN}), digest("fixed"))], clock)
+    assert await authenticator.caller("guess") is None
+    secret, _ = await create_token(store, "new", ["read"])
+    clock.advance(us=REREAD_US + 1)
+    assert await authenticator.caller(secret) is not None
+    for _ in range(100):
+        assert await authenticator.caller("guess") is None
+    assert store.reads == 2
+
+
+async def test_when_the_store_is_away_known_tokens_stay_good_and_nobody_new_comes_in() -> None:
+    store, clock = Tokens(), FakeClock(NOW)
+    authenticator = Authenticator(store, clock=clock)
+    secret, _ = await create_token(store, "known", ["read"])
+    assert await authenticator.caller(secret) is not None
+    store.away = True
+    clock.advance(us=TOKEN_CACHE_US + 1)
+    assert await authenticator.caller(secret) is not None
+    assert await authenticator.caller("other") is None
+    with pytest.raises(StoreUnavailable):
+        await Authenticator(store, clock=clock).caller("")
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes", "field"),
+    [
+        ("", ["read"], "name"),
+        ("a b", ["read"], "name"),
+        ("x" * 65, ["read"], "name"),
+        ("anyone", ["read"], "name"),
+        ("Anyone", ["read"], "name"),
+        ("HEADGATE_ADMIN_TOKEN", ["read"], "name"),
+        ("headgate_x", ["read"], "name"),
+        ("cli:root", ["read"], "name"),
+        ("t", [], "scope"),
+        ("t", ["root"], "scope"),
+    ],
+)
+async def test_wrong_names_and_scopes_are_refused_by_field(name: str, scopes: list[str], field: str) -> None:
+    store = Tokens()
+    with pytest.raises(InvalidInput) as refusal:
+        await create_token(store, name, scopes)
+    assert refusal.value.field == field
+    assert store.kept == {}

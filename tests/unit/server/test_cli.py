@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import structlog
+
+from headgate.errors import ConfigurationError
+from headgate.server.cli import app, main
+
+AT = "2027-09-01T00:00:00Z"
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADGATE_DATABASE_URL", "memory://")
+    root, own = logging.getLogger(), logging.getLogger("headgate")
+    before = root.handlers[:], root.level, own.level
+    yield
+    # A service that was about to start has set up the log of a process.
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    own.setLevel(before[2])
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["slots", "assign", "--event", "x", "--at", "2027-01-01"], 2, "--at"),
+        (["slots", "assign", "--at", AT], 2, "--event"),
+        (["slots", "assign", "--event", "x", "--at", AT, "--config", "nowhere"], 1, "nowhere"),
+        (["slots", "show", "x"], 1, "no slot named 'x'"),
+        (["config", "set", "new", "--max", "5"], 2, "--window"),
+        (["config", "set", "new", "--max", "0", "--window", "PT4S"], 2, "--max"),
+        (["forecast", "--events", "0"], 2, "--events"),
+        (["prune", "--before", "a month"], 2, "--before"),
+        (["prune", "--before", "30"], 2, "write P30D for 30 days ago"),
+        (["prune", "--before", "7d"], 2, "write P7D for 7 days ago"),
+        (["migrate", "sql"], 2, "Missing option '--dialect'. Choose from: sqlite, postgresql, oracle"),
+        (["worker", "exce"], 2, "'exce' is not one of"),
+        (["sloots"], 2, "No such command 'sloots'"),
+        (["prune"], 2, "--before"),
+        (["slots", "assing"], 2, "assing"),
+        (["serve", "--host", "0.0.0.0"], 2, "HEADGATE_API_TOKEN"),
+        (["serve", "--workers", "2"], 2, "--workers"),
+        (["serve", "--port", "70000"], 2, "port"),
+    ],
+)
+def test_a_mistake_is_one_line_on_standard_error(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (status, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            ConfigurationError("headgate serve needs", "pip install 'headgate[server]'"),
+            "headgate serve needs: pip install 'headgate[server]'",
+        ),
+        (
+            ModuleNotFoundError(name="uvicorn"),
+            "headgate: uvicorn is not installed; pip install 'headgate[all]', or the extra that brings it",
+        ),
+    ],
+)
+def test_a_missing_extra_is_one_line_and_status_2(
+    error: Exception, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(app.commands, "serve", click.Command("serve", callback=fail))
+    with pytest.raises(SystemExit) as ended:
+        main(["serve"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"{message}\n"
+
+
+def test_no_arguments_is_a_question_for_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "Commands:" in "".join(capsys.readouterr())
+
+
+def test_a_broken_settings_file_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("headgate.toml").write_text("prot = 80")
+    with pytest.raises(SystemExit) as ended:
+        main(["config", "get"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "headgate: prot: is not a setting headgate knows in headgate.toml\n"
+
+
+def test_a_session(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HEADGATE_DATABASE_URL")
+
+    def headgate(*arguments: str, status: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        out, err = capsys.readouterr()
+        assert ended.value.code == status, err
+        return out
+
+    assert "missing" in headgate("migrate", "status", status=1)
+    assert "applied" in headgate("migrate", "up")
+    assert json.loads(headgate("migrate", "status", "--json"))["pending"] == []
+    config = json.loads(headgate("config", "set", "bulk", "--max", "10", "--window", "PT1S", "--json"))
+    assert (config["maxPerWindow"], config["windowSize"], config["version"]) == (10, "PT1S", 1)
+    # What is not given stays as it is.
+    config = json.loads(headgate("config", "set", "bulk", "--spread", "even", "--json"))
+    assert (config["maxPerWindow"], config["spread"], config["version"]) == (10, "even", 2)
+    assert [each["version"] for each in json.loads(headgate("config", "history", "bulk", "--json"))] == [2, 1]
+    slot = json.loads(headgate("slots", "assign", "--config", "bulk", "--at", AT, "--event", "one", "--json"))
+    assert json.loads(headgate("slots", "show", "one", "--json")) == slot | {"existing": True}
+    forecast = json.loads(headgate("forecast", "--config", "bulk", "--events", "19", "--at", AT, "--json"))
+    assert (forecast["placed"], forecast["windowCount"]) == (19, 2)
+    assert forecast["windows"][0]["taken"] == 1
+    headgate("slots", "cancel", "one")
+    headgate("slots", "show", "one", status=1)
+    assert json.loads(headgate("prune", "--before", "P30D", "--json"))["slots"] == 0
+    findings = {each["name"]: each for each in json.loads(headgate("doctor", "--json"))}
+    assert findings["database"]["ok"]
+    assert findings["schema"]["ok"]

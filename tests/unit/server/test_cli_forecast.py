@@ -1,0 +1,73 @@
+"""`headgate forecast --plot` shows the whole drain."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.server.cli import main
+from headgate.slots import SlotScheduler, WindowPolicy
+from tests.models.slot_store import MemorySlotStore
+
+AT = "2027-03-01T16:00:00Z"
+
+
+@pytest.fixture(autouse=True)
+def _empty_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not (tmp_path / "headgate.db").exists()
+
+
+async def test_half_a_million_events_are_drawn_to_their_end() -> None:
+    pytest.importorskip("matplotlib")
+    from headgate.server.cli.forecast_plot import picture
+
+    async with SlotScheduler(MemorySlotStore()) as slots:
+        await slots.configure("default", WindowPolicy(100, "PT4S"))
+        forecast = await slots.forecast("default", 500_000, AT)
+    backlog, windows = picture(forecast).axes
+    line: Any = backlog.lines[0]
+    times, left = line.get_data(orig=True)
+    assert (times[0], left[0]) == (forecast.requested_time, 500_000)
+    assert (times[-1], left[-1]) == (forecast.drained_by, 0)
+    assert [text.get_text() for text in backlog.texts] == ["all by 2027-03-01T21:33:20.000Z"]
+    assert windows.get_xlabel() == "window (UTC), the first 40 of 5,000"
+
+
+def test_a_picture_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(SystemExit) as ended:
+        main(["forecast", "--events", "500000", "--at", AT, "--plot", "out.svg"])
+    assert ended.value.code == 0
+    assert "drawn into out.svg" in capsys.readouterr().err
+    assert "<svg" in Path("out.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("out.txt", "--plot: out.txt can't be written"), ("no/out.png", "--plot")]
+)
+def test_a_picture_that_cannot_be_written_is_a_usage_error(
+    name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(SystemExit) as ended:
+        main(["forecast", "--plot", name])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_extra_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["forecast", "--plot", "out.png"])
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("headgate forecast")
+    assert last.endswith("needs: pip install 'headgate[plot]'")

@@ -1,0 +1,52 @@
+"""How many statements a batch takes on SQLite, and that reading ahead books what reading one by one does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from headgate.slots import SlotRequest, WindowPolicy
+from headgate.slots.stores import sql
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql.databases import database
+
+NOW = 1_803_916_800_000
+SPARSE = 20_000
+
+
+def requests(count: int, name: str) -> list[SlotRequest]:
+    return [SlotRequest(f"{name}{n}", NOW + n * SPARSE) for n in range(count)]
+
+
+async def test_a_sparse_batch_takes_a_few_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    statements: list[str] = []
+
+    def count(_connection: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+        statements.append(statement)
+
+    store = SqlSlotStore(await database("memory://"))
+    await store.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    sa.event.listen(Engine, "before_cursor_execute", count)
+    try:
+        for batch in range(4):  # the third finds every first window full, the fourth joins the runs of the third
+            statements.clear()
+            await store.book("c", requests(800, f"e{batch}-"), now_ms=NOW)
+            assert len(statements) <= 15, f"batch {batch}"
+    finally:
+        sa.event.remove(Engine, "before_cursor_execute", count)
+    ahead = await store.booked(NOW * 2, None, 10_000)
+    await store.close()
+
+    monkeypatch.setattr(sql, "FEW_WINDOWS", 10_000)
+    one_by_one = SqlSlotStore(await database("memory://"))
+    await one_by_one.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    for batch in range(4):
+        await one_by_one.book("c", requests(800, f"e{batch}-"), now_ms=NOW)
+    booked = await one_by_one.booked(NOW * 2, None, 10_000)
+    await one_by_one.close()
+    assert {slot.event_id: slot.window_start_ms for slot in ahead} == {
+        slot.event_id: slot.window_start_ms for slot in booked
+    }
