@@ -84,7 +84,9 @@ def command_on_path(name: str, module: str, directory: Path) -> None:
 
 def pass_on(address: str, arguments: list[str]) -> None:
     """Runs the program with this process's files, folder and environment, and ends as it does."""
-    connection, _ = _request(address, arguments, str(Path.cwd()), os.environ, [0, 1, 2])
+    connection, pid = _request(address, arguments, str(Path.cwd()), os.environ, [0, 1, 2])
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
     status = os.waitstatus_to_exitcode(int(connection.recv(32)))
     os._exit(status if status >= 0 else 128 - status)
 
@@ -228,6 +230,9 @@ def _watch(connection: socket.socket) -> tuple[list[str], str, dict[str, str]]:
     for number in (0, 1, *files):
         os.close(number)
     connection.send(str(pid).encode())
+    ended, _, _ = select.select([os.pidfd_open(pid), connection.fileno()], [], [])
+    if connection.fileno() in ended:  # whoever started it is gone, and nobody else would end it
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     try:
         connection.send(str(status).encode())

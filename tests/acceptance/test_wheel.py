@@ -29,7 +29,7 @@ DRIVERS = {"alembic", "confluent_kafka", "fastapi", "greenlet", "hiredis", "holi
 from headgate import *
 assert not DRIVERS & set(sys.modules), DRIVERS & set(sys.modules)
 
-from headgate import bootstrap
+from headgate.server.wiring.dispatch import local_dispatch
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.registry import Domain
 
@@ -52,7 +52,7 @@ async def main():
         done.set()
     async with DispatchQueue.open("sqlite:///journey.db") as queue:
         domain = Domain(DispatchConfig(item_type="INVOICE"), execute=send)
-        async with bootstrap.local_dispatch(queue, [domain]):
+        async with local_dispatch(queue, [domain]):
             await queue.enqueue("INVOICE", "inv-1", context={"total": "12.00"})
             await asyncio.wait_for(done.wait(), 30)
 
@@ -83,8 +83,8 @@ ALONE = {
     "postgres": NO_ANSWER.format(url="postgresql://u:p@127.0.0.1:1/x"),
     "redis": "from headgate import Limiter\nLimiter('redis://127.0.0.1:1')",
     "temporal": "import headgate.dispatch.engines.temporal.worker_group, headgate.dispatch.engines.temporal.engine",
-    "traces": "from headgate.server.wiring import tracer\nfrom headgate.server.settings import Settings\n"
-    "assert tracer(Settings(traces='console')) and tracer(Settings(traces='otlp'))",
+    "traces": "from headgate.server.wiring.telemetry import get_tracer\nfrom headgate.server.settings import Settings\n"
+    "assert get_tracer(Settings(traces='console')) and get_tracer(Settings(traces='otlp'))",
 }
 """What each extra is for, without a server to talk to."""
 

@@ -7,7 +7,7 @@ from collections import Counter
 from headgate.slots.model import PolicyVersion
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.ports import SlotStore
-from headgate.slots.windows import LATEST_MS, align
+from headgate.slots.windows import LATEST_MS, align, next_open
 
 
 async def windows_and_runs(store: SlotStore, name: str) -> tuple[PolicyVersion, list[WindowCount], list[FullRun]]:
@@ -34,7 +34,9 @@ async def check_windows(store: SlotStore, name: str, now_ms: int) -> dict[int, i
     slots = [slot for slot in await store.booked(LATEST_MS - 1, None, 1_000_000) if slot.config_name == name]
     held = Counter(align(slot.scheduled_ms, size) for slot in slots if slot.scheduled_ms >= first)
     assert {w.start_ms: w.taken for w in windows if w.taken and w.start_ms >= first} == dict(held)
-    # A run may reach back into the past, where nobody looks; pruning leaves it whole.
-    ahead = [FullRun(max(run.start_ms, first), run.resume_ms) for run in runs if run.resume_ms > now_ms]
+    # A run may reach back into the past, where nobody looks; pruning leaves it whole. What it says of the time ahead
+    # begins with the next open window: now may lie in a closed part of it.
+    opening = next_open(active.policy.calendar, size, first)
+    ahead = [FullRun(max(run.start_ms, opening), run.resume_ms) for run in runs if run.resume_ms > opening]
     assert ahead == full_runs([w for w in windows if w.start_ms >= first], active.policy)
     return dict(held)

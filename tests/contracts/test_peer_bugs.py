@@ -7,6 +7,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -150,6 +151,8 @@ async def test_peer_bug_10_the_event_loop_goes_on_meanwhile(opened: Open, key: s
 def unreachable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a store that is not there."""
     claim = PortClaim()
+    with closing(sqlite3.connect(tmp_path / "held.db")) as made:
+        made.execute("CREATE TABLE known (n)")  # a new file would be waited for
     place = f"127.0.0.1:{claim.number}"
     yield {
         "sqlite": f"sqlite:///{tmp_path / 'held.db'}",

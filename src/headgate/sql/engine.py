@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
@@ -144,6 +145,15 @@ class Database:
                 return await greenlet_spawn(self._on_loop, self._autocommit.sync_engine, work, args, kwargs)
 
     @property
+    def is_new_file(self) -> bool:
+        """Whether this is an SQLite file that does not exist yet, or is empty."""
+        name = self.url.database
+        if self.dialect != "sqlite" or not name or name == ":memory:":
+            return self.dialect == "sqlite"
+        file = Path(name)
+        return not file.exists() or file.stat().st_size == 0
+
+    @property
     def closed(self) -> bool:
         """Whether everybody who held it has closed it."""
         return self._holders == 0
@@ -240,8 +250,9 @@ def _use_wal(connection: Any) -> None:
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL").close()
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
+        except sqlite3.OperationalError as error:
+            is_locked = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not is_locked or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
         else:

@@ -66,6 +66,7 @@ class AsyncSqlLimitStore:
         self._deadline = DEFAULT_DEADLINE if deadline is None else deadline
         self._batcher: Batcher[_Call, Any] = Batcher(self._flush, max_batch=_BATCH)
         self._migrated = False
+        self._is_new_file = self._database.is_new_file
         self._pruned_at = time.monotonic()
 
     async def decide(
@@ -108,8 +109,8 @@ class AsyncSqlLimitStore:
         self, chain: Sequence[Charge], hold: HoldName | None, work: Callable[[LockedRows], Any], *, writes: bool = True
     ) -> Any:
         call = _Call(tuple(map(cell_of, chain)), hold, writes, work)
-        if not self._migrated and self._database.dialect == "sqlite":
-            # Making the tables of a new file may take longer than the deadline; a file is no server that may be away.
+        if self._is_new_file and not self._migrated:
+            # Making the tables of a new file takes longer than a decision may, and is no outage.
             await self._ready()
         try:
             async with asyncio.timeout(self._deadline):
