@@ -71,9 +71,12 @@ class Model:
                 end = min(end, effective + policy.max_delay_ms + 1)
                 least = min(limit, 1) if start <= effective else 0
                 limit = max(least, policy.max_per_window * (end - low) // size)
-            taken = held[start]
-            if taken < limit and self.is_open(policy, start):
-                return start
+            if held[start] < limit:
+                opening = self.next_open(policy, start)
+                if opening == start:
+                    return start
+                # A night has 150,000 windows of half a second: walking them for each of a burst takes minutes.
+                start = opening - size
             start += size
         return None
 
@@ -92,7 +95,12 @@ class Model:
         return self._counted[size]
 
     def is_open(self, policy: WindowPolicy, start: int) -> bool:
-        return policy.calendar is None or policy.calendar.next_open_window(start, policy.size_ms) == start
+        return self.next_open(policy, start) == start
+
+    def next_open(self, policy: WindowPolicy, start: int) -> int:
+        opening = start if policy.calendar is None else policy.calendar.next_open_window(start, policy.size_ms)
+        assert opening is not None, "every calendar here opens again"
+        return opening
 
 
 def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBasedStateMachine]:
