@@ -65,10 +65,11 @@ def after_silence(claim: Claim, status: Status, state: ExecutionState, config: D
     return _counted(claim, config, Action.STALE_RECOVERED, error, through)._replace(seen=status)
 
 
-def released(claim: Claim, detail: str, batch_id: str | None = None) -> Change:
-    """Given back unrun; counts as nothing."""
+def released(claim: Claim, detail: str, batch_id: str | None = None, pause: timedelta | None = None) -> Change:
+    """Given back; counts as nothing. With `pause` it is not due again before that."""
     detail = shortened(detail)
-    return Change(claim, (Status.READY,), Action.RELEASED, claim.retries, batch_id=batch_id, detail=detail)
+    path = (Status.READY,)
+    return Change(claim, path, Action.RELEASED, claim.retries, pause=pause, batch_id=batch_id, detail=detail)
 
 
 def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:

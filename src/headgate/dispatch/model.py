@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from headgate.dispatch.config import DispatchConfig, checked_type
 from headgate.dispatch.status import Status, origins
 from headgate.durations import format_instant, parse_instant
-from headgate.errors import Conflict, InvalidInput
+from headgate.errors import Conflict, HeadgateError, InvalidInput
 from headgate.slots.model import AssignedSlot, checked_id
 
 LARGEST_CONTEXT = 2 * 1024 * 1024
@@ -108,6 +108,26 @@ class Batch(NamedTuple):
     items: list[ClaimedItem]
     claim_requested_at: float | None = None
     """When this process requested them, by `uptime`; set by the cycle."""
+
+
+class GiveUp(HeadgateError):
+    """Raised by an execution: a retry can't help. The item is a dead letter at once, with this reason.
+
+    `verdict` is a word for the item type's follower (`headgate.dispatch.ports.Follower`), if it has one.
+    """
+
+    def __init__(self, reason: str, verdict: str | None = None) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
+
+
+class Postponed(HeadgateError):
+    """Raised by an execution that could not do its work now, through no fault of the item. The item goes back and no
+    retry is counted; with `pause` it is not due again before that."""
+
+    def __init__(self, reason: str, pause: timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.pause = pause
 
 
 class Action(StrEnum):
@@ -257,6 +277,8 @@ class QueueStats:
     depth: Mapping[Status, int]
     oldest_ready_age: timedelta | None
     """How long the oldest due item has waited past its time; None if none is due."""
+    in_flight: int = 0
+    """Executions that have begun and not ended: an engine has the item, and its time has come."""
 
     def to_json(self) -> dict[str, Any]:
         age = self.oldest_ready_age
@@ -264,6 +286,7 @@ class QueueStats:
             "itemType": self.item_type,
             "depth": {status.value: self.depth.get(status, 0) for status in Status},
             "oldestReadyAgeSecs": None if age is None else age.total_seconds(),
+            "inFlight": self.in_flight,
         }
 
 
@@ -307,7 +330,9 @@ __all__ = [
     "DispatchConfig",
     "EnqueueRequest",
     "EnqueueResult",
+    "GiveUp",
     "Item",
+    "Postponed",
     "PruneResult",
     "QueueStats",
     "Status",

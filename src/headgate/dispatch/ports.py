@@ -216,8 +216,9 @@ class OutcomeSink(Protocol):
         """The execution failed: it is retried later, or dead-lettered at the maximum."""
         ...
 
-    async def released(self, claim: Claim, reason: str) -> bool:
-        """The execution was not begun and won't be: the item goes back, no retry is counted."""
+    async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:
+        """The execution was not begun, or ended through nobody's fault: the item goes back, no retry is counted. With
+        `pause` it is not due again before that."""
         ...
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
@@ -225,8 +226,8 @@ class OutcomeSink(Protocol):
         ...
 
     async def enabled(self, item_type: str) -> bool:
-        """Whether executions of this type may begin, by the kill switch; at most half an interval or a second old.
-        While the store is unavailable its last state counts for some seconds; then `StoreError`, and none may begin."""
+        """Whether executions of this type may begin, by the kill switch; less than a second old. If the store can't
+        say so, `StoreError`, and none may begin."""
         ...
 
 

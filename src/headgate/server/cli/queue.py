@@ -70,6 +70,7 @@ def stats(item_type: str | None, as_json: bool) -> None:
         assert isinstance(depth, dict)
         for status, count in depth.items():
             print_line(f"  {status}: {count}")
+        print_line(f"  in flight: {each['inFlight']}")
         age = each["oldestReadyAgeSecs"]
         print_line(f"  oldest due item waits: {'-' if age is None else f'{age:.1f} s'}")
 
@@ -137,7 +138,18 @@ def discard(item_type: str, item_ids: tuple[str, ...], every: bool, as_json: boo
 @as_json
 def pause(item_type: str, as_json: bool) -> None:
     """Throw the kill switch: nothing of this type starts any more, nothing is lost."""
-    _say_switch(_with_queue(lambda queue: queue.pause(item_type), "queue pause", item_type), as_json)
+
+    async def work(queue: DispatchQueue) -> tuple[DispatchConfig, int]:
+        config = await queue.pause(item_type)
+        return config, (await queue.stats(item_type)).in_flight
+
+    config, in_flight = _with_queue(work, "queue pause", item_type)
+    if as_json:
+        print_json({**config.to_json(), "inFlight": in_flight})
+        return
+    _say_switch(config, as_json)
+    if in_flight:
+        print_line(f"  in flight: {in_flight}; `headgate queue stats {item_type}` counts them down to 0")
 
 
 @app.command("resume")

@@ -103,6 +103,7 @@ class QueueStatsShown(_Shown):
     item_type: str
     depth: dict[str, int]
     oldest_ready_age_secs: float | None
+    in_flight: int
 
 
 class ItemShown(_Shown):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
 from headgate.apps.payments.stores.sql import SqlPaymentStore
+from headgate.apps.payments.stores.sql_breaker import SqlBreakerStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import DispatchObserver, WorkflowEngine
@@ -18,15 +19,24 @@ from headgate.dispatch.registry import Domain
 from headgate.durations import EPOCH
 from headgate.errors import ConfigurationError
 from headgate.extras import require
-from headgate.limits.limiter import AsyncLimiter
-from headgate.server.settings import Settings, spelled
+from headgate.server.settings import Settings, spelled, statuses
 from headgate.slots.scheduler import SlotScheduler
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from headgate.apps.payments.downstream.connection import DownstreamConnection
     from headgate.apps.payments.downstream.simulator import Simulator
     from headgate.apps.payments.execution import PaymentExecution
     from headgate.apps.payments.intake import PaymentIntake
-    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore, PermitStore, RateGate
+    from headgate.apps.payments.ports import (
+        BreakerStore,
+        Downstream,
+        DownstreamObserver,
+        Notifier,
+        PaymentStore,
+        PermitStore,
+    )
     from headgate.apps.payments.rules import RuleBook
     from headgate.apps.payments.workflows import WorkflowIntake
 
@@ -37,6 +47,10 @@ from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.telemetry import get_tracer
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
 from headgate.sql.databases import database
+from headgate.sql.engine import Database
+
+PERMIT_TIMEOUT = 2.0
+"""Seconds in which the store of permits must answer; no call is made meanwhile."""
 
 
 class Payments(NamedTuple):
@@ -51,6 +65,10 @@ class Payments(NamedTuple):
     """For the process that executes payments."""
     simulator: Simulator | None
     """The downstream, if no other is configured."""
+    execution: PaymentExecution
+    """Asks the downstream about payments that are UNKNOWN."""
+    breaker: BreakerStore
+    """The state of the downstream's breaker."""
 
 
 @asynccontextmanager
@@ -64,6 +82,7 @@ async def open_payments(
     notifications: Notifications | None = None,
     simulator: Simulator | None = None,
     observer: DispatchObserver | None = None,
+    registry: CollectorRegistry | None = None,
 ) -> AsyncIterator[Payments]:
     """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
     wherever they are. With `maintenance`, this process takes payments from the Kafka topic, if there is Kafka, and
@@ -75,13 +94,15 @@ async def open_payments(
 
     payment_settings, tracer = settings.payments, get_tracer(settings)
     rules = rule_book(settings)
+    watcher = downstream_observer(registry)
     async with AsyncExitStack() as stack:
         store = await _payment_store(settings, stack)
-        bank, simulator = _downstream(settings, simulator, stack)
+        breaker_store = SqlBreakerStore(await _database(settings, stack))
+        bank, simulator = await _downstream(settings, queue, breaker_store, simulator, watcher, stack)
         notifier: Notifier = LogNotifier()
         if notifications is not None and rules.subscribers:
             notifier = GatewayNotifier(notifications.intake.send, rules.subscribers)
-        execution = PaymentExecution(store, bank, notifier)
+        execution = PaymentExecution(store, bank, notifier, observer=watcher)
         stack.push_async_callback(execution.close)
         domain = payment_domain(execution)
         await queue.define(domain.config)
@@ -100,7 +121,7 @@ async def open_payments(
             store, slots, rules=rules, slot_config=payment_settings.config, start=start, tracer=tracer
         )
         stack.push_async_callback(local_intake.close)
-        application = Payments(local_intake, local_intake, store, domain, simulator)
+        application = Payments(local_intake, local_intake, store, domain, simulator, execution, breaker_store)
         if settings.temporal_address is not None:
             from headgate.apps.payments.workflows import WorkflowIntake, on_temporal
             from headgate.dispatch.engines.temporal.client import connect
@@ -168,44 +189,113 @@ def payment_domain(execution: PaymentExecution) -> Domain:
     return Domain(DispatchConfig(item_type=PAYMENT, dispatch_interval_secs=2), execution.execute, guarded=())
 
 
-async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
+async def _database(settings: Settings, stack: AsyncExitStack) -> Database:
     shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
     stack.push_async_callback(shared.close)
-    return SqlPaymentStore(shared)
+    return shared
 
 
-def _downstream(
-    settings: Settings, simulator: Simulator | None, stack: AsyncExitStack
+async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
+    return SqlPaymentStore(await _database(settings, stack))
+
+
+def downstream_observer(registry: CollectorRegistry | None) -> DownstreamObserver | None:
+    """Counts calls to the downstream into a registry."""
+    if registry is None:
+        return None
+    from headgate.server.metrics.payments import DownstreamMetrics
+
+    return DownstreamMetrics(registry)
+
+
+def downstream_connection(settings: Settings) -> DownstreamConnection:
+    """How the downstream is called.
+
+    Raises:
+        ConfigurationError: A setting can't work.
+    """
+    from headgate.apps.payments.downstream.connection import DownstreamConnection
+
+    chosen = settings.payments
+    token, hmac_key = chosen.downstream_token, chosen.downstream_hmac_key
+    return DownstreamConnection(
+        chosen.downstream_url or "http://simulator",
+        token=None if token is None else token.get_secret_value(),
+        token_file=chosen.downstream_token_file,
+        headers=chosen.downstream_headers,
+        client_cert=chosen.downstream_client_cert,
+        client_key=chosen.downstream_client_key,
+        hmac_key=None if hmac_key is None else hmac_key.get_secret_value(),
+        timeout=chosen.downstream_timeout,
+        attempts=chosen.downstream_attempts,
+        inquiry_path=chosen.downstream_inquiry_path,
+        rejected_statuses=statuses(chosen.downstream_rejected_statuses),
+    )
+
+
+async def _downstream(
+    settings: Settings,
+    queue: DispatchQueue,
+    breaker_store: BreakerStore,
+    simulator: Simulator | None,
+    observer: DownstreamObserver | None,
+    stack: AsyncExitStack,
 ) -> tuple[Downstream, Simulator | None]:
-    """The bank behind its rate gate: the configured one, or a simulator in this process."""
+    """The bank behind its limit, kill switch and breaker: the configured one, or a simulator in this process."""
+    from headgate.apps.payments.downstream.breaker import DownstreamBreaker
     from headgate.apps.payments.downstream.client import HttpDownstream
-    from headgate.apps.payments.downstream.rate_gate import PermitRateGate, SharedRateGate, downstream_plan
+    from headgate.apps.payments.downstream.rate_gate import PermitRateGate
     from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
+    from headgate.dispatch.kill_switch import KillSwitch
 
-    payment_settings = settings.payments
-    gate: RateGate
-    if settings.redis_url is not None:
-        permits = _redis_permits(settings.redis_url, payment_settings.tps)
-        stack.push_async_callback(permits.close)
-        gate = PermitRateGate(permits)
-        stack.push_async_callback(gate.close)
-    else:
-        # Processes on one PostgreSQL share the limit through it. On SQLite one process executes.
-        shared = settings.database_url if settings.database_url.startswith("postgres") else "memory://"
-        limiter = AsyncLimiter(shared, plans=[downstream_plan(payment_settings.tps)], deadline=2.0)
-        stack.push_async_callback(limiter.close)
-        gate = SharedRateGate(limiter, payment_settings.tps)
-    if payment_settings.downstream_url is not None:
-        bank = HttpDownstream(payment_settings.downstream_url, gate, tracer=get_tracer(settings))
-    else:
-        simulator = simulator or Simulator(Behaviour(tps=payment_settings.tps))
+    chosen, connection = settings.payments, downstream_connection(settings)
+    permits = await _permits(settings, connection.timeout, stack)
+    stack.push_async_callback(permits.close)
+    gate = PermitRateGate(permits, call_timeout=connection.timeout, limit_at=chosen.limit_at)
+    stack.push_async_callback(gate.close)
+
+    async def is_on() -> bool:
+        return (await queue.config(PAYMENT)).enabled
+
+    async def throw_switch(reason: str) -> None:
+        await queue.pause(PAYMENT)
+
+    breaker = None
+    if chosen.breaker != "off":
+        breaker = DownstreamBreaker(
+            breaker_store,
+            call_timeout=connection.timeout,
+            throw_switch=throw_switch if chosen.breaker == "pause" else None,
+            observer=observer,
+        )
+    transport = None
+    if chosen.downstream_url is None:
+        simulator = simulator or Simulator(Behaviour(tps=chosen.tps))
         transport = SimulatorTransport(simulator)
-        bank = HttpDownstream("http://simulator", gate, transport=transport, tracer=get_tracer(settings))
+    bank = HttpDownstream(
+        connection,
+        gate,
+        switch=KillSwitch(is_on),
+        breaker=breaker,
+        observer=observer,
+        transport=transport,
+        tracer=get_tracer(settings),
+    )
     stack.push_async_callback(bank.close)
     return bank, simulator
 
 
-def _redis_permits(url: str, count: int) -> PermitStore:
-    from headgate.apps.payments.stores.redis import RedisPermitStore
+async def _permits(settings: Settings, call_timeout: float, stack: AsyncExitStack) -> PermitStore:
+    """The permits that all processes share: in Redis, if there is one, else in the database."""
+    from headgate.apps.payments.downstream.rate_gate import longest_hold, permit_policy
 
-    return RedisPermitStore(url, count, timeout=2.0)
+    chosen = settings.payments
+    policy, hold = permit_policy(chosen.tps, chosen.burst, chosen.limit_at), longest_hold(call_timeout)
+    if settings.redis_url is not None:
+        from headgate.apps.payments.stores.redis import RedisPermitStore
+
+        return RedisPermitStore(settings.redis_url, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
+    from headgate.apps.payments.stores.sql_permits import SqlPermitStore
+
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    return SqlPermitStore(shared, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)

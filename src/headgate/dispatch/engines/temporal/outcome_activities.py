@@ -62,10 +62,14 @@ class OutcomeActivities:
             return await self._sink.failed(claim, failure)
 
     @activity.defn(name=RELEASE)
-    async def release(self, memo: dict[str, Any]) -> bool:
-        """Gives the item of an execution back that came as far as its first call; False if its claim was lost."""
+    async def release(self, memo: dict[str, Any], reason: str = OFF, pause: float | None = None) -> bool:
+        """Gives the item of an execution back that came as far as its first call, to rest for `pause` seconds; False if
+        its claim was lost."""
+        claim = _claim_memo(memo).claim
         with _retried_if_the_store_failed():
-            return await self._sink.released(_claim_memo(memo).claim, OFF)
+            if pause is None:
+                return await self._sink.released(claim, reason)
+            return await self._sink.released(claim, reason, timedelta(seconds=pause))
 
     async def _alive(self, claims: Sequence[Claim]) -> list[bool]:
         once = list(dict.fromkeys(claims))

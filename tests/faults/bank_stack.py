@@ -1,0 +1,98 @@
+"""An installation of payments in processes of its own, in front of the test's own bank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tests.faults.bank import Bank, doubled
+from tests.faults.payment_stack import Stack, write_feed
+
+PATIENCE = 120.0
+
+
+class Installation(Stack):
+    """Processes on one database, with one bank behind them."""
+
+    def __init__(self, directory: Path, environment: dict[str, str], stack: ExitStack, bank: Bank) -> None:
+        super().__init__(directory, environment, stack)
+        self.bank = bank
+        self.database = environment["HEADGATE_DATABASE_URL"]
+
+    def submit(self, ids: list[str], after: float = 0.0) -> datetime:
+        """Submits payments that are due in `after` seconds; returns when they are due."""
+        due = datetime.now(UTC) + timedelta(seconds=after)
+        write_feed(self.directory / "feed.csv", ids, due)
+        assert self.headgate("payments", "submit", "feed.csv")["accepted"] == len(ids)
+        return due
+
+    def rows(self, statement: str) -> list[Any]:
+        if self.database.startswith("sqlite"):
+            with closing(sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=30)) as connection:
+                return connection.execute(statement).fetchall()
+        with psycopg.connect(self.database) as connection:
+            return connection.execute(statement).fetchall()
+
+    def statuses(self) -> dict[str, int]:
+        """Payments by status."""
+        return dict(self.rows("SELECT status, count(*) FROM headgate_payment GROUP BY 1"))
+
+    def until_executed(self, count: int) -> None:
+        self.until(lambda: len(self.bank.executed) >= count)
+
+    def until_statuses(self, **statuses: int) -> None:
+        self.until(lambda: self.statuses() == statuses)
+
+    def until(self, probe: Any, within: float = PATIENCE) -> None:
+        deadline = time.monotonic() + within
+        while not probe():
+            assert time.monotonic() < deadline, f"{self.statuses()} {len(self.bank.executed)} executed\n{self.logs()}"
+            time.sleep(0.05)
+
+    def check_promises(self, ids: list[str], tps: int, due: datetime) -> None:
+        """Every key executed, each under one body, none before its time, and never more than the limit."""
+        bank = self.bank
+        assert sorted(bank.executed) == sorted(ids)
+        assert doubled(bank) == []
+        assert min(bank.executed.values()) >= due.timestamp()
+        assert bank.peak() <= tps, f"{bank.peak()} calls in one second of {tps}"
+
+
+@contextmanager
+def installation(directory: Path, bank: Bank, database: str, tps: int, **settings: str) -> Iterator[Installation]:
+    """`settings` are variables without their prefix; `database` is a URL, or `embedded`."""
+    if database == "embedded":
+        database = f"sqlite:///{directory / 'payments.db'}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment |= {
+        "HEADGATE_DATABASE_URL": database,
+        "HEADGATE_PAYMENTS_TPS": str(tps),
+        "HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url,
+        "HEADGATE_LOG_LEVEL": "warning",
+        **{f"HEADGATE_{name}": value for name, value in settings.items()},
+    }
+    with ExitStack() as stack:
+        installed = Installation(directory, environment, stack, bank)
+        # Slots far above the limit: it is the limit at the call that binds.
+        installed.headgate("config", "set", "default", "--max", "1000", "--window", "PT1S")
+        yield installed
+
+
+@contextmanager
+def frozen(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Inside, the process stands still."""
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
