@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from headgate.dispatch.config import DispatchConfig, checked_type
 from headgate.dispatch.status import Status, origins
 from headgate.durations import format_instant, parse_instant
-from headgate.errors import Conflict, InvalidInput
+from headgate.errors import Conflict, HeadgateError, InvalidInput
 from headgate.slots.model import AssignedSlot, checked_id
 
 LARGEST_CONTEXT = 2 * 1024 * 1024
@@ -110,6 +110,17 @@ class Batch(NamedTuple):
     """When this process requested them, by `uptime`; set by the cycle."""
 
 
+class GiveUp(HeadgateError):
+    """Raised by an execution: a retry can't help. The item is a dead letter at once, with this reason.
+
+    `verdict` is a word for the item type's follower (`headgate.dispatch.ports.Follower`), if it has one.
+    """
+
+    def __init__(self, reason: str, verdict: str | None = None) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
+
+
 class Action(StrEnum):
     """What an audit entry tells."""
 
@@ -146,6 +157,8 @@ class Change(NamedTuple):
     detail: str | None = None
     seen: Status | None = None
     """The status on which the decision rests: a change that came in between voids it. None if any will do."""
+    verdict: str | None = None
+    """What the execution gave up with (`GiveUp.verdict`), for the item type's follower."""
 
     @property
     def status(self) -> Status:
@@ -160,6 +173,18 @@ class Change(NamedTuple):
         if self.seen not in allowed:
             raise Conflict(f"an item that is {self.seen} can't become {self.path[0]}")
         return (self.seen,)
+
+
+class ItemMove(NamedTuple):
+    """An item that moves in this transaction, for the follower of its type."""
+
+    item_id: str
+    before: Status
+    """Where an operator found it; for an outcome, DISPATCHED."""
+    after: Status
+    error: str | None
+    """Why, if it is a dead letter."""
+    verdict: str | None = None
 
 
 class BatchSummary(NamedTuple):
@@ -307,7 +332,9 @@ __all__ = [
     "DispatchConfig",
     "EnqueueRequest",
     "EnqueueResult",
+    "GiveUp",
     "Item",
+    "ItemMove",
     "PruneResult",
     "QueueStats",
     "Status",

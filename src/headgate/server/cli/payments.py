@@ -78,7 +78,7 @@ def submit(
 @as_json
 def show(payment_id: str, as_json: bool) -> None:
     """Show a payment, where it stands, and how it got there."""
-    from headgate.apps.payments.intake import slot_id
+    from headgate.apps.payments.model import slot_id
 
     async def work(settings: Settings) -> dict[str, Any]:
         async with _payments(settings) as payments:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -144,6 +144,21 @@ def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> 
             [{"at": from_ms(start), "held": taken, "ever": placed} for start, taken, placed in old],
         )
     _write_runs(connection, name, occupancy.changed_runs())
+
+
+def release_windows(connection: Connection, name: str, counts: Mapping[int, int]) -> None:
+    """Gives back so many places in each of these windows."""
+    if counts:
+        connection.execute(
+            slot_window.update()
+            .where(
+                slot_window.c.config_name == name,
+                slot_window.c.window_start == sa.bindparam("at"),
+                slot_window.c.taken >= sa.bindparam("free"),
+            )
+            .values(taken=slot_window.c.taken - sa.bindparam("free")),
+            [{"at": from_ms(start), "free": count} for start, count in sorted(counts.items())],
+        )
 
 
 def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from headgate.clock import uptime
 from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
-from headgate.dispatch.model import Claim
+from headgate.dispatch.model import Claim, GiveUp
 from headgate.dispatch.ports import (
     STARTED,
     Execution,
@@ -29,7 +29,7 @@ from headgate.dispatch.ports import (
     StartRequest,
 )
 from headgate.dispatch.registry import Registry
-from headgate.errors import StoreError
+from headgate.errors import StoreError, StoreUnavailable
 from headgate.tracing import Tracer
 
 Report = Callable[[], Awaitable[bool]]
@@ -173,6 +173,14 @@ class LocalEngine:
         return lambda: sink.completed(run.claim)
 
     def _failure(self, run: Run, error: BaseException) -> Report:
+        if isinstance(error, GiveUp):
+            reason, verdict = str(error), error.verdict
+            return lambda: self._sink.gave_up(run.claim, reason, verdict)
+        if isinstance(error, StoreUnavailable):
+            # An outage of a store is not the item's fault: the item goes back and no retry is counted.
+            config = run.request.config
+            outage, pause = f"{type(error).__name__}: {error}", config.backoff(1) + config.look_ahead
+            return lambda: self._sink.released(run.claim, outage, pause)
         failure = f"{type(error).__name__}: {error}"
         return lambda: self._sink.failed(run.claim, failure)
 
