@@ -14,7 +14,6 @@ from headgate.apps.payments.lifecycle import (
     PaymentStatus,
     transition,
 )
-from headgate.durations import format_instant
 from headgate.errors import Conflict, HeadgateError
 
 ITEM_TYPE = "PAYMENT"
@@ -135,21 +134,6 @@ class PaymentRecord:
     feed_id: str | None = None
     """The feed that brought it."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **self.payment.to_json(),
-            "executeAt": format_instant(self.payment.execute_at),
-            "status": self.status.value,
-            "scheduledTime": format_instant(self.scheduled_time),
-            "fee": self.terms.fee,
-            "valueDate": self.terms.value_date.isoformat(),
-            "configName": self.payment.config_name,
-            "reference": self.reference,
-            "reason": self.reason,
-            "createdAt": format_instant(self.created_at),
-            "updatedAt": format_instant(self.updated_at),
-        }
-
 
 class PaymentAudit(NamedTuple):
     """One line of a payment's history."""
@@ -158,14 +142,6 @@ class PaymentAudit(NamedTuple):
     status_after: str
     detail: str | None
     created_at: datetime
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "statusBefore": self.status_before,
-            "statusAfter": self.status_after,
-            "detail": self.detail,
-            "createdAt": format_instant(self.created_at),
-        }
 
 
 class PaymentExists(Conflict):
@@ -187,13 +163,6 @@ class AcceptedPayment(NamedTuple):
     scheduled_time: datetime
     existing: bool = False
     """True when it had been accepted before."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "paymentId": self.payment_id,
-            "status": self.status.value,
-            "scheduledTime": format_instant(self.scheduled_time),
-        }
 
 
 IntakeResult = AcceptedPayment | HeadgateError

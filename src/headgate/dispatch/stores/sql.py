@@ -30,7 +30,7 @@ from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.rows import START, Position
 from headgate.errors import Conflict, InvalidInput
 from headgate.sql.engine import Database
-from headgate.sql.errors import translated
+from headgate.sql.errors import DRIVER_ERRORS, translated
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -259,8 +259,10 @@ async def _run_within(
         raise InvalidInput("connection", "must be a SQLAlchemy Connection or AsyncConnection")
     if connection.dialect.name != dialect:
         raise InvalidInput("connection", f"leads to {connection.dialect.name}; the queue is in {dialect}")
-    with translated():
+    try:
         if is_async:
             result: R = await connection.run_sync(work, *args, **kwargs)
             return result
         return work(connection, *args, **kwargs)
+    except DRIVER_ERRORS as error:
+        raise translated(error) from error
