@@ -72,6 +72,13 @@ def released(claim: Claim, detail: str, batch_id: str | None = None, pause: time
     return Change(claim, path, Action.RELEASED, claim.retries, pause=pause, batch_id=batch_id, detail=detail)
 
 
+def gave_up(claim: Claim, reason: str, verdict: str | None = None) -> Change:
+    """The execution says that a retry can't help."""
+    error = shortened(reason)
+    path = (Status.FAILED, Status.DEAD_LETTER)
+    return Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, detail=error, verdict=verdict)
+
+
 def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:
     """It can never run: retrying would only hide that."""
     error = shortened(error)
@@ -79,9 +86,10 @@ def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:
     return Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, batch_id=batch_id, detail=error)
 
 
-def checked_redirection(before: Status, to: Status, item_id: str) -> None:
-    """`Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item that stands so."""
-    if before in IN_FLIGHT or not may(before, to):
+def checked_redirection(before: Status, to: Status, item_id: str, *, in_flight: bool = False) -> None:
+    """`Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item that stands so. With
+    `in_flight`, the caller knows that an item which is claimed or dispatched has not begun."""
+    if (before in IN_FLIGHT and not in_flight) or not may(before, to):
         verb = "requeued" if to is Status.READY else "discarded"
         raise Conflict(f"item {item_id!r} is {before} and can't be {verb}")
 

@@ -166,6 +166,8 @@ class Change(NamedTuple):
     detail: str | None = None
     seen: Status | None = None
     """The status on which the decision rests: a change that came in between voids it. None if any will do."""
+    verdict: str | None = None
+    """What the execution gave up with (`GiveUp.verdict`), for the item type's follower."""
 
     @property
     def status(self) -> Status:
@@ -180,6 +182,18 @@ class Change(NamedTuple):
         if self.seen not in allowed:
             raise Conflict(f"an item that is {self.seen} can't become {self.path[0]}")
         return (self.seen,)
+
+
+class ItemMove(NamedTuple):
+    """An item that moves in this transaction, for the follower of its type."""
+
+    item_id: str
+    before: Status
+    """Where an operator found it; for an outcome, DISPATCHED."""
+    after: Status
+    error: str | None
+    """Why, if it is a dead letter."""
+    verdict: str | None = None
 
 
 class BatchSummary(NamedTuple):
@@ -333,6 +347,7 @@ __all__ = [
     "GiveUp",
     "Item",
     "Postponed",
+    "ItemMove",
     "PruneResult",
     "QueueStats",
     "Status",

@@ -12,7 +12,7 @@ from headgate.batching import Batcher
 from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import after_failure, after_success, released
+from headgate.dispatch.decisions import after_failure, after_success, gave_up, released
 from headgate.dispatch.model import Change, Claim
 from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from headgate.dispatch.status import Status
@@ -64,6 +64,9 @@ class OutcomeReporter:
             self._failing -= 1
             if not self._failing:
                 self._none_failing.set()
+
+    async def gave_up(self, claim: Claim, reason: str, verdict: str | None) -> bool:
+        return await self._batcher.submit(gave_up(claim, reason, verdict))
 
     async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:
         if pause is not None:

@@ -17,6 +17,7 @@ from headgate.dispatch.model import (
     EnqueueRequest,
     EnqueueResult,
     Item,
+    ItemMove,
     PruneResult,
     QueueStats,
 )
@@ -117,6 +118,19 @@ class QueueStore(Protocol):
         ...
 
 
+class Follower(Protocol):
+    """What of an application moves together with its items: called by the queue's store, in the transaction that moves
+    them. A store of SQL passes its connection; the queue does not know what the follower does with it."""
+
+    def refusals(self, within: Any, moves: Sequence[ItemMove]) -> dict[str, str]:
+        """By item id: why an operator's move can't be made. Nothing is written."""
+        ...
+
+    def follow(self, within: Any, moves: Sequence[ItemMove], now: datetime) -> None:
+        """The items moved; what goes with them moves now. Raising rolls everything back."""
+        ...
+
+
 class StartRequest(NamedTuple):
     """An execution to start."""
 
@@ -214,6 +228,10 @@ class OutcomeSink(Protocol):
 
     async def failed(self, claim: Claim, error: str) -> bool:
         """The execution failed: it is retried later, or dead-lettered at the maximum."""
+        ...
+
+    async def gave_up(self, claim: Claim, reason: str, verdict: str | None) -> bool:
+        """The execution raised `GiveUp`: the item is a dead letter at once."""
         ...
 
     async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:

@@ -16,14 +16,18 @@ from datetime import UTC, datetime, timedelta
 
 from headgate.apps.payments.model import (
     ITEM_TYPE,
+    OWNER,
+    SLOT_PREFIX,
     AcceptedPayment,
     IntakeResult,
     Payment,
     PaymentAudit,
+    PaymentEvent,
     PaymentExists,
     PaymentRecord,
     PaymentStatus,
     Terms,
+    slot_id,
 )
 from headgate.apps.payments.parsing import checked_payment_id
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentStore
@@ -35,15 +39,11 @@ from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.ports import QueueStore, WorkflowEngine
 from headgate.dispatch.queue import enqueue_span
 from headgate.durations import to_ms
-from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StoreError
+from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.slots.model import AssignedSlot, SlotRequest, TracedRequest
 from headgate.slots.scheduler import SlotScheduler
 from headgate.tracing import Origin, Span, Tracer
 
-OWNER = "payments"
-"""The owner of payments' slots. Nobody else cancels them, and payments cancel nobody else's."""
-SLOT_PREFIX = "payment:"
-"""A slot's event id is this and the payment's id. Others may use such ids too: the owner counts."""
 MAX_TRIES = 5
 ORPHANED_AFTER = timedelta(minutes=10)
 RECLAIM_EVERY = 300.0
@@ -54,11 +54,6 @@ log = logging.getLogger(__name__)
 
 StartPayments = Callable[[Sequence[NewPayment]], Awaitable[None]]
 """Called once payments are queued: `leave_to_dispatcher`, or a `DirectStart`."""
-
-
-def slot_id(payment_id: str) -> str:
-    """The id under which a payment's slot is booked."""
-    return SLOT_PREFIX + payment_id
 
 
 async def leave_to_dispatcher(_payments: Sequence[NewPayment]) -> None:
@@ -179,10 +174,10 @@ class PaymentIntake:
             Conflict: Its execution has begun.
         """
         record, _ = await self.show(payment_id)
-        if record.status is not PaymentStatus.CANCELLED and not await self._store.cancel(payment_id, reason):
-            raise Conflict(f"payment {payment_id!r} is {record.status} and on its way; it can't be cancelled")
-        with suppress(NotFound, SlotOwned):
-            await self._slots.cancel(slot_id(payment_id), owner=OWNER)
+        if record.status is not PaymentStatus.CANCELLED:
+            refused = await self._store.move([payment_id], PaymentEvent.CANCEL, reason)
+            if refused:
+                raise Conflict(f"payment {payment_id!r} can't be cancelled: {refused[payment_id]}")
         return (await self.show(payment_id))[0]
 
     async def reclaim_slots(self, older_than: timedelta = ORPHANED_AFTER) -> int:

@@ -5,14 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any, NamedTuple
 
-from headgate.durations import format_instant
+from headgate.apps.payments.lifecycle import (
+    FINAL_STATUSES,
+    TRANSITIONS,
+    PaymentEvent,
+    PaymentStatus,
+    transition,
+)
 from headgate.errors import Conflict, HeadgateError
 
 ITEM_TYPE = "PAYMENT"
 """Payments in the dispatch queue."""
+OWNER = "payments"
+"""The owner of payments' slots. Nobody else cancels them, and payments cancel nobody else's."""
+SLOT_PREFIX = "payment:"
+"""A slot's event id is this and the payment's id. Others may use such ids too: the owner counts."""
+
+
+def slot_id(payment_id: str) -> str:
+    """The id under which a payment's slot is booked."""
+    return SLOT_PREFIX + payment_id
 
 
 class Party(NamedTuple):
@@ -61,34 +75,6 @@ class Terms(NamedTuple):
     value_date: date
 
 
-class PaymentStatus(StrEnum):
-    """Where a payment stands."""
-
-    SCHEDULED = "SCHEDULED"
-    """Checked, slotted and queued; waits for its time."""
-    ACCEPTED = "ACCEPTED"
-    """The downstream has executed it."""
-    PROCESSING = "PROCESSING"
-    """Payer and payee have been notified. Final here: the rest is the bank's."""
-    FAILED = "FAILED"
-    """The downstream refused it for good. Final."""
-    CANCELLED = "CANCELLED"
-    """Called off before its time. Final."""
-
-
-TRANSITIONS: dict[PaymentStatus, frozenset[PaymentStatus]] = {
-    PaymentStatus.SCHEDULED: frozenset({PaymentStatus.ACCEPTED, PaymentStatus.FAILED, PaymentStatus.CANCELLED}),
-    PaymentStatus.ACCEPTED: frozenset({PaymentStatus.PROCESSING}),
-    PaymentStatus.PROCESSING: frozenset(),
-    PaymentStatus.FAILED: frozenset(),
-    PaymentStatus.CANCELLED: frozenset(),
-}
-
-
-FINAL_STATUSES = tuple(status for status, after in TRANSITIONS.items() if not after)
-"""Nothing happens to such a payment any more; retention may delete it."""
-
-
 class StatusChange(NamedTuple):
     """A change of status: written if the payment still has the status `before`, with a line of audit."""
 
@@ -113,6 +99,22 @@ class StatusChange(NamedTuple):
             raise Conflict(f"a payment that is {before} can't become {after}")
         return cls(payment_id, before, after, detail, reference)
 
+    @classmethod
+    def by(
+        cls,
+        event: PaymentEvent,
+        payment_id: str,
+        before: PaymentStatus,
+        detail: str | None = None,
+        reference: str | None = None,
+    ) -> StatusChange:
+        """The change that an event makes.
+
+        Raises:
+            Conflict: The event can't happen to a payment that is `before`.
+        """
+        return cls(payment_id, before, transition(before, event).after, detail, reference)
+
 
 @dataclass(frozen=True, slots=True)
 class PaymentRecord:
@@ -124,24 +126,13 @@ class PaymentRecord:
     scheduled_time: datetime
     reference: str | None
     reason: str | None
-    """Why it failed or was cancelled."""
+    """Why it failed or was cancelled, or why its outcome is not known."""
     created_at: datetime
     updated_at: datetime
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **self.payment.to_json(),
-            "executeAt": format_instant(self.payment.execute_at),
-            "status": self.status.value,
-            "scheduledTime": format_instant(self.scheduled_time),
-            "fee": self.terms.fee,
-            "valueDate": self.terms.value_date.isoformat(),
-            "configName": self.payment.config_name,
-            "reference": self.reference,
-            "reason": self.reason,
-            "createdAt": format_instant(self.created_at),
-            "updatedAt": format_instant(self.updated_at),
-        }
+    begun_at: datetime | None = None
+    """When its execution first began, in this attempt: from then on a call may have reached the downstream."""
+    feed_id: str | None = None
+    """The feed that brought it."""
 
 
 class PaymentAudit(NamedTuple):
@@ -151,14 +142,6 @@ class PaymentAudit(NamedTuple):
     status_after: str
     detail: str | None
     created_at: datetime
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "statusBefore": self.status_before,
-            "statusAfter": self.status_after,
-            "detail": self.detail,
-            "createdAt": format_instant(self.created_at),
-        }
 
 
 class PaymentExists(Conflict):
@@ -181,13 +164,26 @@ class AcceptedPayment(NamedTuple):
     existing: bool = False
     """True when it had been accepted before."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "paymentId": self.payment_id,
-            "status": self.status.value,
-            "scheduledTime": format_instant(self.scheduled_time),
-        }
-
 
 IntakeResult = AcceptedPayment | HeadgateError
 """What intake returns for one payment: it is accepted, or the error names the reason."""
+
+__all__ = [
+    "FINAL_STATUSES",
+    "ITEM_TYPE",
+    "OWNER",
+    "SLOT_PREFIX",
+    "TRANSITIONS",
+    "AcceptedPayment",
+    "IntakeResult",
+    "Party",
+    "Payment",
+    "PaymentAudit",
+    "PaymentEvent",
+    "PaymentExists",
+    "PaymentRecord",
+    "PaymentStatus",
+    "StatusChange",
+    "Terms",
+    "slot_id",
+]

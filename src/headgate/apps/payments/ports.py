@@ -8,7 +8,15 @@ from typing import NamedTuple, Protocol
 
 from headgate.apps.payments.downstream.outcomes import Inquiry
 from headgate.apps.payments.downstream.permits import Grant
-from headgate.apps.payments.model import Payment, PaymentAudit, PaymentRecord, PaymentStatus, StatusChange, Terms
+from headgate.apps.payments.model import (
+    Payment,
+    PaymentAudit,
+    PaymentEvent,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+    Terms,
+)
 from headgate.dispatch.model import EnqueueRequest, Postponed
 from headgate.errors import HeadgateError
 
@@ -60,8 +68,21 @@ class PaymentStore(Protocol):
         change per payment."""
         ...
 
-    async def cancel(self, payment_id: str, reason: str) -> bool:
-        """SCHEDULED → CANCELLED, and out of the queue, if it still waits there; False if it does not."""
+    async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        """The executions of these payments begin: from now on they can't be cancelled. Returns all that exist, as they
+        stood before. Only one that was SCHEDULED may be sent; if its `begun_at` was set, it may have been sent before.
+        """
+        ...
+
+    async def withdraw(self, payment_ids: Sequence[str]) -> None:
+        """Takes back `begin` for payments that are SCHEDULED, because no call of theirs has left."""
+        ...
+
+    async def move(
+        self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+    ) -> dict[str, str]:
+        """Moves each payment together with its queue item and its slot, as `lifecycle.TABLE` says, with its audit.
+        Returns, by id, why a payment could not be moved; nothing of such a one is changed."""
         ...
 
     async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:

@@ -27,6 +27,8 @@ from headgate.apps.payments.notifier import notices_for
 from headgate.apps.payments.parsing import payment_of_json
 from headgate.apps.payments.ports import Notice
 from headgate.apps.payments.serialization import payment_to_json, read_context, result_from_json, result_to_json
+from headgate.dispatch.engines.temporal.failures import gave_up
+from headgate.dispatch.model import GiveUp
 from headgate.dispatch.registry import Domain
 from headgate.errors import HeadgateError, InvalidInput, StoreUnavailable
 from headgate.tracing import Tracer
@@ -136,6 +138,8 @@ class ExecActivities:
         heartbeats = asyncio.create_task(_heartbeat())
         try:
             return await self._execution.execute_payment(payment, wait=LONGEST_WAIT)
+        except GiveUp as error:
+            raise gave_up(error) from error
         finally:
             heartbeats.cancel()
 

@@ -23,13 +23,14 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
+from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, portable
+from headgate.dispatch.stores import admin_queries, following, portable
 from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.rows import START, Position
 from headgate.errors import Conflict, InvalidInput
 from headgate.sql.engine import Database
-from headgate.sql.errors import translated
+from headgate.sql.errors import DRIVER_ERRORS, translated
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,8 +60,9 @@ NEVER = _Sweep(float("-inf"), 0.0, START)
 class SqlQueueStore:
     """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, followers: Mapping[str, Follower] | None = None) -> None:
         self._database = database
+        self._followers = dict(followers or {})
         self._hints = Hints(database)
         self._postgres = database.dialect == "postgresql"
         self._sweeps: dict[str, _Sweep] = {}
@@ -138,11 +140,16 @@ class SqlQueueStore:
     ) -> list[bool]:
         if not changes and summary is None:
             return []
-        if not self._postgres:
-            return await self._database.write(portable.settle, changes, summary, now)
-        from headgate.dispatch.stores import postgres
+        settle = portable.settle
+        if self._postgres:
+            from headgate.dispatch.stores import postgres
 
-        return await self._database.once(postgres.settle, changes, summary, now)
+            settle = postgres.settle
+        if any(_is_followed(change, self._followers) for change in changes):
+            return await self._database.write(following.settle, settle, self._followers, changes, summary, now)
+        if not self._postgres:
+            return await self._database.write(settle, changes, summary, now)
+        return await self._database.once(settle, changes, summary, now)
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
         if not claims:
@@ -188,14 +195,16 @@ class SqlQueueStore:
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:
-        count = 0
+        count, follower = 0, self._followers.get(item_type)
         if item_ids is not None:
-            count = await self._database.write(admin_queries.redirect, item_type, item_ids, to, now)
+            count = await self._database.write(admin_queries.redirect, item_type, item_ids, to, now, follower)
         else:
             # Each once, in order of their ids: one that dies again at once is not redirected again and again.
             after: str | None = ""
             while after is not None:
-                some, after = await self._database.write(admin_queries.redirect_dead, item_type, after, to, now)
+                some, after = await self._database.write(
+                    admin_queries.redirect_dead, item_type, after, to, now, follower
+                )
                 count += some
         self._sweeps.pop(item_type, None)
         await self._notify(item_type)
@@ -234,6 +243,11 @@ class SqlQueueStore:
             await self._database.once(ring, item_type)
 
 
+def _is_followed(change: Change, followers: Mapping[str, Follower]) -> bool:
+    """Dead letters only: everything else that an engine reports leaves an application's own state as it is."""
+    return change.status is Status.DEAD_LETTER and change.claim.item_type in followers
+
+
 async def _run_within(
     dialect: str, connection: Any, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
 ) -> R:
@@ -245,8 +259,10 @@ async def _run_within(
         raise InvalidInput("connection", "must be a SQLAlchemy Connection or AsyncConnection")
     if connection.dialect.name != dialect:
         raise InvalidInput("connection", f"leads to {connection.dialect.name}; the queue is in {dialect}")
-    with translated():
+    try:
         if is_async:
             result: R = await connection.run_sync(work, *args, **kwargs)
             return result
         return work(connection, *args, **kwargs)
+    except DRIVER_ERRORS as error:
+        raise translated(error) from error

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from headgate.apps.payments.execution import PaymentExecution
-from headgate.apps.payments.intake import OWNER, SLOT_PREFIX, PaymentIntake
+from headgate.apps.payments.intake import PaymentIntake
 from headgate.apps.payments.model import (
     ITEM_TYPE,
+    OWNER,
+    SLOT_PREFIX,
     AcceptedPayment,
     Party,
     Payment,
@@ -24,6 +26,8 @@ from headgate.apps.payments.model import (
 from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt
 from headgate.apps.payments.rules import rules_of
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import gave_up
+from headgate.dispatch.model import GiveUp
 from headgate.dispatch.status import Status
 from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
 from headgate.slots.model import WindowPolicy
@@ -192,6 +196,7 @@ async def test_a_payment_is_cancelled_while_it_waits(bench: Bench) -> None:
         await bench.intake.cancel("nobody")
     await bench.intake.submit(payment("q"))
     await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=9999))
+    await bench.store.begin(["q"])
     with pytest.raises(Conflict):
         await bench.intake.cancel("q")
 
@@ -279,11 +284,14 @@ async def test_a_busy_bank_leaves_the_payment_as_it_is(bench: Bench) -> None:
     assert (await record(bench, "p")).status is PaymentStatus.PROCESSING
 
 
-async def test_a_refusal_fails_the_payment_for_good(bench: Bench) -> None:
+async def test_a_refusal_fails_the_payment_together_with_its_item(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
     notifier = RecordingNotifier()
     execution = PaymentExecution(bench.store, Bank(PaymentRefused("account closed")), notifier)
-    await execution.execute("p", await context(bench, "p"))
+    batch = await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))
+    with pytest.raises(GiveUp, match="account closed") as refused:
+        await execution.execute("p", await context(bench, "p"))
+    await bench.queue.settle([gave_up(batch.items[0].claim, str(refused.value), refused.value.verdict)])
     kept = await record(bench, "p")
     assert (kept.status, kept.reason, notifier.notices) == (PaymentStatus.FAILED, "account closed", [])
 

@@ -29,6 +29,8 @@ payment = sa.Table(
     sa.Column("reason", sa.String(2000)),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
+    sa.Column("begun_at", Instant),
+    sa.Column("feed_id", sa.String(64)),
     sa.Index("headgate_payment_fingerprint_ix", "fingerprint"),
     info={"about": "One row a payment. fingerprint is shared by payments alike: accounts, amount and currency."},
 )

@@ -17,7 +17,7 @@ from headgate.clock import uptime
 from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
 from headgate.dispatch.kill_switch import OFF, SWITCH_SECONDS
-from headgate.dispatch.model import Claim, Postponed
+from headgate.dispatch.model import Claim, GiveUp, Postponed
 from headgate.dispatch.ports import (
     STARTED,
     Execution,
@@ -30,7 +30,7 @@ from headgate.dispatch.ports import (
     StartRequest,
 )
 from headgate.dispatch.registry import Registry
-from headgate.errors import NotFound, StoreError
+from headgate.errors import NotFound, StoreError, StoreUnavailable
 from headgate.tracing import Tracer
 
 Report = Callable[[], Awaitable[bool]]
@@ -179,9 +179,16 @@ class LocalEngine:
         return lambda: sink.completed(run.claim)
 
     def _failure(self, run: Run, error: BaseException) -> Report:
+        if isinstance(error, GiveUp):
+            why, verdict = str(error), error.verdict
+            return lambda: self._sink.gave_up(run.claim, why, verdict)
         if isinstance(error, Postponed):
-            reason, pause = str(error), error.pause
-            return lambda: self._sink.released(run.claim, reason, pause)
+            reason, rest = str(error), error.pause
+            return lambda: self._sink.released(run.claim, reason, rest)
+        if isinstance(error, StoreUnavailable):
+            # An outage of a store is not the item's fault: the item goes back and no retry is counted.
+            outage, pause = f"{type(error).__name__}: {error}", run.request.config.backoff(1)
+            return lambda: self._sink.released(run.claim, outage, pause)
         failure = f"{type(error).__name__}: {error}"
         return lambda: self._sink.failed(run.claim, failure)
 
