@@ -96,10 +96,12 @@ class Bank:
         self._port = server.sockets[0].getsockname()[1]
         ready.set()
         self._loop.run_forever()
+        server.close()
         tasks = asyncio.all_tasks(self._loop)
         for task in tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -137,7 +137,7 @@ def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> Qu
         sa.select(sa.func.count()).where(
             among(IN_FLIGHT, dialect),
             only(IN_FLIGHT, "item_type", dialect) == item_type,
-            queue.c.execute_at <= moment,
+            queue.c.scheduled_exec_time <= moment,
         )
     ).scalar_one()
     return QueueStats(item_type, depth, age, in_flight)

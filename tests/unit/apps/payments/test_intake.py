@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headgate.apps.payments.downstream.outcomes import Inquiry, InquiryState
 from headgate.apps.payments.execution import PaymentExecution
 from headgate.apps.payments.intake import PaymentIntake
 from headgate.apps.payments.model import (
@@ -19,19 +20,21 @@ from headgate.apps.payments.model import (
     AcceptedPayment,
     Party,
     Payment,
+    PaymentEvent,
     PaymentExists,
     PaymentRecord,
     PaymentStatus,
 )
-from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt
+from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt, Unsent
 from headgate.apps.payments.rules import rules_of
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import gave_up
-from headgate.dispatch.model import GiveUp
+from headgate.dispatch.model import GiveUp, Postponed
 from headgate.dispatch.status import Status
-from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
+from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted, StoreUnavailable
 from headgate.slots.model import WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
+from headgate.testing import eventually
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore
@@ -222,8 +225,12 @@ class Bank:
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
         self.paid: list[str] = []
+        self.inquiry = Inquiry(InquiryState.UNANSWERED, "nobody answered")
 
-    async def pay(self, payment: Payment) -> Receipt:
+    async def inquire(self, payment_id: str, *, wait: float | None = None) -> Inquiry:
+        return self.inquiry
+
+    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
             raise answer
@@ -282,6 +289,88 @@ async def test_a_busy_bank_leaves_the_payment_as_it_is(bench: Bench) -> None:
     assert (await record(bench, "p")).status is PaymentStatus.SCHEDULED
     await execution.execute("p", await context(bench, "p"))
     assert (await record(bench, "p")).status is PaymentStatus.PROCESSING
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (InquiryState.EXECUTED, PaymentStatus.PROCESSING),
+        (InquiryState.REJECTED, PaymentStatus.SCHEDULED),
+        (InquiryState.PENDING, PaymentStatus.SCHEDULED),
+        (InquiryState.NEVER_SEEN, PaymentStatus.SCHEDULED),
+    ],
+)
+async def test_after_all_attempts_the_inquiry_may_know_the_outcome(
+    bench: Bench, state: InquiryState, status: PaymentStatus
+) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank(DownstreamBusy("no answer"))
+    bank.inquiry = Inquiry(state, "says the bank", "BANK-7")
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+    raised: Exception | None = None
+    try:
+        await execution.execute("p", await context(bench, "p"))
+    except (GiveUp, DownstreamBusy) as error:
+        raised = error
+    kinds = {InquiryState.EXECUTED: type(None), InquiryState.REJECTED: GiveUp}
+    assert type(raised) is kinds.get(state, DownstreamBusy)
+    assert (await record(bench, "p")).status is status, "a verdict moves payment and item together, later"
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (InquiryState.EXECUTED, PaymentStatus.ACCEPTED),
+        (InquiryState.REJECTED, PaymentStatus.FAILED),
+        (InquiryState.NEVER_SEEN, PaymentStatus.SCHEDULED),
+        (InquiryState.PENDING, PaymentStatus.UNKNOWN),
+        (InquiryState.UNANSWERED, PaymentStatus.UNKNOWN),
+    ],
+)
+async def test_the_inquiry_decides_what_is_unknown(bench: Bench, state: InquiryState, status: PaymentStatus) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank()
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+    assert await execution.resolve("p") == (PaymentStatus.SCHEDULED, None), "nothing to decide"
+    batch = await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))
+    await bench.queue.settle([gave_up(batch.items[0].claim, "no answer", PaymentEvent.LOST)])
+    assert (await record(bench, "p")).status is PaymentStatus.UNKNOWN
+    bank.inquiry = Inquiry(state, "says the bank")
+    assert await execution.resolve("p") == (status, bank.inquiry)
+    assert (await record(bench, "p")).status is status
+    with pytest.raises(NotFound):
+        await execution.resolve("nobody")
+
+
+@pytest.mark.parametrize(("trouble", "cancellable"), [(Unsent("off"), True), (Postponed("429"), False)])
+async def test_what_was_never_sent_may_still_be_cancelled(bench: Bench, trouble: Postponed, cancellable: bool) -> None:
+    await bench.intake.submit(payment("p"))
+    execution = PaymentExecution(bench.store, Bank(trouble), RecordingNotifier())
+    with pytest.raises(Postponed, match=str(trouble)):
+        await execution.execute("p", await context(bench, "p"))
+    assert ((await record(bench, "p")).begun_at is None) == cancellable
+
+
+async def test_a_store_that_does_not_answer_is_no_failure_of_the_payment(bench: Bench) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank()
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+
+    async def away(*_: object) -> Any:
+        raise StoreUnavailable("away")
+
+    begin, advance = bench.store.begin, bench.store.advance
+    bench.store.begin = away  # type: ignore[method-assign]
+    with pytest.raises(Postponed, match="away"):
+        await execution.execute("p", await context(bench, "p"))
+    assert bank.paid == []
+    bench.store.begin = begin  # type: ignore[method-assign]
+    bench.store.advance = away  # type: ignore[method-assign]
+    writing = asyncio.create_task(execution.execute("p", await context(bench, "p")))
+    await eventually(lambda: bank.paid == ["p"])
+    bench.store.advance = advance  # type: ignore[method-assign]
+    await writing
+    assert (await record(bench, "p")).status is PaymentStatus.PROCESSING, "the bank's answer was not lost"
 
 
 async def test_a_refusal_fails_the_payment_together_with_its_item(bench: Bench) -> None:
