@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from headgate.apps.payments.model import (
     Payment,
     PaymentAudit,
     PaymentEvent,
+    PaymentFilter,
     PaymentRecord,
     PaymentStatus,
     StatusChange,
@@ -50,6 +52,10 @@ class PaymentStore(Protocol):
 
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         """What happened to a payment, oldest first."""
+        ...
+
+    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
+        """A page of payments in order of their ids, past the id `after`."""
         ...
 
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
@@ -116,6 +122,32 @@ class DownstreamBusy(HeadgateError):
 
 class PaymentRefused(HeadgateError):
     """The downstream will never do it."""
+
+
+class InquiryStatus(StrEnum):
+    """What the downstream knows of a payment."""
+
+    EXECUTED = "EXECUTED"
+    REJECTED = "REJECTED"
+    PENDING = "PENDING"
+    """It has it, and has not decided yet."""
+    NEVER_SEEN = "NEVER_SEEN"
+
+
+class InquiryResult(NamedTuple):
+    """The downstream's answer to an inquiry."""
+
+    status: InquiryStatus
+    reason: str | None = None
+    reference: str | None = None
+
+
+class Inquiry(Protocol):
+    """Asks the downstream what became of a payment; changes nothing there."""
+
+    async def inquire(self, payment: Payment) -> InquiryResult:
+        """The downstream's answer; `DownstreamBusy` if it gives none."""
+        ...
 
 
 class Downstream(Protocol):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
+from headgate.apps.payments.operations import PaymentOperations, StopExecutions
 from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import Claim
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import DispatchObserver, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from headgate.apps.payments.downstream.simulator import Simulator
     from headgate.apps.payments.execution import PaymentExecution
     from headgate.apps.payments.intake import PaymentIntake
-    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore, PermitStore, RateGate
+    from headgate.apps.payments.ports import Downstream, Inquiry, Notifier, PaymentStore, PermitStore, RateGate
     from headgate.apps.payments.rules import RuleBook
     from headgate.apps.payments.workflows import WorkflowIntake
 
@@ -44,8 +46,10 @@ class Payments(NamedTuple):
 
     intake: PaymentIntake | WorkflowIntake
     """Where payments are accepted: here, or by the init worker where there is Temporal."""
-    queries: PaymentIntake
-    """Shows and cancels payments; gives back slots without a payment."""
+    operations: PaymentOperations
+    """Shows, lists, cancels and retries payments."""
+    local_intake: PaymentIntake
+    """Gives back slots without a payment."""
     store: PaymentStore
     domain: Domain
     """For the process that executes payments."""
@@ -100,7 +104,8 @@ async def open_payments(
             store, slots, rules=rules, slot_config=payment_settings.config, start=start, tracer=tracer
         )
         stack.push_async_callback(local_intake.close)
-        application = Payments(local_intake, local_intake, store, domain, simulator)
+        operations = PaymentOperations(store, _inquiry(bank), _stop_executions(engine))
+        application = Payments(local_intake, operations, local_intake, store, domain, simulator)
         if settings.temporal_address is not None:
             from headgate.apps.payments.workflows import WorkflowIntake, on_temporal
             from headgate.dispatch.engines.temporal.client import connect
@@ -113,6 +118,21 @@ async def open_payments(
         if maintenance:
             await stack.enter_async_context(_maintenance(settings, application))
         yield application
+
+
+def _inquiry(bank: Downstream) -> Inquiry | None:
+    """The downstream, if it can be asked what became of a payment."""
+    return cast("Inquiry", bank) if hasattr(bank, "inquire") else None
+
+
+def _stop_executions(engine: WorkflowEngine | None) -> StopExecutions:
+    """Ends executions of cancelled payments that wait in the engine for their time."""
+
+    async def stop(payment_ids: Sequence[str]) -> None:
+        if engine is not None:
+            await engine.stop([Claim(PAYMENT, payment_id, 0, 0) for payment_id in payment_ids])
+
+    return stop
 
 
 async def prune_payments(settings: Settings, before: datetime, now: datetime) -> int:
@@ -133,7 +153,7 @@ async def prune_payments(settings: Settings, before: datetime, now: datetime) ->
 async def _maintenance(settings: Settings, application: Payments) -> AsyncIterator[None]:
     """Inside, payments are taken from their topic, and slots without a payment are given back now and then."""
     stop = asyncio.Event()
-    tasks = [asyncio.create_task(application.queries.run_reclaiming(stop))]
+    tasks = [asyncio.create_task(application.local_intake.run_reclaiming(stop))]
     async with AsyncExitStack() as stack:
         if settings.kafka_bootstrap is not None:
             # Imported here: the driver is an extra.

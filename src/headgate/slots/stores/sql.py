@@ -282,7 +282,7 @@ def cancel_many(connection: Connection, event_ids: Sequence[str], owner: str | N
         counts = Counter(align(assigned.scheduled_ms, active.policy.size_ms) for assigned in slots)
         release_windows(connection, name, counts)
         # Several windows of one full run may have opened: the runs are written again from the counters.
-        rebuild_runs(connection, name, active.policy, _now_ms(connection, None))
+        rebuild_runs(connection, name, active.policy, to_ms(now(connection)))
         total += len(slots)
     return total
 

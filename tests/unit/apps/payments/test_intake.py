@@ -23,6 +23,7 @@ from headgate.apps.payments.model import (
     PaymentRecord,
     PaymentStatus,
 )
+from headgate.apps.payments.operations import PaymentOperations
 from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt
 from headgate.apps.payments.rules import rules_of
 from headgate.dispatch.config import DispatchConfig
@@ -51,6 +52,7 @@ class Bench:
         self.store = MemoryPaymentStore(self.queue, slot_store)
         self.slots = SlotScheduler(slot_store)
         self.intake = PaymentIntake(self.store, self.slots)
+        self.operations = PaymentOperations(self.store)
 
     def ruled(self, **rules: Any) -> PaymentIntake:
         return PaymentIntake(self.store, self.slots, rules=rules_of(rules))
@@ -73,7 +75,7 @@ async def test_a_payment_is_scheduled_at_its_slot(bench: Bench) -> None:
     answers = [await bench.intake.submit(payment(f"p{number}")) for number in range(3)]
     assert all(answer.status is PaymentStatus.SCHEDULED and not answer.existing for answer in answers)
     assert sorted((answer.scheduled_time - AT) // timedelta(seconds=4) for answer in answers) == [0, 0, 1]
-    record, history = await bench.intake.show("p0")
+    record, history = await bench.operations.show("p0")
     assert record.scheduled_time == answers[0].scheduled_time == (await bench.slots.find("payment:p0")).scheduled_time
     assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.01", "2030-03-01")
     assert [entry.status_after for entry in history] == ["SCHEDULED"]
@@ -187,18 +189,18 @@ async def test_a_payments_slot_is_cancelled_with_the_payment_only(bench: Bench) 
 
 async def test_a_payment_is_cancelled_while_it_waits(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
-    record = await bench.intake.cancel("p", "changed my mind")
+    record = await bench.operations.cancel("p", "changed my mind")
     assert (record.status, record.reason) == (PaymentStatus.CANCELLED, "changed my mind")
-    assert await bench.intake.cancel("p") == record
+    assert await bench.operations.cancel("p") == record
     with pytest.raises(NotFound):
         await bench.slots.find("payment:p")
     with pytest.raises(NotFound):
-        await bench.intake.cancel("nobody")
+        await bench.operations.cancel("nobody")
     await bench.intake.submit(payment("q"))
     await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=9999))
     await bench.store.begin(["q"])
     with pytest.raises(Conflict):
-        await bench.intake.cancel("q")
+        await bench.operations.cancel("q")
 
 
 async def test_queued_payments_are_started(bench: Bench) -> None:
@@ -251,7 +253,7 @@ async def context(bench: Bench, payment_id: str) -> Any:
 
 
 async def record(bench: Bench, payment_id: str) -> PaymentRecord:
-    return (await bench.intake.show(payment_id))[0]
+    return (await bench.operations.show(payment_id))[0]
 
 
 async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> None:
@@ -260,7 +262,7 @@ async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> N
     execution = PaymentExecution(bench.store, bank, notifier)
     await execution.execute("p", await context(bench, "p"))
     assert bank.paid == ["p"]
-    kept, history = await bench.intake.show("p")
+    kept, history = await bench.operations.show("p")
     assert (kept.status, kept.reference) == (PaymentStatus.PROCESSING, "BANK-1")
     assert [entry.status_after for entry in history] == ["SCHEDULED", "ACCEPTED", "PROCESSING"]
     assert [(notice.role, notice.account) for notice in notifier.notices] == [
