@@ -15,6 +15,7 @@ from headgate.apps.payments.model import (
     OWNER,
     PaymentAudit,
     PaymentEvent,
+    PaymentFilter,
     PaymentRecord,
     PaymentStatus,
     StatusChange,
@@ -54,6 +55,19 @@ class MemoryPaymentStore:
 
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return list(self._audit.get(payment_id, ()))
+
+    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
+        status, feed_id, start, end = selection
+        chosen = [
+            record
+            for payment_id, record in sorted(self._records.items())
+            if (after is None or payment_id > after)
+            and (status is None or record.status is status)
+            and (feed_id is None or record.feed_id == feed_id)
+            and (start is None or record.scheduled_time >= start)
+            and (end is None or record.scheduled_time < end)
+        ]
+        return chosen[:limit]
 
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
         duplicates: dict[str, str] = {}

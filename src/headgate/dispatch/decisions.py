@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import Action, Change, Claim, ClaimedItem, Item, shortened
+from headgate.dispatch.model import CONTEXT_VERSION, Action, Change, Claim, ClaimedItem, Item, shortened
 from headgate.dispatch.ports import Execution, ExecutionState, Start, StartOutcome
 from headgate.dispatch.status import IN_FLIGHT, Status, may
 from headgate.errors import Conflict
@@ -84,6 +84,16 @@ def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:
     error = shortened(error)
     path = (Status.DEAD_LETTER,)
     return Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, batch_id=batch_id, detail=error)
+
+
+def newer_context(item: ClaimedItem, config: DispatchConfig, batch_id: str) -> Change:
+    """A newer version of headgate wrote its context. It is given back, without a retry, for a process of that version;
+    after a pause, because here may be none."""
+    word = (
+        f"its context has version {item.context_version}, and this version of headgate reads {CONTEXT_VERSION}: "
+        "upgrade this process"
+    )
+    return released(item.claim, word, batch_id, config.backoff(1) + config.look_ahead)
 
 
 def checked_redirection(before: Status, to: Status, item_id: str, *, in_flight: bool = False) -> None:

@@ -15,6 +15,8 @@ from headgate.durations import format_instant, parse_instant
 from headgate.errors import Conflict, HeadgateError, InvalidInput
 from headgate.slots.model import AssignedSlot, checked_id
 
+CONTEXT_VERSION = 1
+"""The form in which contexts are stored. Another one was written by a newer version of headgate."""
 LARGEST_CONTEXT = 2 * 1024 * 1024
 """Bytes of JSON; the default limit."""
 LONGEST_ERROR = 2000
@@ -98,6 +100,7 @@ class ClaimedItem(NamedTuple):
     slotted: bool
     context_json: str | None
     traceparent: str | None = None
+    context_version: int = CONTEXT_VERSION
 
 
 class Batch(NamedTuple):

@@ -209,6 +209,11 @@ class WorkflowEngine(Protocol):
         under an older epoch is RUNNING too."""
         ...
 
+    async def stop(self, claims: Sequence[Claim]) -> None:
+        """Ends executions of these items that wait for their start delay, as far as the engine can. Never raises: an
+        execution that begins all the same finds its item cancelled."""
+        ...
+
     def room(self, item_type: str) -> int | None:
         """How many more items it would take now; None for any number."""
         ...

@@ -13,13 +13,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.apps.payments.downstream.outcomes import Inquiry, InquiryState
 from headgate.apps.payments.model import Payment, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
 from headgate.apps.payments.notifier import notices_for
 from headgate.apps.payments.ports import (
     Downstream,
     DownstreamBusy,
     DownstreamObserver,
+    InquiryStatus,
     Notice,
     Notifier,
     NullDownstreamObserver,
@@ -37,16 +37,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_REASON = 2000
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-INQUIRY_WAIT = 20.0
-"""Seconds an operator's inquiry may wait for limit and breaker."""
 WRITE_ATTEMPTS = 12
 """How often the downstream's answer is written while the store is unavailable: for about half a minute."""
-
-_FINDINGS = {
-    InquiryState.EXECUTED: PaymentEvent.FOUND_EXECUTED,
-    InquiryState.REJECTED: PaymentEvent.FOUND_REFUSED,
-    InquiryState.NEVER_SEEN: PaymentEvent.NEVER_SEEN,
-}
 
 
 class PaymentExecution:
@@ -117,34 +109,16 @@ class PaymentExecution:
         try:
             return await self._downstream.pay(payment, wait=wait)
         except DownstreamBusy as busy:
-            inquiry = await self._downstream.inquire(payment.payment_id, wait=wait)
-            if inquiry.state is InquiryState.EXECUTED:
-                return Receipt(inquiry.reference)
-            if inquiry.state is InquiryState.REJECTED:
-                raise PaymentRefused(inquiry.reason) from busy
-            raise DownstreamBusy(f"{busy}; {inquiry.reason}") from busy
-
-    async def resolve(self, payment_id: str) -> tuple[PaymentStatus, Inquiry | None]:
-        """Asks the downstream about a payment that is UNKNOWN and moves it to where the answer puts it: ACCEPTED,
-        FAILED, or SCHEDULED if it was never seen. Returns where it stands now, and the answer; no answer for a payment
-        that is not UNKNOWN.
-
-        Raises:
-            NotFound: There is no such payment.
-            Postponed: The downstream could not be asked: the kill switch is off, or the breaker open for long.
-        """
-        records = await self._store.find([payment_id])
-        if payment_id not in records:
-            raise NotFound("payment", payment_id)
-        status = records[payment_id].status
-        if status is not PaymentStatus.UNKNOWN:
-            return status, None
-        inquiry = await self._downstream.inquire(payment_id, wait=INQUIRY_WAIT)
-        event = _FINDINGS.get(inquiry.state)
-        if event is None:
-            return status, inquiry
-        await self._store.move([payment_id], event, inquiry.reason[:LONGEST_REASON], inquiry.reference)
-        return (await self._store.find([payment_id]))[payment_id].status, inquiry
+            try:
+                answer = await self._downstream.inquire(payment, wait=wait)
+            except DownstreamBusy as silence:
+                raise DownstreamBusy(f"{busy}; {silence}") from busy
+            reason = f"the inquiry found it {answer.status}: {answer.reason or ''}".rstrip(": ")
+            if answer.status is InquiryStatus.EXECUTED:
+                return Receipt(answer.reference)
+            if answer.status is InquiryStatus.REJECTED:
+                raise PaymentRefused(reason) from busy
+            raise DownstreamBusy(f"{busy}; {reason}") from busy
 
     async def notify(self, notices: Sequence[Notice]) -> None:
         """ACCEPTED → PROCESSING, once the parties are notified."""

@@ -132,7 +132,8 @@ def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Paym
         try:
             if raw is None:
                 raise InvalidInput("line", f"is longer than {LONGEST_LINE} bytes")
-            text = raw.decode("utf-8").strip("\r\n")
+            # A byte order mark is no part of the first line.
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
             if text and not text.isspace() and not (number == 1 and kind is FeedFormat.CSV):
                 payments.append((number, read(text)))
         except UnicodeDecodeError:

@@ -21,15 +21,11 @@ from headgate.apps.payments.model import (
     AcceptedPayment,
     IntakeResult,
     Payment,
-    PaymentAudit,
-    PaymentEvent,
     PaymentExists,
-    PaymentRecord,
     PaymentStatus,
     Terms,
     slot_id,
 )
-from headgate.apps.payments.parsing import checked_payment_id
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentStore
 from headgate.apps.payments.rules import RuleBook, fingerprint
 from headgate.apps.payments.serialization import context_json
@@ -153,32 +149,6 @@ class PaymentIntake:
             earlier = first[payments[index].payment_id]
             results[index] = _repeat_result(payments[index], payments[earlier], results[earlier])
         return [results[index] for index in range(len(payments))]
-
-    async def show(self, payment_id: str) -> tuple[PaymentRecord, list[PaymentAudit]]:
-        """A payment and its history.
-
-        Raises:
-            NotFound: There is no such payment.
-        """
-        checked_payment_id(payment_id)
-        records = await self._store.find([payment_id])
-        if payment_id not in records:
-            raise NotFound("payment", payment_id)
-        return records[payment_id], await self._store.history(payment_id)
-
-    async def cancel(self, payment_id: str, reason: str = "cancelled on request") -> PaymentRecord:
-        """Cancels a payment that still waits, and its slot.
-
-        Raises:
-            NotFound: There is no such payment.
-            Conflict: Its execution has begun.
-        """
-        record, _ = await self.show(payment_id)
-        if record.status is not PaymentStatus.CANCELLED:
-            refused = await self._store.move([payment_id], PaymentEvent.CANCEL, reason)
-            if refused:
-                raise Conflict(f"payment {payment_id!r} can't be cancelled: {refused[payment_id]}")
-        return (await self.show(payment_id))[0]
 
     async def reclaim_slots(self, older_than: timedelta = ORPHANED_AFTER) -> int:
         """Cancels slots whose payment was never kept: a crash in between, and nobody sent it again."""

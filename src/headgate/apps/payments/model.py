@@ -14,7 +14,7 @@ from headgate.apps.payments.lifecycle import (
     PaymentStatus,
     transition,
 )
-from headgate.errors import Conflict, HeadgateError
+from headgate.errors import Conflict, HeadgateError, InvalidInput
 
 ITEM_TYPE = "PAYMENT"
 """Payments in the dispatch queue."""
@@ -135,6 +135,30 @@ class PaymentRecord:
     """The feed that brought it."""
 
 
+class PaymentFilter(NamedTuple):
+    """Which payments to list; None: any."""
+
+    status: PaymentStatus | None = None
+    feed_id: str | None = None
+    scheduled_from: datetime | None = None
+    scheduled_to: datetime | None = None
+    """Up to, and not including, this time."""
+
+
+def checked_status(status: str | None) -> PaymentStatus | None:
+    """A status by its name; None for any.
+
+    Raises:
+        InvalidInput: There is no such status.
+    """
+    if status is None:
+        return None
+    try:
+        return PaymentStatus(status.upper())
+    except ValueError:
+        raise InvalidInput("status", f"{status[:40]!r} is unknown; use one of {', '.join(PaymentStatus)}") from None
+
+
 class PaymentAudit(NamedTuple):
     """One line of a payment's history."""
 
@@ -181,9 +205,11 @@ __all__ = [
     "PaymentAudit",
     "PaymentEvent",
     "PaymentExists",
+    "PaymentFilter",
     "PaymentRecord",
     "PaymentStatus",
     "StatusChange",
     "Terms",
+    "checked_status",
     "slot_id",
 ]

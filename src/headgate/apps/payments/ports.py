@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from headgate.apps.payments.downstream.outcomes import Inquiry
 from headgate.apps.payments.downstream.permits import Grant
 from headgate.apps.payments.model import (
     Payment,
     PaymentAudit,
     PaymentEvent,
+    PaymentFilter,
     PaymentRecord,
     PaymentStatus,
     StatusChange,
@@ -52,6 +53,10 @@ class PaymentStore(Protocol):
 
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         """What happened to a payment, oldest first."""
+        ...
+
+    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
+        """A page of payments in order of their ids, past the id `after`."""
         ...
 
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
@@ -119,6 +124,32 @@ class Unsent(Postponed):
     """No call left: the downstream knows nothing of this execution."""
 
 
+class InquiryStatus(StrEnum):
+    """What the downstream knows of a payment."""
+
+    EXECUTED = "EXECUTED"
+    REJECTED = "REJECTED"
+    PENDING = "PENDING"
+    """It has it, and has not decided yet."""
+    NEVER_SEEN = "NEVER_SEEN"
+
+
+class InquiryResult(NamedTuple):
+    """The downstream's answer to an inquiry."""
+
+    status: InquiryStatus
+    reason: str | None = None
+    reference: str | None = None
+
+
+class Inquiry(Protocol):
+    """Asks the downstream what became of a payment; changes nothing there."""
+
+    async def inquire(self, payment: Payment) -> InquiryResult:
+        """The downstream's answer; `DownstreamBusy` if it gives none."""
+        ...
+
+
 class Downstream(Protocol):
     """Executes payments. The same payment may be asked for again and is executed once.
 
@@ -137,10 +168,11 @@ class Downstream(Protocol):
         """
         ...
 
-    async def inquire(self, payment_id: str, *, wait: float | None = None) -> Inquiry:
+    async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
         """What the downstream knows of a payment.
 
         Raises:
+            DownstreamBusy: It gave no answer, or one that says nothing.
             Postponed: It could not be asked now.
         """
         ...

@@ -1,4 +1,4 @@
-"""`headgate payments`: submit a feed, show a payment, call one off."""
+"""`headgate payments`: submit a feed; list, show, cancel and retry payments."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import click
+from pydantic.alias_generators import to_camel
 
+from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
+from headgate.server.cli.audit import audit_change, user
 from headgate.server.cli.meter import Meter, size_of
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
-from headgate.server.shapes.payments import FeedReport, PaymentAndSlot, PaymentShown
+from headgate.server.shapes.payments import FeedReport, PaymentAndSlot, PaymentPage, PaymentShown, PaymentView
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import open_queue
 from headgate.server.wiring.requirements import require_extras
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 BLOCK = 1024 * 1024
 SAVE_EVERY = 1.0
 SHOWN = 20
+LISTED = ("payment_id", "status", "amount", "currency", "scheduled_time", "feed_id", "reason")
 SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 
 
@@ -83,7 +87,7 @@ def show(payment_id: str, as_json: bool) -> None:
 
     async def work(settings: Settings) -> PaymentShown:
         async with _payments(settings) as payments:
-            record, history = await payments.queries.show(payment_id)
+            record, history = await payments.operations.show(payment_id)
             return PaymentAndSlot.of_record(record, history, slot_id=slot_id(payment_id))
 
     with read_only_settings() as settings:
@@ -95,13 +99,71 @@ def show(payment_id: str, as_json: bool) -> None:
 @click.argument("payment_id", cls=Argument, metavar="ID")
 @as_json
 def cancel(payment_id: str, as_json: bool) -> None:
-    """Call a payment off before its time, and give its slot back."""
+    """Cancel a payment before its execution begins, and give its slot back."""
 
     async def work() -> PaymentShown:
         async with _payments(Settings.load()) as payments:
-            return PaymentShown.of_record(await payments.queries.cancel(payment_id), [])
+            return PaymentShown.of_record(await payments.operations.cancel(payment_id), [])
 
     _show(run(work()), as_json)
+
+
+@app.command("retry")
+@click.argument("payment_id", cls=Argument, metavar="ID")
+@as_json
+def retry(payment_id: str, as_json: bool) -> None:
+    """Send a FAILED payment again; an UNKNOWN one is decided first by the downstream's status inquiry. Audited."""
+
+    async def work() -> PaymentShown:
+        settings = Settings.load()
+        async with audit_change(settings, "payments retry", payment_id), _payments(settings) as payments:
+            record = await payments.operations.retry(payment_id, by=f"cli:{user()}")
+            return PaymentShown.of_record(record, [])
+
+    _show(run(work()), as_json)
+
+
+@app.command("list")
+@click.option("--status", help="Only these, such as FAILED or UNKNOWN.")
+@click.option("--feed", help="Only those of this feed.")
+@click.option("--from", "scheduled_from", help="Scheduled at or after this time.")
+@click.option("--to", "scheduled_to", help="Scheduled before this time.")
+@click.option("--limit", type=int, default=100, help="At most so many.")
+@click.option("--after", help="Those after this id: the last of the page before.")
+@as_json
+def list_(
+    status: str | None,
+    feed: str | None,
+    scheduled_from: str | None,
+    scheduled_to: str | None,
+    limit: int,
+    after: str | None,
+    as_json: bool,
+) -> None:
+    """List payments in order of their ids."""
+    from headgate.apps.payments.model import PaymentFilter, checked_status
+
+    selection = PaymentFilter(
+        checked_status(status),
+        feed,
+        None if scheduled_from is None else parse_instant(scheduled_from, "--from"),
+        None if scheduled_to is None else parse_instant(scheduled_to, "--to"),
+    )
+
+    async def work(settings: Settings) -> PaymentPage:
+        async with _payments(settings) as payments:
+            records, cursor = await payments.operations.page(selection, limit=limit, after=after)
+            return PaymentPage(payments=[PaymentView.of_payment(record) for record in records], next=cursor)
+
+    with read_only_settings() as settings:
+        page = run(work(settings))
+    if as_json:
+        print_json(page.dump())
+        return
+    rows = [[str(getattr(payment, name) or "-") for name in LISTED] for payment in page.payments]
+    print_table([to_camel(name) for name in LISTED], rows)
+    if page.next:
+        print_status(f"there are more: --after {page.next}")
 
 
 @asynccontextmanager

@@ -62,18 +62,18 @@ class PaymentMetrics:
     """What the meter of payments measures, as gauges. Every process measures the same: the newest word is the true
     one."""
 
-    def __init__(self, registry: CollectorRegistry, tps: int) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         self._payments = Gauge(
             "payments_by_status", "Payments by status.", ["status"], registry=registry, multiprocess_mode="mostrecent"
         )
-        limit = Gauge(
+        self._limit = Gauge(
             "payments_downstream_limit",
             "The hard limit: calls in any sliding second.",
             registry=registry,
             multiprocess_mode="mostrecent",
         )
-        limit.set(tps)
 
-    def measured(self, counts: Mapping[PaymentStatus, int]) -> None:
+    def measured(self, counts: Mapping[PaymentStatus, int], tps: int) -> None:
+        self._limit.set(tps)
         for status in PaymentStatus:
             self._payments.labels(status.value).set(counts.get(status, 0))

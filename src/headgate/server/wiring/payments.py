@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
+from headgate.apps.payments.model import Payment
+from headgate.apps.payments.operations import PaymentOperations, StopExecutions
+from headgate.apps.payments.ports import DownstreamBusy
 from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.apps.payments.stores.sql_breaker import SqlBreakerStore
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import Claim, Postponed
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import DispatchObserver, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
         BreakerStore,
         Downstream,
         DownstreamObserver,
+        InquiryResult,
         Notifier,
         PaymentStore,
         PermitStore,
@@ -49,6 +54,8 @@ from headgate.server.wiring.temporal import temporal_address, temporal_engine, t
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
 
+INQUIRY_WAIT = 20.0
+"""Seconds an operator's inquiry may wait for limit and breaker."""
 PERMIT_TIMEOUT = 2.0
 """Seconds in which the store of permits must answer; no call is made meanwhile."""
 
@@ -58,15 +65,15 @@ class Payments(NamedTuple):
 
     intake: PaymentIntake | WorkflowIntake
     """Where payments are accepted: here, or by the init worker where there is Temporal."""
-    queries: PaymentIntake
-    """Shows and cancels payments; gives back slots without a payment."""
+    operations: PaymentOperations
+    """Shows, lists, cancels and retries payments."""
+    local_intake: PaymentIntake
+    """Gives back slots without a payment."""
     store: PaymentStore
     domain: Domain
     """For the process that executes payments."""
     simulator: Simulator | None
     """The downstream, if no other is configured."""
-    execution: PaymentExecution
-    """Asks the downstream about payments that are UNKNOWN."""
     breaker: BreakerStore
     """The state of the downstream's breaker."""
 
@@ -121,7 +128,8 @@ async def open_payments(
             store, slots, rules=rules, slot_config=payment_settings.config, start=start, tracer=tracer
         )
         stack.push_async_callback(local_intake.close)
-        application = Payments(local_intake, local_intake, store, domain, simulator, execution, breaker_store)
+        operations = PaymentOperations(store, _OperatorInquiry(bank), _stop_executions(engine))
+        application = Payments(local_intake, operations, local_intake, store, domain, simulator, breaker_store)
         if settings.temporal_address is not None:
             from headgate.apps.payments.workflows import WorkflowIntake, on_temporal
             from headgate.dispatch.engines.temporal.client import connect
@@ -134,6 +142,29 @@ async def open_payments(
         if maintenance:
             await stack.enter_async_context(_maintenance(settings, application))
         yield application
+
+
+class _OperatorInquiry:
+    """The `Inquiry` port for operators, who don't wait for long."""
+
+    def __init__(self, bank: Downstream) -> None:
+        self._bank = bank
+
+    async def inquire(self, payment: Payment) -> InquiryResult:
+        try:
+            return await self._bank.inquire(payment, wait=INQUIRY_WAIT)
+        except Postponed as postponed:
+            raise DownstreamBusy(f"the downstream can't be asked now: {postponed}") from postponed
+
+
+def _stop_executions(engine: WorkflowEngine | None) -> StopExecutions:
+    """Ends executions of cancelled payments that wait in the engine for their time."""
+
+    async def stop(payment_ids: Sequence[str]) -> None:
+        if engine is not None:
+            await engine.stop([Claim(PAYMENT, payment_id, 0, 0) for payment_id in payment_ids])
+
+    return stop
 
 
 async def prune_payments(settings: Settings, before: datetime, now: datetime) -> int:
@@ -154,7 +185,7 @@ async def prune_payments(settings: Settings, before: datetime, now: datetime) ->
 async def _maintenance(settings: Settings, application: Payments) -> AsyncIterator[None]:
     """Inside, payments are taken from their topic, and slots without a payment are given back now and then."""
     stop = asyncio.Event()
-    tasks = [asyncio.create_task(application.queries.run_reclaiming(stop))]
+    tasks = [asyncio.create_task(application.local_intake.run_reclaiming(stop))]
     async with AsyncExitStack() as stack:
         if settings.kafka_bootstrap is not None:
             # Imported here: the driver is an extra.

@@ -107,6 +107,21 @@ def test_a_payment_is_executed_once_however_often_it_is_asked_for() -> None:
     assert [call.executed for call in bank.calls] == [True, False]
 
 
+def test_the_bank_knows_what_became_of_a_payment() -> None:
+    bank = Simulator(Behaviour(tps=9, lose=1.0))
+    bank.receive("lost", {"paymentId": "lost"})
+    bank.behave(lose=0.0, refuse=1.0)
+    bank.receive("refused", {"paymentId": "refused"})
+    answers = [bank.inquire(key) for key in ("lost", "refused", "nobody")]
+    assert [(answer.status, answer.body.get("status")) for answer in answers] == [
+        (200, "EXECUTED"),
+        (200, "REJECTED"),
+        (404, None),
+    ]
+    bank.behave(tps=1)
+    assert bank.inquire("lost").status == 429, "an inquiry is a call"
+
+
 def test_the_bank_fails_loses_and_refuses_as_configured() -> None:
     bank = Simulator(Behaviour(tps=10_000, fail=0.2, lose=0.2, refuse=0.2), seed=7)
     for number in range(1000):
@@ -201,7 +216,7 @@ async def test_who_calls_is_shown_and_the_body_is_signed(tmp_path: Path) -> None
     transport, requests = answering(201, 201, 404)
     token = tmp_path / "token"
     token.write_text("first\n")
-    options = {"token_file": token, "headers": {"X-Tenant": "acme"}, "hmac_key": "k3y"}
+    options: dict[str, Any] = {"token_file": token, "headers": {"X-Tenant": "acme"}, "hmac_key": "k3y"}
     client = client_of(transport, **options)
     await client.pay(payment())
     token.write_text("second")
@@ -211,7 +226,7 @@ async def test_who_calls_is_shown_and_the_body_is_signed(tmp_path: Path) -> None
     assert first.headers["X-Tenant"] == "acme"
     expected = hmac.new(b"k3y", second.content, hashlib.sha256).hexdigest()
     assert second.headers["X-Signature"] == f"sha256={expected}"
-    await client.inquire("p/1")
+    await client.inquire(payment()._replace(payment_id="p/1"))
     assert (requests[-1].method, str(requests[-1].url)) == ("GET", "http://bank/api/payments/p%2F1")
     assert "k3y" not in repr(DownstreamConnection("http://bank", **options))
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from headgate.apps.payments.downstream.outcomes import Inquiry, InquiryState
 from headgate.apps.payments.execution import PaymentExecution
 from headgate.apps.payments.intake import PaymentIntake
 from headgate.apps.payments.model import (
@@ -20,12 +19,21 @@ from headgate.apps.payments.model import (
     AcceptedPayment,
     Party,
     Payment,
-    PaymentEvent,
     PaymentExists,
     PaymentRecord,
     PaymentStatus,
 )
-from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt, Unsent
+from headgate.apps.payments.operations import PaymentOperations
+from headgate.apps.payments.ports import (
+    DownstreamBusy,
+    InquiryResult,
+    InquiryStatus,
+    NewPayment,
+    Notice,
+    PaymentRefused,
+    Receipt,
+    Unsent,
+)
 from headgate.apps.payments.rules import rules_of
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import gave_up
@@ -54,6 +62,7 @@ class Bench:
         self.store = MemoryPaymentStore(self.queue, slot_store)
         self.slots = SlotScheduler(slot_store)
         self.intake = PaymentIntake(self.store, self.slots)
+        self.operations = PaymentOperations(self.store)
 
     def ruled(self, **rules: Any) -> PaymentIntake:
         return PaymentIntake(self.store, self.slots, rules=rules_of(rules))
@@ -76,7 +85,7 @@ async def test_a_payment_is_scheduled_at_its_slot(bench: Bench) -> None:
     answers = [await bench.intake.submit(payment(f"p{number}")) for number in range(3)]
     assert all(answer.status is PaymentStatus.SCHEDULED and not answer.existing for answer in answers)
     assert sorted((answer.scheduled_time - AT) // timedelta(seconds=4) for answer in answers) == [0, 0, 1]
-    record, history = await bench.intake.show("p0")
+    record, history = await bench.operations.show("p0")
     assert record.scheduled_time == answers[0].scheduled_time == (await bench.slots.find("payment:p0")).scheduled_time
     assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.01", "2030-03-01")
     assert [entry.status_after for entry in history] == ["SCHEDULED"]
@@ -190,18 +199,18 @@ async def test_a_payments_slot_is_cancelled_with_the_payment_only(bench: Bench) 
 
 async def test_a_payment_is_cancelled_while_it_waits(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
-    record = await bench.intake.cancel("p", "changed my mind")
+    record = await bench.operations.cancel("p", "changed my mind")
     assert (record.status, record.reason) == (PaymentStatus.CANCELLED, "changed my mind")
-    assert await bench.intake.cancel("p") == record
+    assert await bench.operations.cancel("p") == record
     with pytest.raises(NotFound):
         await bench.slots.find("payment:p")
     with pytest.raises(NotFound):
-        await bench.intake.cancel("nobody")
+        await bench.operations.cancel("nobody")
     await bench.intake.submit(payment("q"))
     await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=9999))
     await bench.store.begin(["q"])
     with pytest.raises(Conflict):
-        await bench.intake.cancel("q")
+        await bench.operations.cancel("q")
 
 
 async def test_queued_payments_are_started(bench: Bench) -> None:
@@ -225,9 +234,11 @@ class Bank:
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
         self.paid: list[str] = []
-        self.inquiry = Inquiry(InquiryState.UNANSWERED, "nobody answered")
+        self.inquiry: InquiryResult | None = None
 
-    async def inquire(self, payment_id: str, *, wait: float | None = None) -> Inquiry:
+    async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
+        if self.inquiry is None:
+            raise DownstreamBusy("the inquiry was not answered")
         return self.inquiry
 
     async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
@@ -258,7 +269,7 @@ async def context(bench: Bench, payment_id: str) -> Any:
 
 
 async def record(bench: Bench, payment_id: str) -> PaymentRecord:
-    return (await bench.intake.show(payment_id))[0]
+    return (await bench.operations.show(payment_id))[0]
 
 
 async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> None:
@@ -267,7 +278,7 @@ async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> N
     execution = PaymentExecution(bench.store, bank, notifier)
     await execution.execute("p", await context(bench, "p"))
     assert bank.paid == ["p"]
-    kept, history = await bench.intake.show("p")
+    kept, history = await bench.operations.show("p")
     assert (kept.status, kept.reference) == (PaymentStatus.PROCESSING, "BANK-1")
     assert [entry.status_after for entry in history] == ["SCHEDULED", "ACCEPTED", "PROCESSING"]
     assert [(notice.role, notice.account) for notice in notifier.notices] == [
@@ -294,52 +305,27 @@ async def test_a_busy_bank_leaves_the_payment_as_it_is(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("state", "status"),
     [
-        (InquiryState.EXECUTED, PaymentStatus.PROCESSING),
-        (InquiryState.REJECTED, PaymentStatus.SCHEDULED),
-        (InquiryState.PENDING, PaymentStatus.SCHEDULED),
-        (InquiryState.NEVER_SEEN, PaymentStatus.SCHEDULED),
+        (InquiryStatus.EXECUTED, PaymentStatus.PROCESSING),
+        (InquiryStatus.REJECTED, PaymentStatus.SCHEDULED),
+        (InquiryStatus.PENDING, PaymentStatus.SCHEDULED),
+        (InquiryStatus.NEVER_SEEN, PaymentStatus.SCHEDULED),
     ],
 )
 async def test_after_all_attempts_the_inquiry_may_know_the_outcome(
-    bench: Bench, state: InquiryState, status: PaymentStatus
+    bench: Bench, state: InquiryStatus, status: PaymentStatus
 ) -> None:
     await bench.intake.submit(payment("p"))
     bank = Bank(DownstreamBusy("no answer"))
-    bank.inquiry = Inquiry(state, "says the bank", "BANK-7")
+    bank.inquiry = InquiryResult(state, "says the bank", "BANK-7")
     execution = PaymentExecution(bench.store, bank, RecordingNotifier())
     raised: Exception | None = None
     try:
         await execution.execute("p", await context(bench, "p"))
     except (GiveUp, DownstreamBusy) as error:
         raised = error
-    kinds = {InquiryState.EXECUTED: type(None), InquiryState.REJECTED: GiveUp}
+    kinds = {InquiryStatus.EXECUTED: type(None), InquiryStatus.REJECTED: GiveUp}
     assert type(raised) is kinds.get(state, DownstreamBusy)
     assert (await record(bench, "p")).status is status, "a verdict moves payment and item together, later"
-
-
-@pytest.mark.parametrize(
-    ("state", "status"),
-    [
-        (InquiryState.EXECUTED, PaymentStatus.ACCEPTED),
-        (InquiryState.REJECTED, PaymentStatus.FAILED),
-        (InquiryState.NEVER_SEEN, PaymentStatus.SCHEDULED),
-        (InquiryState.PENDING, PaymentStatus.UNKNOWN),
-        (InquiryState.UNANSWERED, PaymentStatus.UNKNOWN),
-    ],
-)
-async def test_the_inquiry_decides_what_is_unknown(bench: Bench, state: InquiryState, status: PaymentStatus) -> None:
-    await bench.intake.submit(payment("p"))
-    bank = Bank()
-    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
-    assert await execution.resolve("p") == (PaymentStatus.SCHEDULED, None), "nothing to decide"
-    batch = await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))
-    await bench.queue.settle([gave_up(batch.items[0].claim, "no answer", PaymentEvent.LOST)])
-    assert (await record(bench, "p")).status is PaymentStatus.UNKNOWN
-    bank.inquiry = Inquiry(state, "says the bank")
-    assert await execution.resolve("p") == (status, bank.inquiry)
-    assert (await record(bench, "p")).status is status
-    with pytest.raises(NotFound):
-        await execution.resolve("nobody")
 
 
 @pytest.mark.parametrize(("trouble", "cancellable"), [(Unsent("off"), True), (Postponed("429"), False)])
@@ -351,7 +337,9 @@ async def test_what_was_never_sent_may_still_be_cancelled(bench: Bench, trouble:
     assert ((await record(bench, "p")).begun_at is None) == cancellable
 
 
-async def test_a_store_that_does_not_answer_is_no_failure_of_the_payment(bench: Bench) -> None:
+async def test_a_store_that_does_not_answer_is_no_failure_of_the_payment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await bench.intake.submit(payment("p"))
     bank = Bank()
     execution = PaymentExecution(bench.store, bank, RecordingNotifier())
@@ -359,16 +347,15 @@ async def test_a_store_that_does_not_answer_is_no_failure_of_the_payment(bench: 
     async def away(*_: object) -> Any:
         raise StoreUnavailable("away")
 
-    begin, advance = bench.store.begin, bench.store.advance
-    bench.store.begin = away  # type: ignore[method-assign]
-    with pytest.raises(Postponed, match="away"):
-        await execution.execute("p", await context(bench, "p"))
-    assert bank.paid == []
-    bench.store.begin = begin  # type: ignore[method-assign]
-    bench.store.advance = away  # type: ignore[method-assign]
-    writing = asyncio.create_task(execution.execute("p", await context(bench, "p")))
-    await eventually(lambda: bank.paid == ["p"])
-    bench.store.advance = advance  # type: ignore[method-assign]
+    with monkeypatch.context() as outage:
+        outage.setattr(bench.store, "begin", away)
+        with pytest.raises(Postponed, match="away"):
+            await execution.execute("p", await context(bench, "p"))
+        assert bank.paid == []
+    with monkeypatch.context() as outage:
+        outage.setattr(bench.store, "advance", away)
+        writing = asyncio.create_task(execution.execute("p", await context(bench, "p")))
+        await eventually(lambda: bank.paid == ["p"])
     await writing
     assert (await record(bench, "p")).status is PaymentStatus.PROCESSING, "the bank's answer was not lost"
 

@@ -15,11 +15,12 @@ import httpx2
 from headgate.apps.payments.downstream import outcomes
 from headgate.apps.payments.downstream.breaker import DownstreamBreaker
 from headgate.apps.payments.downstream.connection import DownstreamConnection
-from headgate.apps.payments.downstream.outcomes import Answer, Inquiry, InquiryState, Verdict
+from headgate.apps.payments.downstream.outcomes import Answer, Verdict
 from headgate.apps.payments.model import Payment
 from headgate.apps.payments.ports import (
     DownstreamBusy,
     DownstreamObserver,
+    InquiryResult,
     NullDownstreamObserver,
     PaymentRefused,
     Permit,
@@ -109,12 +110,16 @@ class HttpDownstream:
                 pause = min(2 * pause, LONGEST_PAUSE)
         raise DownstreamBusy(last)
 
-    async def inquire(self, payment_id: str, *, wait: float | None = None) -> Inquiry:
-        url = self._connection.inquiry_url(payment_id)
+    async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
+        key = payment.payment_id
         try:
-            return outcomes.inquiry_of(await self._call("GET", url, payment_id, b"", 1, wait))
+            answer = await self._call("GET", self._connection.inquiry_url(key), key, b"", 1, wait)
         except _NoAnswer as failure:
-            return Inquiry(InquiryState.UNANSWERED, f"the inquiry was not answered: {failure}")
+            raise DownstreamBusy(f"the inquiry was not answered: {failure}") from failure
+        result = outcomes.inquiry_of(answer)
+        if result is None:
+            raise DownstreamBusy(f"the inquiry was answered {answer.status}, which says nothing")
+        return result
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from headgate.apps.payments.ports import InquiryResult, InquiryStatus
+
 LONGEST_REASON = 300
 LONGEST_REFERENCE = 255
 
@@ -128,38 +130,18 @@ def reference_of(answer: Answer) -> str | None:
     return value[:LONGEST_REFERENCE] if isinstance(value, str) and value and value.isprintable() else None
 
 
-class InquiryState(StrEnum):
-    """What the downstream says about a payment when asked."""
-
-    EXECUTED = "EXECUTED"
-    REJECTED = "REJECTED"
-    PENDING = "PENDING"
-    """It has the payment and has not decided yet."""
-    NEVER_SEEN = "NEVER_SEEN"
-    UNANSWERED = "UNANSWERED"
-    """It could not be asked, or its answer says nothing."""
-
-
-class Inquiry(NamedTuple):
-    """The answer to an inquiry."""
-
-    state: InquiryState
-    reason: str
-    reference: str | None = None
-
-
-def inquiry_of(answer: Answer) -> Inquiry:
-    """The meaning of an answer to `GET {url}/payments/{key}`: 200 with a `status`, or 404 for a key never seen."""
+def inquiry_of(answer: Answer) -> InquiryResult | None:
+    """The meaning of an answer to `GET {url}/payments/{key}`: 200 with a `status`, or 404 for a key never seen. None if
+    it says nothing."""
     if answer.status == 404:
-        return Inquiry(InquiryState.NEVER_SEEN, "the downstream has never seen it")
-    if 200 <= answer.status < 300 and isinstance(answer.body, Mapping):
-        said = str(answer.body.get("status", "")).upper()
-        reason = answer.body.get("reason")
-        words = " ".join(reason.split())[:LONGEST_REASON] if isinstance(reason, str) else ""
-        if said in (InquiryState.EXECUTED, InquiryState.REJECTED, InquiryState.PENDING):
-            text = f"on inquiry the downstream says {said}: {words}".rstrip(": ")
-            return Inquiry(InquiryState(said), text, reference_of(answer))
-    return Inquiry(InquiryState.UNANSWERED, f"the inquiry was answered {answer.status}, which says nothing")
+        return InquiryResult(InquiryStatus.NEVER_SEEN)
+    if not (200 <= answer.status < 300 and isinstance(answer.body, Mapping)):
+        return None
+    said, words = str(answer.body.get("status", "")).upper(), answer.body.get("reason")
+    if said not in (InquiryStatus.EXECUTED, InquiryStatus.REJECTED, InquiryStatus.PENDING):
+        return None
+    reason = " ".join(words.split())[:LONGEST_REASON] if isinstance(words, str) else None
+    return InquiryResult(InquiryStatus(said), reason or None, reference_of(answer))
 
 
 def retry_after_of(header: str | None) -> float | None:

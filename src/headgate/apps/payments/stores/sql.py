@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from headgate.apps.payments.model import PaymentAudit, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
+from headgate.apps.payments.model import (
+    PaymentAudit,
+    PaymentEvent,
+    PaymentFilter,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+)
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.apps.payments.stores import moves, statements
 from headgate.sql.engine import Database
@@ -28,6 +35,9 @@ class SqlPaymentStore:
 
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return await self._database.read(statements.history, payment_id)
+
+    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
+        return await self._database.read(statements.list_payments, selection, limit, after)
 
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
         return await self._database.read(statements.find_duplicates, queries, within)

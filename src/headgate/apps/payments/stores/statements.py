@@ -16,6 +16,7 @@ from headgate.apps.payments.model import (
     Party,
     Payment,
     PaymentAudit,
+    PaymentFilter,
     PaymentRecord,
     PaymentStatus,
     StatusChange,
@@ -54,6 +55,30 @@ def history(connection: Connection, payment_id: str) -> list[PaymentAudit]:
         .order_by(payment_audit.c.audit_id)
     )
     return [PaymentAudit(*row) for row in rows]
+
+
+def list_payments(
+    connection: Connection, selection: PaymentFilter, limit: int, after: str | None
+) -> list[PaymentRecord]:
+    statement = sa.select(payment).where(*conditions(selection)).order_by(payment.c.payment_id).limit(limit)
+    if after is not None:
+        statement = statement.where(payment.c.payment_id > after)
+    return [record(row) for row in connection.execute(statement)]
+
+
+def conditions(selection: PaymentFilter) -> list[sa.ColumnElement[bool]]:
+    """A filter as conditions on the table."""
+    status, feed_id, scheduled_from, scheduled_to = selection
+    chosen: list[sa.ColumnElement[bool]] = []
+    if status is not None:
+        chosen.append(payment.c.status == status.value)
+    if feed_id is not None:
+        chosen.append(payment.c.feed_id == feed_id)
+    if scheduled_from is not None:
+        chosen.append(payment.c.scheduled_at >= scheduled_from)
+    if scheduled_to is not None:
+        chosen.append(payment.c.scheduled_at < scheduled_to)
+    return chosen
 
 
 def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:

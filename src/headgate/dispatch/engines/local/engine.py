@@ -110,6 +110,13 @@ class LocalEngine:
             for claim in claims
         ]
 
+    async def stop(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            run = self._runs.get(claim.execution_id)
+            if run is not None and run.task is not None and not run.begun:
+                run.lost = True
+                run.task.cancel()
+
     def room(self, item_type: str) -> int | None:
         return 0 if self._closing else self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
 
