@@ -85,10 +85,10 @@ class Bank:
     def calls(self, method: str = "POST") -> list[Arrival]:
         return [arrival for arrival in list(self.arrivals) if arrival.method == method]
 
-    def peak(self) -> int:
-        """The most calls in any sliding second."""
+    def peak(self, span: float = 1.0) -> int:
+        """The most calls in any sliding second, or other span."""
         times = sorted(arrival.at for arrival in list(self.arrivals))
-        return max((bisect_right(times, at + 0.999_999) - index for index, at in enumerate(times)), default=0)
+        return max((bisect_right(times, at + span - 1e-6) - index for index, at in enumerate(times)), default=0)
 
     def _serve(self, ready: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)

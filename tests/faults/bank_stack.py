@@ -36,6 +36,18 @@ class Installation(Stack):
         assert self.headgate("payments", "submit", "feed.csv")["accepted"] == len(ids)
         return due
 
+    def configure(self, **settings: object) -> None:
+        """Changes the settings of dispatch, once the installation has them."""
+        names = ", ".join(f"{name} = {value}" for name, value in settings.items())
+        self.until(lambda: self.rows("SELECT count(*) FROM headgate_dispatch_config") != [(0,)])
+        if self.database.startswith("sqlite"):
+            with closing(sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=30)) as connection:
+                connection.execute(f"UPDATE headgate_dispatch_config SET {names}")
+                connection.commit()
+        else:
+            with psycopg.connect(self.database) as connection:
+                connection.execute(f"UPDATE headgate_dispatch_config SET {names}")
+
     def rows(self, statement: str) -> list[Any]:
         if self.database.startswith("sqlite"):
             with closing(sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=30)) as connection:
