@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -13,8 +15,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import psycopg
 
+from tests import warm_start
 from tests.faults.bank import Bank, doubled
 from tests.faults.payment_stack import Stack, write_feed
 
@@ -36,17 +40,38 @@ class Installation(Stack):
         assert self.headgate("payments", "submit", "feed.csv")["accepted"] == len(ids)
         return due
 
+    def serve(self) -> httpx.Client:
+        """A service, and a client of it."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.start("serve", "headgate", "serve", "--port", str(port))
+        client = self._stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30))
+        self.until(lambda: _answers(client))
+        return client
+
+    def try_headgate(self, *arguments: str) -> int:
+        """Runs a command that may fail, and returns its exit status."""
+        words = [sys.executable, "-m", "headgate", *arguments, "--json"]
+        return warm_start.run(words, cwd=self.directory, env=self._environment, timeout=PATIENCE).returncode
+
+    def make_due(self) -> None:
+        """Lets items that rest be claimed at once."""
+        self._write("UPDATE headgate_dispatch_queue SET due_at = scheduled_exec_time WHERE queue_status = 'READY'")
+
     def configure(self, **settings: object) -> None:
         """Changes the settings of dispatch, once the installation has them."""
         names = ", ".join(f"{name} = {value}" for name, value in settings.items())
         self.until(lambda: self.rows("SELECT count(*) FROM headgate_dispatch_config") != [(0,)])
+        self._write(f"UPDATE headgate_dispatch_config SET {names}")
+
+    def _write(self, statement: str) -> None:
         if self.database.startswith("sqlite"):
             with closing(sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=30)) as connection:
-                connection.execute(f"UPDATE headgate_dispatch_config SET {names}")
+                connection.execute(statement)
                 connection.commit()
         else:
             with psycopg.connect(self.database) as connection:
-                connection.execute(f"UPDATE headgate_dispatch_config SET {names}")
+                connection.execute(statement)
 
     def rows(self, statement: str) -> list[Any]:
         if self.database.startswith("sqlite"):
@@ -78,6 +103,13 @@ class Installation(Stack):
         assert doubled(bank) == []
         assert min(bank.executed.values()) >= due.timestamp()
         assert bank.peak() <= tps, f"{bank.peak()} calls in one second of {tps}"
+
+
+def _answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health/live").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def test_a_killed_and_a_frozen_worker_and_a_bank_that_loses_answers(
                 bank.script[key] = [Reply(503)]
         first, second = installed.worker("dispatch"), installed.worker("dispatch")
         # A dead worker's claims are found within seconds.
-        installed.configure(stale_claim_threshold_mins=0.05, retry_backoff_secs=0.5, pre_start_buffer_mins=0)
+        installed.configure(stale_claim_threshold_mins=0.1, retry_backoff_secs=0.5, pre_start_buffer_mins=0)
         due = installed.submit(ids)
         installed.until_executed(TPS)
         with frozen(second):

@@ -235,6 +235,10 @@ class BreakerStatus(NamedTuple):
     """Seconds until the next probe."""
 
 
+class BreakerOpen(HeadgateError):
+    """The downstream's breaker is open."""
+
+
 class BreakerStore(Protocol):
     """The breaker's state, shared by all processes. Time is the store's own clock."""
 

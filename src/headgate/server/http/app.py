@@ -44,7 +44,7 @@ from headgate.server.wiring.doctor import server_probes
 from headgate.server.wiring.ingress import open_ingress
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.notifications import open_notifications
-from headgate.server.wiring.payments import open_payments
+from headgate.server.wiring.payments import check_breaker, open_payments
 from headgate.server.wiring.queue import dispatch_observer
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import get_tracer, tracing
@@ -136,8 +136,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 maintenance=_executes(services),
                 notifications=services.notifications,
                 observer=observer,
+                registry=services.registry,
             )
         )
+        services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
         yield
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
 from headgate.apps.payments.model import Payment
 from headgate.apps.payments.operations import PaymentOperations, StopExecutions
-from headgate.apps.payments.ports import DownstreamBusy
+from headgate.apps.payments.ports import BreakerOpen, DownstreamBusy
 from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.apps.payments.stores.sql_breaker import SqlBreakerStore
 from headgate.dispatch.config import DispatchConfig
@@ -228,6 +228,17 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> Database:
 
 async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
     return SqlPaymentStore(await _database(settings, stack))
+
+
+async def check_breaker(breaker: BreakerStore) -> None:
+    """Returns if the downstream's breaker is closed.
+
+    Raises:
+        BreakerOpen: It is open.
+    """
+    status = await breaker.read()
+    if status is not None:
+        raise BreakerOpen(status.reason)
 
 
 def downstream_observer(registry: CollectorRegistry | None) -> DownstreamObserver | None:
