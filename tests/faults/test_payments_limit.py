@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import redis
 
 from headgate.testing.servers.redis import RedisServer
 from tests.faults.bank import Bank, Reply
@@ -13,24 +14,34 @@ from tests.faults.bank_stack import frozen, installation
 TPS = 15
 
 
+def uneven(key: str) -> Reply:
+    """Answers of different speed, so that permits come back one by one."""
+    return Reply(delay=int(key[1:]) % 10 * 0.05)
+
+
 def test_two_embedded_processes_share_one_limit(tmp_path: Path) -> None:
     ids = [f"p{number:03d}" for number in range(5 * TPS)]
     with Bank() as bank, installation(tmp_path, bank, "embedded", TPS) as installed:
         installed.start("serve", "headgate", "serve", "--port", "0")
         installed.worker("dispatch")
+        # Small batches, so that each process has its share.
+        installed.configure(batch_size=5)
         due = installed.submit(ids, after=2.0)
         installed.until_statuses(PROCESSING=len(ids))
         installed.check_promises(ids, TPS, due)
 
 
 def test_a_redis_that_forgot_gives_no_permit_twice(tmp_path: Path, postgres_url: str, own_redis: RedisServer) -> None:
-    """It is restarted without its memory while calls are on the wire."""
-    ids = [f"p{number:03d}" for number in range(5 * TPS)]
+    """It loses its memory while calls are on the wire: emptied by somebody, then restarted."""
+    ids = [f"p{number:03d}" for number in range(7 * TPS)]
     settings = {"REDIS_URL": own_redis.url, "PAYMENTS_DOWNSTREAM_TIMEOUT": "2"}
-    with Bank(latency=0.1) as bank, installation(tmp_path, bank, postgres_url, TPS, **settings) as installed:
+    with Bank(default=uneven) as bank, installation(tmp_path, bank, postgres_url, TPS, **settings) as installed:
         installed.worker("dispatch")
         due = installed.submit(ids)
-        installed.until_executed(2 * TPS)
+        installed.until_executed(3 * TPS)
+        with redis.Redis.from_url(own_redis.url) as client:
+            client.flushall()
+        installed.until_executed(5 * TPS)
         own_redis.kill()
         own_redis.start()
         installed.until_statuses(PROCESSING=len(ids))

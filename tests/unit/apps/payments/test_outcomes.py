@@ -107,7 +107,8 @@ def test_the_reason_and_the_reference() -> None:
     assert reason_of(Answer(422, {"reason": "account\nclosed"})) == "the downstream answered 422: account closed"
     assert reason_of(Answer(400, None, "bad  request")) == "the downstream answered 400: bad request"
     assert reference_of(Answer(200, {"reference": "R1"})) == "R1"
-    for strange in ([], {"reference": 7}, {"reference": "\0"}, {"reference": ""}, None):
+    strange_bodies: list[Any] = [[], {"reference": 7}, {"reference": "\0"}, {"reference": ""}, None]
+    for strange in strange_bodies:
         assert reference_of(Answer(200, strange)) is None
 
 
