@@ -16,6 +16,7 @@ from headgate.server.http import (
     batch,
     config,
     dispatch,
+    feeds,
     forecast,
     health,
     limits,
@@ -70,6 +71,7 @@ def create_app(settings: Settings) -> FastAPI:
     limits.install(app)
     notifications.install(app)
     payments.install(app)
+    feeds.install(app)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)

@@ -248,6 +248,7 @@ def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
         "fingerprint": new.fingerprint,
         "status": PaymentStatus.SCHEDULED.value,
         "scheduled_at": new.scheduled_time,
+        "feed_id": new.feed_id,
         "created_at": moment,
         "updated_at": moment,
     }
