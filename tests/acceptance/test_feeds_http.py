@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httpx2 as httpx
 import pytest
@@ -30,9 +30,9 @@ def feed_of(*names: str, amount: str = "12.34", at: str = "2030-03-01T16:00:00Z"
     return "\n".join([HEADER, *(f"{name},{amount},EUR,Alice,{ALICE},Bob,{BOB},{at}" for name in names)])
 
 
-def done(paying: httpx.Client, feed_id: str) -> dict[str, object]:
+def done(paying: httpx.Client, feed_id: str) -> dict[str, Any]:
     until(lambda: paying.get(f"/api/v1/feeds/{feed_id}").json()["state"] == "DONE")
-    shown: dict[str, object] = paying.get(f"/api/v1/feeds/{feed_id}").json()
+    shown: dict[str, Any] = paying.get(f"/api/v1/feeds/{feed_id}").json()
     return shown
 
 
