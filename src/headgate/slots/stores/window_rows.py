@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -16,7 +16,7 @@ from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
 from headgate.slots.stores.tables import slot, slot_run, slot_window
 from headgate.slots.windows import align, next_open
-from headgate.sql.instants import InstantText
+from headgate.sql.instants import InstantMs, InstantText
 
 MAX_IN_LIST = 900
 """Values in one IN list: Oracle takes 1000 expressions at most."""
@@ -157,19 +157,18 @@ def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int
         counted = sa.select(sa.literal(name), start, sa.func.count(), sa.func.count()).where(ahead).group_by(start)
         connection.execute(slot_window.insert().from_select(list(slot_window.c.keys()), counted))
         return
-    times = connection.execute(sa.select(slot.c.scheduled_at).where(ahead).order_by(slot.c.scheduled_at)).scalars()
-    counts = []
-    for start_ms, group in groupby(align(to_ms(at), size) for at in times):
-        taken = sum(1 for _ in group)
-        counts.append(WindowCount(start_ms, taken, taken))
-    _insert_windows(connection, name, counts)
+    times = connection.execute(
+        sa.select(_stored(connection, slot.c.scheduled_at)).where(ahead).order_by(slot.c.scheduled_at)
+    ).scalars()
+    counts = Counter(align(ms, size) for ms in map(_stored_ms(connection), times.all()))
+    _insert_windows(connection, name, [WindowCount(start, taken, taken) for start, taken in counts.items()])
 
 
 def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
     """Writes the full runs again, from the counters."""
     connection.execute(slot_run.delete().where(slot_run.c.config_name == name))
     full = connection.execute(
-        sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed)
+        sa.select(_stored(connection, slot_window.c.window_start), slot_window.c.taken, slot_window.c.placed)
         .where(
             slot_window.c.config_name == name,
             slot_window.c.window_start >= from_ms(align(now_ms, policy.size_ms)),
@@ -177,7 +176,8 @@ def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms
         )
         .order_by(slot_window.c.window_start)
     )
-    counts = (WindowCount(to_ms(start), taken, placed) for start, taken, placed in full)
+    ms = _stored_ms(connection)
+    counts = (WindowCount(ms(start), taken, placed) for start, taken, placed in full.all())
     _write_runs(connection, name, RunChanges([], full_runs(counts, policy)))
 
 
@@ -190,6 +190,12 @@ def _write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
     if changes.written and connection.dialect.name == "postgresql":
         starts, resumes = zip(*changes.written, strict=True)
         connection.execute(_INSERT_RUNS, {"name": name, "starts": list(starts), "resumes": list(resumes)})
+    elif changes.written and connection.dialect.name == "sqlite":
+        text = InstantText()
+        connection.exec_driver_sql(
+            "INSERT INTO headgate_slot_run (config_name, window_start, resume_at) VALUES (?, ?, ?)",
+            [(name, text(start) + "000", text(resume) + "000") for start, resume in changes.written],
+        )
     elif changes.written:
         connection.execute(
             slot_run.insert(),
@@ -200,10 +206,29 @@ def _write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
         )
 
 
-def _insert_windows(connection: Connection, name: str, counts: Iterable[WindowCount]) -> None:
-    rows = [
-        {"config_name": name, "window_start": from_ms(start), "taken": taken, "placed": placed}
-        for start, taken, placed in counts
-    ]
-    if rows:
-        connection.execute(slot_window.insert(), rows)
+def _insert_windows(connection: Connection, name: str, counts: Sequence[WindowCount]) -> None:
+    if counts and connection.dialect.name == "sqlite":
+        text = InstantText()
+        connection.exec_driver_sql(
+            "INSERT INTO headgate_slot_window (config_name, window_start, taken, placed) VALUES (?, ?, ?, ?)",
+            [(name, text(start) + "000", taken, placed) for start, taken, placed in counts],
+        )
+    elif counts:
+        connection.execute(
+            slot_window.insert(),
+            [
+                {"config_name": name, "window_start": from_ms(start), "taken": taken, "placed": placed}
+                for start, taken, placed in counts
+            ],
+        )
+
+
+def _stored(connection: Connection, column: sa.Column[datetime]) -> sa.ColumnElement[Any]:
+    """A column of times as the database holds it: on SQLite the text, which `_stored_ms` reads."""
+    return sa.type_coerce(column, sa.String()) if connection.dialect.name == "sqlite" else column
+
+
+def _stored_ms(connection: Connection) -> Callable[[Any], int]:
+    """Makes epoch milliseconds of what `_stored` selects. A resize reads every slot: SQLAlchemy's own conversion would
+    cost more than all the rest of it."""
+    return InstantMs() if connection.dialect.name == "sqlite" else to_ms
