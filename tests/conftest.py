@@ -61,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class LoadPieces(LoadFileScheduling):
+    class LoadPieces(LoadFileScheduling):  # type: ignore[misc]  # it has no types of its own
         def _split_scope(self, nodeid: str) -> str:
             return piece(nodeid)
 
