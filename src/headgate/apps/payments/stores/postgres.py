@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 from headgate.apps.payments.model import ITEM_TYPE
 from headgate.apps.payments.ports import NewPayment
 from headgate.apps.payments.stores.statements import ACCEPTED_DETAIL, to_minor
-from headgate.dispatch.stores import postgres
+from headgate.dispatch.stores import enqueue_within
 from headgate.durations import to_ms
 from headgate.sql.pipeline import Raw, copy, run_async
 from headgate.sql.schema import instant_text
@@ -41,7 +41,7 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
     run_async(connection, copy_both)
     soon = datetime.now(UTC) + SOON
     hints = [ITEM_TYPE] if any(new.scheduled_time <= soon for new in payments) else []
-    postgres.enqueue(connection, [new.item for new in payments], None, hints)
+    enqueue_within(connection, [new.item for new in payments], hints)
 
 
 def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, str]:
