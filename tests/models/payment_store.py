@@ -85,9 +85,9 @@ class MemoryPaymentStore:
                 raise Conflict(f"payment {new.payment.payment_id!r} exists")
         await self._queue.enqueue([new.item for new in payments])
         now = self._now()
-        for payment, terms, scheduled_time, fingerprint, _ in payments:
+        for payment, terms, scheduled_time, fingerprint, _, feed_id in payments:
             self._records[payment.payment_id] = PaymentRecord(
-                payment, terms, PaymentStatus.SCHEDULED, scheduled_time, None, None, now, now
+                payment, terms, PaymentStatus.SCHEDULED, scheduled_time, None, None, now, now, None, feed_id
             )
             self._alike[fingerprint].append(payment.payment_id)
             entry = PaymentAudit(None, PaymentStatus.SCHEDULED.value, ACCEPTED_DETAIL, now)

@@ -226,12 +226,12 @@ def placements(
 
 def peak(times: Sequence[int], span_ms: int) -> int:
     """The most of `times` (ordered) that fall into any half-open span of the given length."""
-    most = first = 0
+    highest = first = 0
     for last, at in enumerate(times):
         while times[first] <= at - span_ms:
             first += 1
-        most = max(most, last - first + 1)
-    return most
+        highest = max(highest, last - first + 1)
+    return highest
 
 
 def _peaks(spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: int) -> Peaks:

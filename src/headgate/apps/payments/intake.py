@@ -122,21 +122,28 @@ class PaymentIntake:
         """
         return await self._singles.submit((payment, self._origin()))
 
-    async def initiate(self, payments: Sequence[Payment], *, init_workflow_id: str | None = None) -> list[IntakeResult]:
-        """One result per payment, in order. All valid payments are kept in one transaction.
+    async def initiate(
+        self, payments: Sequence[Payment], *, init_workflow_id: str | None = None, feed_id: str | None = None
+    ) -> list[IntakeResult]:
+        """One result per payment, in order. All valid payments are kept in one transaction. `feed_id` is the feed that
+        brings them.
 
         A single payment is part of the caller's trace. If there are several, each begins a trace of its own when it is
         executed.
         """
         origin = self._origin() if len(payments) == 1 else None
-        return await self._initiate(payments, {} if origin is None else {0: origin}, init_workflow_id)
+        return await self._initiate(payments, {} if origin is None else {0: origin}, init_workflow_id, feed_id)
 
     async def _initiate_singles(self, singles: Sequence[tuple[Payment, Origin | None]]) -> list[IntakeResult]:
         origins = {at: origin for at, (_, origin) in enumerate(singles) if origin is not None}
         return await self._initiate([payment for payment, _ in singles], origins, None)
 
     async def _initiate(
-        self, payments: Sequence[Payment], origins: Mapping[int, Origin], workflow_id: str | None
+        self,
+        payments: Sequence[Payment],
+        origins: Mapping[int, Origin],
+        workflow_id: str | None,
+        feed_id: str | None = None,
     ) -> list[IntakeResult]:
         results: dict[int, IntakeResult] = {}
         first: dict[str, int] = {}
@@ -144,7 +151,7 @@ class PaymentIntake:
         for index, payment in enumerate(payments):
             if first.setdefault(payment.payment_id, index) != index:
                 repeated.append(index)
-        await self._keep({index: payments[index] for index in first.values()}, results, origins, workflow_id)
+        await self._keep({index: payments[index] for index in first.values()}, results, origins, workflow_id, feed_id)
         for index in repeated:
             earlier = first[payments[index].payment_id]
             results[index] = _repeat_result(payments[index], payments[earlier], results[earlier])
@@ -187,6 +194,7 @@ class PaymentIntake:
         results: dict[int, IntakeResult],
         origins: Mapping[int, Origin],
         workflow_id: str | None,
+        feed_id: str | None,
     ) -> None:
         for attempt in range(1, MAX_TRIES + 1):
             await self._find_existing(payments, results)
@@ -195,7 +203,7 @@ class PaymentIntake:
             slots = await self._book({index: payments[index] for index in terms}, results, origins)
             spans = self._begin_spans(payments, slots, origins)
             fresh = [
-                _new(payments[index], terms[index], slot, workflow_id, spans.get(index))
+                _new(payments[index], terms[index], slot, workflow_id, spans.get(index))._replace(feed_id=feed_id)
                 for index, slot in slots.items()
             ]
             if not fresh:

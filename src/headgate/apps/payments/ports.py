@@ -30,6 +30,7 @@ class NewPayment(NamedTuple):
     scheduled_time: datetime
     fingerprint: int
     item: EnqueueRequest
+    feed_id: str | None = None
 
 
 class DuplicateQuery(NamedTuple):

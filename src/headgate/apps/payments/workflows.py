@@ -60,10 +60,10 @@ class PaymentInitWorkflow:
     """Phase A: a chunk of a feed, or a single payment, is checked, slotted, kept and queued; then it is over."""
 
     @workflow.run
-    async def run(self, payments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    async def run(self, payments: list[dict[str, Any]], feed_id: str | None = None) -> list[dict[str, Any]]:
         results: list[dict[str, Any]] = await workflow.execute_activity(
             INITIATE,
-            args=[payments, workflow.info().workflow_id],
+            args=[payments, workflow.info().workflow_id, feed_id],
             result_type=list[dict[str, Any]],
             start_to_close_timeout=INITIATE_TIMEOUT,
             retry_policy=INITIATE_RETRY,
@@ -106,7 +106,9 @@ class InitActivities:
         return (self.initiate,)
 
     @activity.defn(name=INITIATE)
-    async def initiate(self, documents: list[dict[str, Any]], workflow_id: str) -> list[dict[str, Any]]:
+    async def initiate(
+        self, documents: list[dict[str, Any]], workflow_id: str, feed_id: str | None = None
+    ) -> list[dict[str, Any]]:
         results: dict[int, IntakeResult] = {}
         payments = {}
         for index, document in enumerate(documents):
@@ -114,7 +116,7 @@ class InitActivities:
                 payments[index] = payment_of_json(document)
             except InvalidInput as error:
                 results[index] = error
-        accepted = await self._intake.initiate(list(payments.values()), init_workflow_id=workflow_id)
+        accepted = await self._intake.initiate(list(payments.values()), init_workflow_id=workflow_id, feed_id=feed_id)
         results |= zip(payments, accepted, strict=True)
         return [result_to_json(results[index]) for index in range(len(documents))]
 
@@ -176,7 +178,7 @@ class WorkflowIntake:
             raise outcome
         return outcome
 
-    async def initiate(self, payments: Sequence[Payment]) -> list[IntakeResult]:
+    async def initiate(self, payments: Sequence[Payment], *, feed_id: str | None = None) -> list[IntakeResult]:
         """One result per payment, in order.
 
         Raises:
@@ -190,7 +192,7 @@ class WorkflowIntake:
             async with asyncio.timeout(self._timeout):
                 results = await self._client.execute_workflow(
                     PaymentInitWorkflow.run,
-                    documents,
+                    args=[documents, feed_id],
                     id=f"init-payment-{payments[0].payment_id}-{digest}",
                     task_queue=self._task_queue,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import stat
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -18,9 +17,9 @@ from pydantic.alias_generators import to_camel
 from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
 from headgate.server.cli.audit import audit_change, user
-from headgate.server.cli.meter import Meter, size_of
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.submission import Submission, checked_directory, submit_feed
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
 from headgate.server.shapes.payments import FeedReport, PaymentAndSlot, PaymentPage, PaymentShown, PaymentView
@@ -30,16 +29,11 @@ from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 
 if TYPE_CHECKING:
-    from headgate.apps.payments.feed import FeedFormat, Rejection
-    from headgate.apps.payments.model import IntakeResult, Payment
-    from headgate.server.cli.checkpoint import Checkpoint
+    from headgate.apps.payments.feed import FeedFormat
     from headgate.server.wiring.payments import Payments
 
-BLOCK = 1024 * 1024
-SAVE_EVERY = 1.0
-SHOWN = 20
 LISTED = ("payment_id", "status", "amount", "currency", "scheduled_time", "feed_id", "reason")
-SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".xml": "pain001"}
 
 
 PATH = click.Path(path_type=Path)
@@ -51,31 +45,56 @@ def app() -> None:
 
 
 @app.command("submit")
-@click.argument("feed", cls=Argument, type=PATH, about="A .csv or .jsonl file; - for standard input.")
-@click.option("--format", "kind", help="csv or jsonl; left out, by the file's name.")
-@click.option("--config", help="The slot config of lines that name none.")
-@click.option("--rejected", type=PATH, help="Where refused lines are written; left out, FEED.rejected.jsonl.")
-@click.option("--restart/--no-restart", default=False, help="Begin anew, even if this feed was interrupted.")
+@click.argument("feed", cls=Argument, type=PATH, about="A .csv, .jsonl or pain.001 .xml file; - for standard input.")
+@click.option("--format", "kind", help="csv, jsonl or pain001; left out, by the file's name.")
+@click.option("--config", help="The slot config of records that name none.")
+@click.option("--control-sum", help="The sum of all amounts: if it is wrong, nothing is accepted.")
+@click.option("--count", help="The number of records: if it is wrong, nothing is accepted.")
+@click.option("--rejected", type=PATH, help="Where refused records are written; left out, FEED.rejected.jsonl.")
 @as_json
 def submit(
-    feed: Path, kind: str | None, config: str | None, rejected: Path | None, restart: bool, as_json: bool
+    feed: Path,
+    kind: str | None,
+    config: str | None,
+    control_sum: str | None,
+    count: str | None,
+    rejected: Path | None,
+    as_json: bool,
 ) -> None:
-    """Accept every good line of a feed. Interrupted, the same command goes on where it was left.
+    """Accept every good record of a feed. Interrupted, the same command goes on where it was left.
 
-    Lines that are no payment are reported with their number and reason, and do not stop the others; the exit status is
-    1 if there are any.
+    The feed is read whole and checked before anything is accepted. Records that are no payment are reported with their
+    number and reason, and do not stop the others; the exit status is 1 if there are any. The same feed twice is
+    accepted once.
     """
+    from headgate.apps.payments.feeds.model import checked_control
+
     settings = Settings.load()
     require_extras(settings, "payments")
     piped = str(feed) == "-"
-    feed_format = _format(feed, kind)
-    if piped:
-        report = run(_submit(settings, sys.stdin.buffer, feed_format, config, None))
-    else:
-        with _opened(feed) as file:
-            report = run(_submit(settings, file, feed_format, config, _checkpoint(feed, rejected, restart)))
+    submission = Submission(
+        _format(feed, kind),
+        config,
+        checked_control(count, control_sum),
+        None if piped else feed.name[:255],
+        _rejected_file(feed, rejected, piped),
+    )
+    with contextlib.ExitStack() as stack:
+        file = sys.stdin.buffer if piped else stack.enter_context(_opened(feed))
+        report = run(_submit(settings, file, submission))
     _print_report(report, as_json)
     raise click.exceptions.Exit(1 if report.rejected_count else 0)
+
+
+def _rejected_file(feed: Path, rejected: Path | None, piped: bool) -> Path | None:
+    if rejected is not None:
+        return checked_directory(rejected)
+    return None if piped else feed.with_name(f"{feed.name}.rejected.jsonl")
+
+
+async def _submit(settings: Settings, file: IO[bytes], submission: Submission) -> FeedReport:
+    async with _payments(settings) as payments:
+        return await submit_feed(payments, file, submission)
 
 
 @app.command("show")
@@ -181,27 +200,11 @@ def _format(feed: Path, kind: str | None) -> FeedFormat:
 
     name = kind or SUFFIXES.get(feed.suffix.lower())
     if name is None:
-        raise InvalidInput("--format", "is required for a feed whose name ends neither in .csv nor in .jsonl")
+        raise InvalidInput("--format", "is required for a feed whose name ends neither in .csv, .jsonl nor .xml")
     try:
         return FeedFormat(name.lower())
     except ValueError:
-        raise InvalidInput("--format", f"{name!r} is unknown; use csv or jsonl") from None
-
-
-def _checkpoint(feed: Path, rejected: Path | None, restart: bool) -> Checkpoint | None:
-    from headgate.server.cli.checkpoint import Checkpoint
-
-    checkpoint = Checkpoint(feed, rejected)
-    if not restart and checkpoint.resume() and checkpoint.position.lines:
-        print_status(f"going on after line {checkpoint.position.lines}")
-    try:
-        checkpoint.save()
-    except OSError as error:
-        if rejected is not None:
-            raise InvalidInput("--rejected", f"can't be written: {error.strerror}") from None
-        print_status(f"nothing can be written beside the feed ({error.strerror}): rejected lines are told here")
-        return None
-    return checkpoint
+        raise InvalidInput("--format", f"{name!r} is unknown; use csv or jsonl, or pain001") from None
 
 
 @contextmanager
@@ -216,85 +219,18 @@ def _opened(feed: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-async def _submit(
-    settings: Settings, file: IO[bytes], kind: FeedFormat, config: str | None, checkpoint: Checkpoint | None
-) -> FeedReport:
-    from headgate.apps.payments.feed import Tally, initiate_feed
-
-    tally, started = Tally(), time.monotonic()
-    rejected: list[Rejection] = []
-    begin = (0, 0)
-    if checkpoint is not None:
-        position = checkpoint.position
-        begin = position.lines, position.bytes
-        file.seek(position.bytes)
-        tally = Tally(position.accepted, position.duplicates, position.rejected)
-    meter = Meter("payments", size_of(file), *begin)
-    lines = begin[0]
-    async with _payments(settings) as payments:
-
-        async def initiate(chunk: Sequence[Payment]) -> list[IntakeResult]:
-            if config is not None:
-                chunk = [payment if payment.config_name else payment._replace(config_name=config) for payment in chunk]
-            return await payments.intake.initiate(chunk)
-
-        saved = time.monotonic()
-        with meter:
-            try:
-                async for progress in initiate_feed(_blocks(file), kind, initiate, start=begin):
-                    tally.add(progress)
-                    lines = progress.lines
-                    rejected += progress.rejected[: SHOWN - len(rejected)]
-                    if checkpoint is not None:
-                        checkpoint.add(progress)
-                        if time.monotonic() - saved >= SAVE_EVERY:
-                            checkpoint.save()
-                            saved = time.monotonic()
-                    elif progress.rejected:
-                        meter.clear()
-                        _print_rejected(progress.rejected)
-                    meter.move(progress.lines, progress.bytes)
-            except BaseException:
-                if checkpoint is not None and checkpoint.position.lines:
-                    checkpoint.save()
-                    checkpoint.close()
-                    meter.clear()
-                    print_status(f"{checkpoint.position.lines} lines are done; the same command goes on from there")
-                raise
-    if checkpoint is not None:
-        checkpoint.finish()
-    return FeedReport.of(
-        tally,
-        rejected=rejected,
-        rejected_count=tally.rejected,
-        rejected_file=str(checkpoint.rejected_path) if checkpoint is not None and tally.rejected else None,
-        lines=lines,
-        seconds=round(time.monotonic() - started, 3),
-    )
-
-
-async def _blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
-    while block := await asyncio.to_thread(file.read, BLOCK):
-        yield block
-
-
-def _print_rejected(rejections: Sequence[Rejection]) -> None:
-    for rejection in rejections:
-        print_status(f"line {rejection.line}: {rejection.reason}")
-
-
 def _print_report(report: FeedReport, as_json: bool) -> None:
     if as_json:
         print_json(report.dump())
         return
     print_line(f"{report.accepted} accepted, {report.duplicates} were there already, {report.rejected_count} rejected")
-    print_status(f"{report.lines} lines in {report.seconds:.1f} s")
+    print_status(f"{report.feed_id}: {report.lines} records in {report.seconds:.1f} s")
     for rejected in report.rejected:
         print_line(f"line {rejected.line}: {rejected.reason}")
     if report.rejected_count > len(report.rejected):
         print_line(f"and {report.rejected_count - len(report.rejected)} more")
     if report.rejected_file:
-        print_status(f"all rejected lines are in {report.rejected_file}")
+        print_status(f"all rejected records are in {report.rejected_file}")
 
 
 def _show(payment: PaymentShown, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from headgate.server.http import (
     batch,
     config,
     dispatch,
+    feeds,
     forecast,
     health,
     limits,
@@ -41,10 +42,11 @@ from headgate.server.settings import Settings
 from headgate.server.wiring.access import console_sessions, open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import open_dispatch
 from headgate.server.wiring.doctor import server_probes
+from headgate.server.wiring.downstream import check_breaker
 from headgate.server.wiring.ingress import open_ingress
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.notifications import open_notifications
-from headgate.server.wiring.payments import check_breaker, open_payments
+from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import dispatch_observer
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import get_tracer, tracing
@@ -70,6 +72,7 @@ def create_app(settings: Settings) -> FastAPI:
     limits.install(app)
     notifications.install(app)
     payments.install(app)
+    feeds.install(app)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)

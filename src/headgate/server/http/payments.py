@@ -146,7 +146,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
 
     tally = Tally()
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as rejections:
-        async for progress in initiate_feed(_blocks(receive), kind, initiate):
+        async for progress in initiate_feed(body_blocks(receive), kind, initiate):
             for rejected in progress.rejected:
                 rejections.write(_rejection(rejected, first=rejections.tell() == 0))
             tally.add(progress)
@@ -232,7 +232,8 @@ def _exists(error: PaymentExists) -> Problem:
     return Problem(409, "payment-exists", "Payment Exists", str(error), field="paymentId")
 
 
-async def _blocks(receive: Receive) -> AsyncIterator[bytes]:
+async def body_blocks(receive: Receive) -> AsyncIterator[bytes]:
+    """The body of a request, block by block."""
     more = True
     while more:
         message = await receive()

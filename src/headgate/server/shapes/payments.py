@@ -79,8 +79,9 @@ class BulkResult(Shape):
 
 
 class FeedReport(BulkResult):
-    """What came of a feed on the command line, with the first rejected lines."""
+    """What came of a feed on the command line, with the first rejected records."""
 
+    feed_id: str
     rejected_count: int
     rejected_file: str | None
     lines: int

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headgate.apps.payments.feeds.accepting import Feeds
+from headgate.apps.payments.feeds.receiving import FeedReceiver
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
-from headgate.apps.payments.model import Payment
 from headgate.apps.payments.operations import PaymentOperations, StopExecutions
-from headgate.apps.payments.ports import BreakerOpen, DownstreamBusy
+from headgate.apps.payments.stores.feeds import SqlFeedStore
 from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.apps.payments.stores.sql_breaker import SqlBreakerStore
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import Claim, Postponed
+from headgate.dispatch.model import Claim
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import DispatchObserver, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
@@ -23,24 +25,19 @@ from headgate.dispatch.registry import Domain
 from headgate.durations import EPOCH
 from headgate.errors import ConfigurationError
 from headgate.extras import require
-from headgate.server.settings import Settings, spelled, statuses
+from headgate.server.settings import Settings, spelled
 from headgate.slots.scheduler import SlotScheduler
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from headgate.apps.payments.downstream.connection import DownstreamConnection
     from headgate.apps.payments.downstream.simulator import Simulator
     from headgate.apps.payments.execution import PaymentExecution
     from headgate.apps.payments.intake import PaymentIntake
     from headgate.apps.payments.ports import (
         BreakerStore,
-        Downstream,
-        DownstreamObserver,
-        InquiryResult,
         Notifier,
         PaymentStore,
-        PermitStore,
     )
     from headgate.apps.payments.rules import RuleBook
     from headgate.apps.payments.workflows import WorkflowIntake
@@ -48,16 +45,14 @@ if TYPE_CHECKING:
 
 from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.dispatch import local_dispatch
+from headgate.server.wiring.downstream import OperatorInquiry, downstream_observer, open_downstream
 from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.telemetry import get_tracer
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
 
-INQUIRY_WAIT = 20.0
-"""Seconds an operator's inquiry may wait for limit and breaker."""
-PERMIT_TIMEOUT = 2.0
-"""Seconds in which the store of permits must answer; no call is made meanwhile."""
+log = logging.getLogger(__name__)
 
 
 class Payments(NamedTuple):
@@ -69,6 +64,11 @@ class Payments(NamedTuple):
     """Shows, lists, cancels and retries payments."""
     local_intake: PaymentIntake
     """Gives back slots without a payment."""
+    feeds: Feeds
+    """Accepts, shows and cancels feeds."""
+    receiver: FeedReceiver
+    background: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+    """Runs work that outlives its request; it ends with the application."""
     store: PaymentStore
     domain: Domain
     """For the process that executes payments."""
@@ -105,7 +105,7 @@ async def open_payments(
     async with AsyncExitStack() as stack:
         store = await _payment_store(settings, stack)
         breaker_store = SqlBreakerStore(await _database(settings, stack))
-        bank, simulator = await _downstream(settings, queue, breaker_store, simulator, watcher, stack)
+        bank, simulator = await open_downstream(settings, queue, breaker_store, simulator, watcher, stack)
         notifier: Notifier = LogNotifier()
         if notifications is not None and rules.subscribers:
             notifier = GatewayNotifier(notifications.intake.send, rules.subscribers)
@@ -128,8 +128,9 @@ async def open_payments(
             store, slots, rules=rules, slot_config=payment_settings.config, start=start, tracer=tracer
         )
         stack.push_async_callback(local_intake.close)
-        operations = PaymentOperations(store, _OperatorInquiry(bank), _stop_executions(engine))
-        application = Payments(local_intake, operations, local_intake, store, domain, simulator, breaker_store)
+        stop = _stop_executions(engine)
+        operations = PaymentOperations(store, OperatorInquiry(bank), stop)
+        intake: PaymentIntake | WorkflowIntake = local_intake
         if settings.temporal_address is not None:
             from headgate.apps.payments.workflows import WorkflowIntake, on_temporal
             from headgate.dispatch.engines.temporal.client import connect
@@ -138,23 +139,48 @@ async def open_payments(
             address, security = temporal_address(settings), temporal_security(settings)
             client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
             intake = WorkflowIntake(client, domain.init_task_queue, tracer=tracer)
-            application = application._replace(intake=intake, domain=domain)
+        feed_store = await _feed_store(settings, stack)
+        feeds = Feeds(feed_store, store, intake, stop)
+        background = await stack.enter_async_context(_background())
+        receiver = FeedReceiver(feed_store)
+        application = Payments(
+            intake, operations, local_intake, feeds, receiver, background, store, domain, simulator, breaker_store
+        )
         if maintenance:
             await stack.enter_async_context(_maintenance(settings, application))
         yield application
 
 
-class _OperatorInquiry:
-    """The `Inquiry` port for operators, who don't wait for long."""
+@asynccontextmanager
+async def _background() -> AsyncIterator[Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]]:
+    """Inside, work is run beside the requests that began it; leaving cancels what is not done. A feed that is cut off
+    so is taken up again by the next process."""
+    running: set[asyncio.Task[Any]] = set()
 
-    def __init__(self, bank: Downstream) -> None:
-        self._bank = bank
+    def run(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        running.add(task)
+        task.add_done_callback(_log_failure)
+        task.add_done_callback(running.discard)
+        return task
 
-    async def inquire(self, payment: Payment) -> InquiryResult:
-        try:
-            return await self._bank.inquire(payment, wait=INQUIRY_WAIT)
-        except Postponed as postponed:
-            raise DownstreamBusy(f"the downstream can't be asked now: {postponed}") from postponed
+    try:
+        yield run
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("a feed was left, and will be taken up again: %s", error)
+
+
+async def _feed_store(settings: Settings, stack: AsyncExitStack) -> SqlFeedStore:
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    stack.push_async_callback(shared.close)
+    return SqlFeedStore(shared)
 
 
 def _stop_executions(engine: WorkflowEngine | None) -> StopExecutions:
@@ -178,14 +204,20 @@ async def prune_payments(settings: Settings, before: datetime, now: datetime) ->
             before = min(before, now - min(rules.duplicate_window, now - EPOCH))
     async with AsyncExitStack() as stack:
         store = await _payment_store(settings, stack)
-        return await store.prune(before)
+        forgotten = await store.prune(before)
+        await (await _feed_store(settings, stack)).prune(before)
+        return forgotten
 
 
 @asynccontextmanager
 async def _maintenance(settings: Settings, application: Payments) -> AsyncIterator[None]:
-    """Inside, payments are taken from their topic, and slots without a payment are given back now and then."""
+    """Inside, payments are taken from their topic, feeds that nobody works on are taken up, and slots without a payment
+    are given back now and then."""
     stop = asyncio.Event()
-    tasks = [asyncio.create_task(application.local_intake.run_reclaiming(stop))]
+    tasks = [
+        asyncio.create_task(application.local_intake.run_reclaiming(stop)),
+        asyncio.create_task(application.feeds.run_resuming(stop)),
+    ]
     async with AsyncExitStack() as stack:
         if settings.kafka_bootstrap is not None:
             # Imported here: the driver is an extra.
@@ -228,116 +260,3 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> Database:
 
 async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
     return SqlPaymentStore(await _database(settings, stack))
-
-
-async def check_breaker(breaker: BreakerStore) -> None:
-    """Returns if the downstream's breaker is closed.
-
-    Raises:
-        BreakerOpen: It is open.
-    """
-    status = await breaker.read()
-    if status is not None:
-        raise BreakerOpen(status.reason)
-
-
-def downstream_observer(registry: CollectorRegistry | None) -> DownstreamObserver | None:
-    """Counts calls to the downstream into a registry."""
-    if registry is None:
-        return None
-    from headgate.server.metrics.payments import DownstreamMetrics
-
-    return DownstreamMetrics(registry)
-
-
-def downstream_connection(settings: Settings) -> DownstreamConnection:
-    """How the downstream is called.
-
-    Raises:
-        ConfigurationError: A setting can't work.
-    """
-    from headgate.apps.payments.downstream.connection import DownstreamConnection
-
-    chosen = settings.payments
-    token, hmac_key = chosen.downstream_token, chosen.downstream_hmac_key
-    return DownstreamConnection(
-        chosen.downstream_url or "http://simulator",
-        token=None if token is None else token.get_secret_value(),
-        token_file=chosen.downstream_token_file,
-        headers=chosen.downstream_headers,
-        client_cert=chosen.downstream_client_cert,
-        client_key=chosen.downstream_client_key,
-        hmac_key=None if hmac_key is None else hmac_key.get_secret_value(),
-        timeout=chosen.downstream_timeout,
-        attempts=chosen.downstream_attempts,
-        inquiry_path=chosen.downstream_inquiry_path,
-        rejected_statuses=statuses(chosen.downstream_rejected_statuses),
-    )
-
-
-async def _downstream(
-    settings: Settings,
-    queue: DispatchQueue,
-    breaker_store: BreakerStore,
-    simulator: Simulator | None,
-    observer: DownstreamObserver | None,
-    stack: AsyncExitStack,
-) -> tuple[Downstream, Simulator | None]:
-    """The bank behind its limit, kill switch and breaker: the configured one, or a simulator in this process."""
-    from headgate.apps.payments.downstream.breaker import DownstreamBreaker
-    from headgate.apps.payments.downstream.client import HttpDownstream
-    from headgate.apps.payments.downstream.rate_gate import PermitRateGate
-    from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
-    from headgate.dispatch.kill_switch import KillSwitch
-
-    chosen, connection = settings.payments, downstream_connection(settings)
-    permits = await _permits(settings, connection.timeout, stack)
-    stack.push_async_callback(permits.close)
-    gate = PermitRateGate(permits, call_timeout=connection.timeout, limit_at=chosen.limit_at)
-    stack.push_async_callback(gate.close)
-
-    async def is_on() -> bool:
-        return (await queue.config(PAYMENT)).enabled
-
-    async def throw_switch(reason: str) -> None:
-        await queue.pause(PAYMENT)
-
-    breaker = None
-    if chosen.breaker != "off":
-        breaker = DownstreamBreaker(
-            breaker_store,
-            call_timeout=connection.timeout,
-            throw_switch=throw_switch if chosen.breaker == "pause" else None,
-            observer=observer,
-        )
-    transport = None
-    if chosen.downstream_url is None:
-        simulator = simulator or Simulator(Behaviour(tps=chosen.tps))
-        transport = SimulatorTransport(simulator)
-    bank = HttpDownstream(
-        connection,
-        gate,
-        switch=KillSwitch(is_on),
-        breaker=breaker,
-        observer=observer,
-        transport=transport,
-        tracer=get_tracer(settings),
-    )
-    stack.push_async_callback(bank.close)
-    return bank, simulator
-
-
-async def _permits(settings: Settings, call_timeout: float, stack: AsyncExitStack) -> PermitStore:
-    """The permits that all processes share: in Redis, if there is one, else in the database."""
-    from headgate.apps.payments.downstream.rate_gate import longest_hold, permit_policy
-
-    chosen = settings.payments
-    policy, hold = permit_policy(chosen.tps, chosen.burst, chosen.limit_at), longest_hold(call_timeout)
-    if settings.redis_url is not None:
-        from headgate.apps.payments.stores.redis import RedisPermitStore
-
-        return RedisPermitStore(settings.redis_url, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
-    from headgate.apps.payments.stores.sql_permits import SqlPermitStore
-
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
-    return SqlPermitStore(shared, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)

@@ -24,7 +24,7 @@ from headgate.apps.payments.model import (
 )
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.apps.payments.stores.tables import payment, payment_audit
-from headgate.dispatch.stores import portable
+from headgate.dispatch.stores import enqueue_within
 from headgate.dispatch.stores.tables import queue
 from headgate.slots.stores.tables import slot
 from headgate.sql.schema import now as database_clock
@@ -107,7 +107,7 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
         sa.insert(payment_audit),
         [audit_row(new.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment) for new in payments],
     )
-    portable.enqueue(connection, [new.item for new in payments], None)
+    enqueue_within(connection, [new.item for new in payments])
 
 
 def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[bool]:
@@ -248,6 +248,7 @@ def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
         "fingerprint": new.fingerprint,
         "status": PaymentStatus.SCHEDULED.value,
         "scheduled_at": new.scheduled_time,
+        "feed_id": new.feed_id,
         "created_at": moment,
         "updated_at": moment,
     }
