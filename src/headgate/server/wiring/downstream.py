@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from headgate.apps.payments.downstream.connection import DownstreamConnection
     from headgate.apps.payments.downstream.simulator import Simulator
+    from headgate.apps.payments.meter import PaymentObserver
     from headgate.apps.payments.ports import (
         BreakerStore,
         Downstream,
@@ -65,6 +66,13 @@ def downstream_observer(registry: CollectorRegistry | None) -> DownstreamObserve
     from headgate.server.metrics.payments import DownstreamMetrics
 
     return DownstreamMetrics(registry)
+
+
+def payment_observer(registry: CollectorRegistry) -> PaymentObserver:
+    """Shows payments by status in a registry."""
+    from headgate.server.metrics.payments import PaymentMetrics
+
+    return PaymentMetrics(registry)
 
 
 def downstream_connection(settings: Settings) -> DownstreamConnection:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.apps.payments.feeds.accepting import Feeds
 from headgate.apps.payments.feeds.receiving import FeedReceiver
+from headgate.apps.payments.meter import PaymentMeter
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
 from headgate.apps.payments.operations import PaymentOperations, StopExecutions
 from headgate.apps.payments.stores.feeds import SqlFeedStore
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.dispatch import local_dispatch
-from headgate.server.wiring.downstream import OperatorInquiry, downstream_observer, open_downstream
+from headgate.server.wiring.downstream import OperatorInquiry, downstream_observer, open_downstream, payment_observer
 from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.telemetry import get_tracer
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
@@ -146,6 +147,11 @@ async def open_payments(
         application = Payments(
             intake, operations, local_intake, feeds, receiver, background, store, domain, simulator, breaker_store
         )
+        if registry is not None and watcher is not None:
+            metering = asyncio.create_task(
+                PaymentMeter(store, breaker_store, payment_settings.tps, payment_observer(registry), watcher).run()
+            )
+            stack.callback(metering.cancel)
         if maintenance:
             await stack.enter_async_context(_maintenance(settings, application))
         yield application
