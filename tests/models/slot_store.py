@@ -79,13 +79,10 @@ class MemorySlotStore:
         policy: WindowPolicy,
         *,
         now_ms: int | None = None,
-        only_if_absent: bool = False,
         replacing: int | None = None,
     ) -> PolicyVersion:
         now_ms = self._now(now_ms)
         config = self._configs.get(name)
-        if config is not None and only_if_absent:
-            return config.active
         if replacing is not None and replacing != (config.active.version if config else 0):
             raise Conflict
         version = PolicyVersion(name, config.active.version + 1 if config else 1, policy, from_ms(now_ms))

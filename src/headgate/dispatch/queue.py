@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from types import TracebackType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from headgate.batching import Batcher
@@ -87,16 +86,13 @@ class DispatchQueue:
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.dispatch.stores import queue_store
 
-        store = await queue_store(url)
-        async with cls(store, **options) as queue:
+        async with cls(await queue_store(url), **options) as queue:
             yield queue
 
     async def __aenter__(self) -> DispatchQueue:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     async def close(self) -> None:

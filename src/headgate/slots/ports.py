@@ -27,16 +27,10 @@ class SlotStore(Protocol):
     """
 
     async def configure(
-        self,
-        name: str,
-        policy: WindowPolicy,
-        *,
-        now_ms: int | None = None,
-        only_if_absent: bool = False,
-        replacing: int | None = None,
+        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
     ) -> PolicyVersion:
-        """Makes `policy` the active version of `name`, recounting future windows if their size changed; with
-        `only_if_absent`, a config that is there is left as it is. Returns the version that is active now.
+        """Makes `policy` the active version of `name`, recounting future windows if their size changed. Returns that
+        version.
 
         `Conflict`: `replacing` is given and is not the active version (0: no version yet); nothing was changed.
         """

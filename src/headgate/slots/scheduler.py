@@ -9,7 +9,6 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from headgate.batching import Batcher
@@ -83,20 +82,22 @@ class SlotScheduler:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, **options: Unpack[SchedulerOptions]) -> AsyncIterator[SlotScheduler]:
-        """A scheduler on the database at `url`, migrated and ready; closed when the block ends."""
+        """A scheduler on the database at `url`, migrated and ready; closed when the block ends.
+
+        Raises:
+            ConfigurationError: the URL is not a database's, or its driver is not installed.
+            StoreUnavailable: the database does not answer.
+        """
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.slots.stores import slot_store
 
-        store = await slot_store(url)
-        async with cls(store, **options) as scheduler:
+        async with cls(await slot_store(url), **options) as scheduler:
             yield scheduler
 
     async def __aenter__(self) -> SlotScheduler:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -107,12 +108,33 @@ class SlotScheduler:
     # -- policies ------------------------------------------------------------------------------------------------
 
     async def configure(self, name: str, policy: WindowPolicy, *, now: datetime | None = None) -> PolicyVersion:
-        """Makes `policy` the active version of `name`. Effective from the next call on any node."""
-        return await self._configure(name, policy, now, only_if_absent=False)
+        """Makes `policy` the active version of `name`. Effective from the next call on any node.
+
+        Raises:
+            ConfigurationError: the policy's calendar never opens.
+            InvalidInput: the name is no config's name.
+        """
+        checked_name(name)
+        now_ms = None if now is None else to_ms(parse_instant(now, "now"))
+        await self._check_opens(policy, now_ms)
+        return await self._after_change(await self._retried(name, self._store.configure, name, policy, now_ms=now_ms))
 
     async def ensure(self, name: str, policy: WindowPolicy) -> PolicyVersion:
-        """The active version of `name`; if there is none, `policy` becomes its first one."""
-        return await self._configure(name, policy, None, only_if_absent=True)
+        """The active version of `name`; if there is none, `policy` becomes its first one.
+
+        Raises:
+            ConfigurationError: the policy's calendar never opens.
+        """
+        checked_name(name)
+        await self._check_opens(policy, None)
+
+        async def attempt() -> PolicyVersion:
+            versions = await self._store.history(name)
+            return versions[0] if versions else await self._store.configure(name, policy, replacing=0)
+
+        version = await self._retried(name, attempt)
+        self._policies[name] = time.monotonic(), version
+        return version
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> PolicyVersion:
         """Makes a new version of `name` that differs from the active one in the given fields of `WindowPolicy` only;
@@ -131,20 +153,6 @@ class SlotScheduler:
             return await self._store.configure(name, policy, replacing=versions[0].version if versions else 0)
 
         return await self._after_change(await self._retried(name, attempt))
-
-    async def _configure(
-        self, name: str, policy: WindowPolicy, now: datetime | None, *, only_if_absent: bool
-    ) -> PolicyVersion:
-        checked_name(name)
-        now_ms = None if now is None else to_ms(parse_instant(now, "now"))
-        await self._check_opens(policy, now_ms)
-        version = await self._retried(
-            name, self._store.configure, name, policy, now_ms=now_ms, only_if_absent=only_if_absent
-        )
-        if only_if_absent:
-            self._policies[name] = time.monotonic(), version
-            return version
-        return await self._after_change(version)
 
     async def _check_opens(self, policy: WindowPolicy, now_ms: int | None) -> None:
         at = int(time.time() * 1000) if now_ms is None else now_ms
@@ -283,12 +291,7 @@ class SlotScheduler:
     # -- looking ahead and behind --------------------------------------------------------------------------------
 
     async def forecast(
-        self,
-        config_name: str,
-        events: int = 1,
-        at: datetime | str | None = None,
-        *,
-        max_per_window: int | None = None,
+        self, config_name: str, events: int = 1, at: datetime | str | None = None, *, max_per_window: int | None = None
     ) -> Forecast:
         """When `events` events requested for `at` (now, if not given) would be scheduled. Books nothing. With
         `max_per_window`, as if that were the limit already."""

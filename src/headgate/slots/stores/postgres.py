@@ -166,12 +166,7 @@ class PostgresBooker(Booker):
     """Books in two flushes. A config's last policy is the guess for its next booking."""
 
     def book(
-        self,
-        connection: Connection,
-        name: str,
-        requests: Sequence[SlotRequest],
-        now_ms: int | None,
-        owner: str | None = None,
+        self, connection: Connection, name: str, requests: Sequence[SlotRequest], now_ms: int | None, owner: str | None
     ) -> list[Booking]:
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms

@@ -75,16 +75,10 @@ class SqlSlotStore:
             self._booker = PostgresBooker(random.Random().random)
 
     async def configure(
-        self,
-        name: str,
-        policy: WindowPolicy,
-        *,
-        now_ms: int | None = None,
-        only_if_absent: bool = False,
-        replacing: int | None = None,
+        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
     ) -> PolicyVersion:
         # A changed window size counts every booked slot again, however many there are.
-        return await self._database.write_unhurried(_configure, name, policy, now_ms, only_if_absent, replacing)
+        return await self._database.write_unhurried(_configure, name, policy, now_ms, replacing)
 
     async def active_version(self, name: str) -> int | None:
         return await self._database.read(_active_version, name)
@@ -127,17 +121,10 @@ class SqlSlotStore:
 
 
 def _configure(
-    connection: Connection,
-    name: str,
-    policy: WindowPolicy,
-    now_ms: int | None,
-    only_if_absent: bool,
-    replacing: int | None,
+    connection: Connection, name: str, policy: WindowPolicy, now_ms: int | None, replacing: int | None
 ) -> PolicyVersion:
     """Adds a version and makes it the active one; recounts windows and runs where the change makes them differ."""
     active = lock_active(connection, name)
-    if active is not None and only_if_absent:
-        return active
     if replacing is not None and replacing != (active.version if active else 0):
         raise Conflict
     now_ms = to_ms(now(connection)) if now_ms is None else now_ms
@@ -190,12 +177,7 @@ class Booker:
         self._policies: dict[str, PolicyVersion] = {}
 
     def book(
-        self,
-        connection: Connection,
-        name: str,
-        requests: Sequence[SlotRequest],
-        now_ms: int | None,
-        owner: str | None = None,
+        self, connection: Connection, name: str, requests: Sequence[SlotRequest], now_ms: int | None, owner: str | None
     ) -> list[Booking]:
         """Books every request in this transaction."""
         version = connection.execute(_LOCK, {"name": name}).scalar()
