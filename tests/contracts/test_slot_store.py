@@ -304,9 +304,9 @@ async def test_odd_ids_survive(slots: SlotStore) -> None:
     booked = await book(slots, requests)
     assert [slot.event_id for slot in booked[: len(odd)]] == odd
     for event_id in odd:
-        found = await slots.find(event_id)
-        assert found is not None
-        assert found.event_id == event_id
+        slot = await slots.find(event_id)
+        assert slot is not None
+        assert slot.event_id == event_id
 
 
 async def test_no_slot_is_booked_in_a_window_that_was_closed_meanwhile(slots: SlotStore) -> None:

@@ -149,11 +149,11 @@ async def test_a_worker_that_stops_ends_no_workflow(rig: Rig) -> None:
 
 
 async def _until_waiting(rig: Rig) -> None:
-    def told() -> bool:
+    def is_reported() -> bool:
         rig.tracer._provider.force_flush()
         return bool(rig.exporter.get_finished_spans())
 
-    await eventually(told)
+    await eventually(is_reported)
 
 
 async def test_a_workflow_that_continues_as_new_stays_in_the_trace(rig: Rig) -> None:

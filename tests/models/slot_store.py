@@ -148,12 +148,12 @@ class MemorySlotStore:
         return slot._replace(existing=True)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
-        found = sorted(
+        slots = sorted(
             (slot for slot in self._slots.values() if slot.scheduled_ms < before_ms),
             key=lambda slot: (slot.scheduled_ms, slot.event_id),
         )
-        first = bisect_right(found, after, key=lambda slot: (slot.scheduled_ms, slot.event_id)) if after else 0
-        return [slot._replace(existing=True) for slot in found[first : first + limit]]
+        first = bisect_right(slots, after, key=lambda slot: (slot.scheduled_ms, slot.event_id)) if after else 0
+        return [slot._replace(existing=True) for slot in slots[first : first + limit]]
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         config = self._configs.get(name)

@@ -251,7 +251,7 @@ class SlotScheduler:
             batch, pace = self._paces.next(requests, len(bookings))
             started = time.perf_counter()
             bookings += await self._flush(config_name, batch, owner)
-            pace.took(len(batch), time.perf_counter() - started)
+            pace.learn(len(batch), time.perf_counter() - started)
         return bookings
 
     async def assign_stream(
