@@ -11,7 +11,7 @@ import sqlalchemy as sa
 import sqlalchemy.ext.compiler
 from sqlalchemy.engine import Dialect
 
-from headgate.durations import from_ms
+from headgate.durations import from_ms, to_ms
 
 metadata = sa.MetaData(
     naming_convention={
@@ -76,6 +76,16 @@ def instant_text(ms: int) -> str:
     bulk writes the conversion of each time by its type costs more than storing it."""
     second, rest = divmod(ms, 1000)
     return f"{_second_text(second)}.{rest:03d}000"
+
+
+def instant_ms(text: str) -> int:
+    """The inverse of `instant_text`, for bulk reads."""
+    return _second_ms(text[:19]) + int(text[20:23])
+
+
+@lru_cache(maxsize=10_000)
+def _second_ms(text: str) -> int:
+    return to_ms(datetime.fromisoformat(text).replace(tzinfo=UTC))
 
 
 @lru_cache(maxsize=10_000)

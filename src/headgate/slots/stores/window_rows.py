@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -16,7 +16,7 @@ from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
 from headgate.slots.stores.tables import slot, slot_run, slot_window
 from headgate.slots.windows import align
-from headgate.sql.schema import instant_text
+from headgate.sql.schema import instant_ms, instant_text
 
 MAX_IN_LIST = 900
 """Values in one IN list: Oracle takes 1000 expressions at most."""
@@ -169,26 +169,35 @@ def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int
         counted = sa.select(sa.literal(name), start, sa.func.count(), sa.func.count()).where(ahead).group_by(start)
         connection.execute(slot_window.insert().from_select(list(slot_window.c.keys()), counted))
         return
-    times = connection.execute(sa.select(slot.c.scheduled_at).where(ahead).order_by(slot.c.scheduled_at)).scalars()
-    counts = []
-    for start_ms, group in groupby(align(to_ms(at), size) for at in times):
-        taken = sum(1 for _ in group)
-        counts.append(_window_row(name, WindowCount(start_ms, taken, taken)))
-    if counts:
-        connection.execute(_INSERT_WINDOW, counts)
+    times = connection.execute(
+        sa.select(_stored(connection, slot.c.scheduled_at)).where(ahead).order_by(slot.c.scheduled_at)
+    ).scalars()
+    counts = Counter(align(ms, size) for ms in map(_stored_ms(connection), times.all()))
+    if counts and connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(
+            "INSERT INTO headgate_slot_window (config_name, window_start, taken, placed) VALUES (?, ?, ?, ?)",
+            [(name, instant_text(start), taken, taken) for start, taken in counts.items()],
+        )
+    elif counts:
+        connection.execute(
+            _INSERT_WINDOW, [_window_row(name, WindowCount(start, taken, taken)) for start, taken in counts.items()]
+        )
 
 
 def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
     """Writes the full runs again, from the counters."""
     connection.execute(slot_run.delete().where(slot_run.c.config_name == name))
     full = connection.execute(
-        _WINDOWS.where(
+        sa.select(_stored(connection, slot_window.c.window_start), slot_window.c.taken, slot_window.c.placed)
+        .where(
             slot_window.c.config_name == name,
             slot_window.c.window_start >= from_ms(align(now_ms, policy.size_ms)),
             slot_window.c.taken >= policy.max_per_window,
-        ).order_by(slot_window.c.window_start)
+        )
+        .order_by(slot_window.c.window_start)
     )
-    counts = (WindowCount(to_ms(start), taken, placed) for start, taken, placed in full)
+    ms = _stored_ms(connection)
+    counts = (WindowCount(ms(start), taken, placed) for start, taken, placed in full.all())
     _write_runs(connection, name, RunChanges([], full_runs(counts, policy)))
 
 
@@ -214,3 +223,14 @@ def _write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
 def _window_row(name: str, count: WindowCount) -> dict[str, Any]:
     start_ms, taken, placed = count
     return {"b_name": name, "b_start": from_ms(start_ms), "b_taken": taken, "b_placed": placed}
+
+
+def _stored(connection: Connection, column: sa.Column[datetime]) -> sa.ColumnElement[Any]:
+    """A column of times as the database holds it: on SQLite the text, which `_stored_ms` reads."""
+    return sa.type_coerce(column, sa.String()) if connection.dialect.name == "sqlite" else column
+
+
+def _stored_ms(connection: Connection) -> Callable[[Any], int]:
+    """Makes epoch milliseconds of what `_stored` selects. A resize reads every slot: SQLAlchemy's own conversion would
+    cost more than all the rest of it."""
+    return instant_ms if connection.dialect.name == "sqlite" else to_ms
