@@ -76,7 +76,7 @@ asyncio.run(main())
 
 ALONE = {
     "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
-    "kafka": "import headgate.kafka.log, headgate.kafka.server_info",
+    "kafka": "import headgate.kafka.log, headgate.kafka.topics",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
     "plot": "import matplotlib.figure",

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from headgate.dispatch.config import DispatchConfig, checked_type
+from headgate.dispatch.config import checked_type
 from headgate.dispatch.status import Status, origins
 from headgate.durations import format_instant, parse_instant
 from headgate.errors import Conflict, InvalidInput
@@ -294,23 +294,3 @@ def shortened(error: str) -> str:
 
 def _instant(moment: datetime | None) -> str | None:
     return None if moment is None else format_instant(moment)
-
-
-__all__ = [
-    "Action",
-    "AuditEntry",
-    "Batch",
-    "BatchSummary",
-    "Change",
-    "Claim",
-    "ClaimedItem",
-    "DispatchConfig",
-    "EnqueueRequest",
-    "EnqueueResult",
-    "Item",
-    "PruneResult",
-    "QueueStats",
-    "Status",
-    "context_json",
-    "shortened",
-]

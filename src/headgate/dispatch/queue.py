@@ -322,9 +322,6 @@ def _readable(context: str | None) -> Any:
         return context
 
 
-__all__ = ["DispatchQueue", "ItemDetail", "checked_status", "enqueue_span"]
-
-
 def _portions(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:
     """The requests in order, as many at once as a transaction should carry."""
     first = characters = 0
