@@ -30,9 +30,7 @@ async def kafka_info(bootstrap: str, topics: Collection[str], *, timeout: float)
     Raises:
         BrokerUnavailable: no broker answers in time.
     """
-    metadata = await asyncio.to_thread(
-        _metadata, AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}), timeout
-    )
+    metadata = await asyncio.to_thread(_metadata, {"bootstrap.servers": bootstrap}, timeout)
     known = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
     return KafkaInfo(len(metadata.brokers), {topic: known.get(topic) for topic in topics})
 
