@@ -84,6 +84,8 @@ class Batcher(Generic[Work, Outcome]):
         finally:
             self._busy = False
             # Cancelled, or the outcomes were too few: nobody may wait for an answer that never comes.
-            for future in (*futures, *(future for _, future in self.waiting)):
+            for future in futures:
+                future.cancel()
+            for _, future in self.waiting:
                 future.cancel()
             self.waiting.clear()

@@ -36,7 +36,7 @@ from headgate.slots.stores.window_rows import (
 )
 from headgate.slots.windows import align
 from headgate.sql.engine import Database
-from headgate.sql.schema import instant_text, now
+from headgate.sql.schema import insert_rows, instant_form, now
 
 T = TypeVar("T")
 
@@ -53,7 +53,6 @@ _slot_columns = (
     slot.c.owner,
 )
 _COLUMN_NAMES = [column.name for column in (*_slot_columns, slot.c.created_at)]
-_INSERT_SQLITE = f"INSERT INTO headgate_slot ({', '.join(_COLUMN_NAMES)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 _SLOTS_OF = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.bindparam("event_ids", expanding=True)))
 _LOCK = sa.select(slot_config.c.version).where(slot_config.c.name == sa.bindparam("name")).with_for_update()
 _POLICY = sa.select(slot_policy).where(
@@ -326,15 +325,10 @@ def policy_from_json(text: str) -> WindowPolicy:
 
 
 def _insert_slots(connection: Connection, slots: Sequence[AssignedSlot], now_ms: int) -> None:
-    is_sqlite = connection.dialect.name == "sqlite"
-    # On SQLite the text form of times is made here: SQLAlchemy's own conversion costs more than SQLite.
-    instant: Callable[[int], str | datetime] = instant_text if is_sqlite else from_ms
+    instant = instant_form(connection)
     created_at = instant(now_ms)
     rows = [
         (event_id, name, version, instant(requested), instant(window), instant(scheduled), owner, created_at)
         for event_id, name, version, requested, window, scheduled, _, owner in slots
     ]
-    if is_sqlite:
-        connection.exec_driver_sql(_INSERT_SQLITE, rows)
-    else:
-        connection.execute(slot.insert(), [dict(zip(_COLUMN_NAMES, row, strict=True)) for row in rows])
+    insert_rows(connection, slot, _COLUMN_NAMES, rows)
