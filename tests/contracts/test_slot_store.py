@@ -100,6 +100,11 @@ async def test_an_unknown_config_is_not_found_and_writes_nothing(slots: SlotStor
         await slots.survey("nope", lambda *_: None)
 
 
+async def test_no_request_books_nothing(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    assert await slots.book("c", [], now_ms=NOW) == []
+
+
 async def test_a_burst_of_twenty_thousand_and_one_finds_room(slots: SlotStore) -> None:
     """Peer bug 15: a search that gave up after 200 windows."""
     await slots.configure("c", WindowPolicy(100, "PT4S"), now_ms=NOW)

@@ -78,8 +78,12 @@ class DispatchCycle:
         self._recovered_at: dict[str, float] = {}
 
     async def run(self, item_type: str, *, now: datetime | None = None) -> CycleReport:
-        """One cycle. Raises `NotFound` for an unknown item type and `StoreError` if the store fails; whatever was
-        claimed by then is found by stale recovery."""
+        """One cycle.
+
+        Raises:
+            NotFound: there is no such item type.
+            StoreError: the store failed; whatever was claimed by then is found by stale recovery.
+        """
         began = time.monotonic()
         config = await self._store.config(item_type)
         if config is None:

@@ -118,6 +118,11 @@ class DispatchQueue:
         With `connection`, a SQLAlchemy `Connection` or `AsyncConnection` in a transaction of yours, the item is
         queued if and when that commits. Called inside a trace, the item's execution is part of that trace, whenever
         and wherever it runs.
+
+        Raises:
+            InvalidInput: the id, the context, the time or the connection is wrong.
+            NotFound: there is no such item type.
+            StoreUnavailable: the store does not answer; the item may have been queued.
         """
         request = EnqueueRequest.of(
             item_type,
@@ -160,7 +165,12 @@ class DispatchQueue:
     ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
         are written in one transaction. `slotted` says that their times are booked slots. Each item's execution is a
-        trace of its own: thousands in one would be of no use to anybody."""
+        trace of its own: thousands in one would be of no use to anybody.
+
+        Raises:
+            InvalidInput: an item is wrong; nothing was written.
+            NotFound: there is no such item type.
+        """
         requests = [
             EnqueueRequest.of(
                 item_type, item_id, context, execute_at, slotted=slotted, largest_context=self._largest_context
@@ -182,7 +192,11 @@ class DispatchQueue:
     # -- settings ------------------------------------------------------------------------------------------------
 
     async def configure(self, item_type: str, **settings: Unpack[DispatchSettings]) -> DispatchConfig:
-        """Changes some of an item type's settings, in snake_case or camelCase; a new type begins with the defaults."""
+        """Changes some of an item type's settings, in snake_case or camelCase; a new type begins with the defaults.
+
+        Raises:
+            ConfigurationError: there is no such setting, or its value is wrong.
+        """
         config = await self.store.change(checked_type(item_type), settings)
         if config is None:
             config = DispatchConfig(item_type=item_type).changed(settings)
@@ -200,7 +214,11 @@ class DispatchQueue:
         return existing or config
 
     async def config(self, item_type: str) -> DispatchConfig:
-        """The item type's settings; `NotFound` for an unknown type."""
+        """The item type's settings.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
         config = await self.store.config(checked_type(item_type))
         if config is None:
             raise NotFound("item type", item_type)
@@ -212,11 +230,19 @@ class DispatchQueue:
         return await self.store.configs()
 
     async def pause(self, item_type: str) -> DispatchConfig:
-        """Throws the kill switch: nothing of this type starts any more, nothing is lost."""
+        """Throws the kill switch: nothing of this type starts any more, nothing is lost.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
         return await self._switched(item_type, enabled=False)
 
     async def resume(self, item_type: str) -> DispatchConfig:
-        """Lets a paused type go on."""
+        """Lets a paused type go on.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
         return await self._switched(item_type, enabled=True)
 
     async def _switched(self, item_type: str, *, enabled: bool) -> DispatchConfig:
@@ -228,21 +254,34 @@ class DispatchQueue:
     # -- looking -------------------------------------------------------------------------------------------------
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
-        """How many items stand where, and how late the oldest due one is."""
+        """How many items stand where, and how late the oldest due one is.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
         await self._check_known(checked_type(item_type))
         return await self.store.stats(item_type, now=now)
 
     async def list(
         self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None
     ) -> list[Item]:
-        """A page of items in order of their ids; `after` is the last id of the page before."""
+        """A page of items in order of their ids; `after` is the last id of the page before.
+
+        Raises:
+            InvalidInput: the status, the limit or the id is wrong.
+            NotFound: there is no such item type.
+        """
         await self._check_known(checked_type(item_type))
         if after is not None:
             checked_id(after, "after")
         return await self.store.items(item_type, checked_status(status), _checked_limit(limit), after)
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
-        """One item with its context and its audit."""
+        """One item with its context and its audit.
+
+        Raises:
+            NotFound: there is no such item.
+        """
         row = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
         if row is None:
             raise NotFound("item", item_id)
@@ -253,7 +292,12 @@ class DispatchQueue:
     async def audit(
         self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
     ) -> Sequence[AuditEntry]:
-        """Audit entries, newest first; `before` is the last `audit_id` of the page before."""
+        """Audit entries, newest first; `before` is the last `audit_id` of the page before.
+
+        Raises:
+            InvalidInput: the id, the limit or `before` is wrong.
+            NotFound: there is no such item type.
+        """
         await self._check_known(checked_type(item_type))
         if item_id is not None:
             checked_id(item_id, "item_id")
@@ -265,15 +309,29 @@ class DispatchQueue:
 
     async def requeue(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
         """Makes dead letters READY again, as new; without ids, all of the type. All or, if one of them is not a dead
-        letter, none."""
+        letter, none.
+
+        Raises:
+            Conflict: one of them is not a dead letter; nothing was changed.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
         return await self._redirect(item_type, item_ids, Status.READY)
 
     async def discard(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none."""
+        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none.
+
+        Raises:
+            Conflict: one of them is in flight or finished; nothing was changed.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
         return await self._redirect(item_type, item_ids, Status.CANCELLED)
 
     async def prune(self, before: datetime | str) -> PruneResult:
-        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept."""
+        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
+
+        Raises:
+            InvalidInput: the time is wrong.
+        """
         return await self.store.prune(parse_instant(before, "before"))
 
     async def _redirect(self, item_type: str, item_ids: Iterable[str] | None, to: Status) -> int:

@@ -106,7 +106,11 @@ class KafkaProducer:
         return BrokerUnavailable(f"Kafka: {error.str()}")
 
     async def ping(self) -> None:
-        """Raises `BrokerUnavailable` if no broker answers."""
+        """Returns when a broker answers.
+
+        Raises:
+            BrokerUnavailable: none answers.
+        """
         try:
             await asyncio.to_thread(self._producer.list_topics, timeout=PING_SECONDS)
         except KafkaException as error:

@@ -197,7 +197,11 @@ class SlotScheduler:
         return cached[1]
 
     async def history(self, name: str) -> list[PolicyVersion]:
-        """Every version of `name`, newest first."""
+        """Every version of `name`, newest first.
+
+        Raises:
+            NotFound: there is no such config.
+        """
         versions = await self._store.history(checked_name(name))
         if not versions:
             raise NotFound("config", name)
@@ -214,7 +218,14 @@ class SlotScheduler:
     # -- slots ---------------------------------------------------------------------------------------------------
 
     async def assign(self, event_id: str, config_name: str, requested_time: datetime | str) -> AssignedSlot:
-        """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now."""
+        """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now.
+
+        Raises:
+            InvalidInput: the id, the name or the time is wrong.
+            NotFound: there is no such config.
+            SlotsExhausted: nothing is free within the policy's `max_delay`.
+            StoreUnavailable: the store does not answer; the slot may have been booked.
+        """
         request = SlotRequest.of(event_id, requested_time)
         if self._tracer is not None and (origin := self._tracer.origin()) is not None:
             request = TracedRequest.within(origin, request)
@@ -231,7 +242,13 @@ class SlotScheduler:
         self, events: Iterable[EventTime] | Sequence[SlotRequest], config_name: str, *, owner: str | None = None
     ) -> list[AssignedSlot]:
         """A slot for each event, in order; new ones belong to `owner`. All are checked before any is booked; the first
-        that can't have a slot raises its error, after the others have theirs."""
+        that can't have a slot raises its error, after the others have theirs.
+
+        Raises:
+            InvalidInput: an event is wrong; nothing was booked.
+            NotFound: there is no such config.
+            SlotsExhausted: nothing is free within the policy's `max_delay`.
+        """
         bookings = await self.book(
             [event if isinstance(event, SlotRequest) else SlotRequest.of(*event) for event in events],
             config_name,
@@ -243,8 +260,12 @@ class SlotScheduler:
         self, requests: Sequence[SlotRequest], config_name: str, *, owner: str | None = None
     ) -> list[Booking]:
         """What came of each request, in order: its slot or its error. Large lists go in several transactions, each
-        short enough that other callers need not wait a second for it. New
-        slots belong to `owner`, an application that alone may cancel them; without one, anybody may."""
+        short enough that other callers need not wait a second for it. New slots belong to `owner`, an application that
+        alone may cancel them; without one, anybody may.
+
+        Raises:
+            StoreUnavailable: the store does not answer; what was booked before stays booked.
+        """
         checked_name(config_name)
         bookings: list[Booking] = []
         while len(bookings) < len(requests):
@@ -269,7 +290,11 @@ class SlotScheduler:
             yield await self.book(batch, config_name)
 
     async def find(self, event_id: str) -> AssignedSlot:
-        """The event's slot."""
+        """The event's slot.
+
+        Raises:
+            NotFound: the event has no slot.
+        """
         slot = await self._store.find(checked_id(event_id))
         if slot is None:
             raise NotFound("slot", event_id)
@@ -294,7 +319,12 @@ class SlotScheduler:
         self, config_name: str, events: int = 1, at: datetime | str | None = None, *, max_per_window: int | None = None
     ) -> Forecast:
         """When `events` events requested for `at` (now, if not given) would be scheduled. Books nothing. With
-        `max_per_window`, as if that were the limit already."""
+        `max_per_window`, as if that were the limit already.
+
+        Raises:
+            InvalidInput: the number of events or the time is wrong.
+            NotFound: there is no such config.
+        """
         requested_ms = None if at is None else to_ms(parse_instant(at, "at"))
 
         def look(version: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Forecast:
@@ -338,7 +368,11 @@ class SlotScheduler:
         return leaked
 
     async def prune(self, before: datetime) -> PruneResult:
-        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot."""
+        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot.
+
+        Raises:
+            InvalidInput: the time lies in the future.
+        """
         before = parse_instant(before, "before")
         if before > datetime.now(UTC):
             raise InvalidInput("before", "lies in the future; slots that are still to come are not forgotten")

@@ -91,6 +91,8 @@ class SqlSlotStore:
     async def book(
         self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
     ) -> list[Booking]:
+        if not requests:
+            return []
         return await self._database.write(self._booker.book, name, requests, now_ms, owner)
 
     async def find(self, event_id: str) -> AssignedSlot | None:
