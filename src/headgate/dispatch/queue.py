@@ -42,13 +42,6 @@ class ItemDetail(NamedTuple):
     audit: list[AuditEntry]
     """Oldest first."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **self.item.to_json(),
-            "context": self.context,
-            "audit": [entry.to_json() for entry in self.audit],
-        }
-
 
 class QueueOptions(TypedDict, total=False):
     """What `DispatchQueue` takes beside its store."""
