@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar, Unpack
 
+from headgate import tracing
 from headgate.batching import Batcher
 from headgate.durations import duration_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound, StoreUnavailable
@@ -32,7 +33,6 @@ from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import NullObserver, PruneResult, SlotObserver, SlotStore
 from headgate.slots.windows import ever_opens
-from headgate.tracing import Tracer
 
 MAX_TRIES = 8
 """How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
@@ -47,7 +47,6 @@ class SchedulerOptions(TypedDict, total=False):
     """What `SlotScheduler` takes beside its store."""
 
     observer: SlotObserver | None
-    tracer: Tracer | None
     batch: int
     bulk_batch: int
     cache_ttl: float
@@ -65,14 +64,12 @@ class SlotScheduler:
         store: SlotStore,
         *,
         observer: SlotObserver | None = None,
-        tracer: Tracer | None = None,
         batch: int = 1000,
         bulk_batch: int = 10_000,
         cache_ttl: float = 5.0,
     ) -> None:
         self._store = store
         self._observer = observer or NullObserver()
-        self._tracer = tracer
         self._batch = batch
         self._bulk_batch = bulk_batch
         self._paces = Paces(bulk_batch)
@@ -208,7 +205,7 @@ class SlotScheduler:
     async def assign(self, event_id: str, config_name: str, requested_time: datetime | str) -> AssignedSlot:
         """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now."""
         request = SlotRequest.of(event_id, requested_time)
-        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
+        if (origin := tracing.origin()) is not None:
             request = TracedRequest.within(origin, request)
         started = time.perf_counter()
         writer = self._writers.get(config_name)
@@ -363,13 +360,13 @@ class SlotScheduler:
         try:
             bookings = await self._retried(name, lambda: self._store.book(name, batch, owner=owner))
         except HeadgateError as error:
-            if self._tracer is not None:
-                events.trace_bookings(self._tracer, name, batch, error)
+            if tracing.is_on():
+                events.trace_bookings(name, batch, error)
             raise
         self._observer.booked(name, bookings, time.perf_counter() - started)
         events.log_bookings(name, batch, bookings)
-        if self._tracer is not None:
-            events.trace_bookings(self._tracer, name, batch, bookings)
+        if tracing.is_on():
+            events.trace_bookings(name, batch, bookings)
         return bookings
 
     async def _retried(self, name: str | None, work: Callable[[], Awaitable[T]]) -> T:
