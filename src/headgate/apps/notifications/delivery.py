@@ -18,13 +18,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from headgate import tracing
-from headgate.apps.notifications.log_reader import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    RECEIVE_SECONDS,
-    read_until_stopped,
-    wait_for_stop,
-)
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import (
     DeliveryOutcome,
@@ -36,7 +29,17 @@ from headgate.apps.notifications.ports import (
 )
 from headgate.batching import Batcher
 from headgate.errors import InvalidInput, StoreError
-from headgate.messaging import Delivered, MessageLog, MessageSource, Record
+from headgate.messaging import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    RECEIVE_SECONDS,
+    Delivered,
+    MessageLog,
+    MessageSource,
+    Record,
+    read_until_stopped,
+    wait_for_stop,
+)
 from headgate.tracing import Attributes
 
 SENDER_GROUP = "sms-sender"
