@@ -25,6 +25,8 @@ LONGEST = (
     "test_wheel.py",
 )
 """Files that take longer than the others: whoever began one of them last would end last."""
+AFTER_TYPES = ("test_document_programs.py", "test_types.py")
+"""They check types, and need not check again what `make types` has until then."""
 APART = {
     "test_dispatch_crashes.py",
     "test_guides.py",
@@ -59,9 +61,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
     """As `--dist loadfile`, by the pieces."""
     if config.getvalue("dist") != "loadfile":
         return None
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class LoadPieces(LoadFileScheduling):
+    class LoadPieces(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return piece(nodeid)
 
@@ -80,7 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for folder, (item, *_) in zip(folders, pieces, strict=True):
         seen[folder] += 1
         long = LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
-        order.append((long, folder == "unit", seen[folder] / folders.count(folder)))
+        late = folder == "unit" or item.path.name in AFTER_TYPES
+        order.append((long, late, seen[folder] / folders.count(folder)))
     items[:] = [
         item for _, tests in sorted(zip(order, pieces, strict=True), key=lambda pair: pair[0]) for item in tests
     ]
