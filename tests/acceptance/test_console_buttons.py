@@ -156,7 +156,7 @@ def stock(console: Console, http: httpx.Client) -> None:
 def show(page: Page, route: str) -> None:
     """Opens a page afresh, waits for its data, and stops it from refreshing itself."""
     page.goto("about:blank")
-    page.goto(f"/#/{route}")
+    page.goto(f"./#/{route}")
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
     page.wait_for_load_state("networkidle")
     pause = page.get_by_role("button", name="Pause refreshing")
