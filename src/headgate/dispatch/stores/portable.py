@@ -26,6 +26,7 @@ from headgate.dispatch.model import (
 )
 from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.dispatch.stores.rows import (
+    THIS_ITEM,
     checked,
     chunks,
     entry,
@@ -126,8 +127,7 @@ def due_items(item_type: str, until: datetime, limit: int, dialect: str) -> sa.S
 _CLAIM = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.queue_status == Status.READY.value,
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
     )
@@ -199,8 +199,7 @@ def _contexts(connection: sa.Connection, item_type: str, item_ids: Sequence[str]
 _SETTLE = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.queue_status == sa.bindparam("b_before"),
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
     )
@@ -288,8 +287,7 @@ def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
 _TOUCH = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
         sa.text(HELD),
     )

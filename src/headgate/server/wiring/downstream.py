@@ -12,7 +12,6 @@ from headgate.dispatch.model import Postponed
 from headgate.dispatch.queue import DispatchQueue
 from headgate.server.settings import Settings, statuses
 from headgate.server.wiring.database import embedded_url
-from headgate.server.wiring.telemetry import get_tracer
 from headgate.sql.databases import database
 
 if TYPE_CHECKING:
@@ -146,7 +145,6 @@ async def open_downstream(
         breaker=breaker,
         observer=observer,
         transport=transport,
-        tracer=get_tracer(settings),
     )
     stack.push_async_callback(bank.close)
     return bank, simulator

@@ -48,7 +48,6 @@ from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.dispatch import local_dispatch
 from headgate.server.wiring.downstream import OperatorInquiry, downstream_observer, open_downstream, payment_observer
 from headgate.server.wiring.notifications import Notifications
-from headgate.server.wiring.telemetry import get_tracer
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
@@ -100,7 +99,7 @@ async def open_payments(
     from headgate.apps.payments.intake import DirectStart, PaymentIntake, StartPayments, leave_to_dispatcher
     from headgate.apps.payments.notifier import GatewayNotifier, LogNotifier
 
-    payment_settings, tracer = settings.payments, get_tracer(settings)
+    payment_settings = settings.payments
     rules = rule_book(settings)
     watcher = downstream_observer(registry)
     async with AsyncExitStack() as stack:
@@ -119,15 +118,13 @@ async def open_payments(
             engine = await temporal_engine(settings, OutcomeReporter(queue.store))
         elif execute:
             engine = await stack.enter_async_context(
-                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch, tracer=tracer)
+                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch)
             )
         direct = payment_settings.mode == "direct" and engine is not None
         start: StartPayments = leave_to_dispatcher
         if direct and engine is not None:
-            start = DirectStart(queue.store, engine, tracer=tracer)
-        local_intake = PaymentIntake(
-            store, slots, rules=rules, slot_config=payment_settings.config, start=start, tracer=tracer
-        )
+            start = DirectStart(queue.store, engine)
+        local_intake = PaymentIntake(store, slots, rules=rules, slot_config=payment_settings.config, start=start)
         stack.push_async_callback(local_intake.close)
         stop = _stop_executions(engine)
         operations = PaymentOperations(store, OperatorInquiry(bank), stop)
@@ -139,7 +136,7 @@ async def open_payments(
             domain = on_temporal(domain, execution, local_intake)
             address, security = temporal_address(settings), temporal_security(settings)
             client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
-            intake = WorkflowIntake(client, domain.init_task_queue, tracer=tracer)
+            intake = WorkflowIntake(client, domain.init_task_queue)
         feed_store = await _feed_store(settings, stack)
         feeds = Feeds(feed_store, store, intake, stop)
         background = await stack.enter_async_context(_background())

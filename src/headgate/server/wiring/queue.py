@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 from headgate.server.wiring.database import embedded_url
-from headgate.server.wiring.telemetry import get_tracer
 
 
 def queue_followers() -> dict[str, Follower]:
@@ -32,9 +31,7 @@ async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
     store = await queue_store(
         embedded_url(settings), pool_size=settings.database_pool_size, followers=queue_followers()
     )
-    async with DispatchQueue(
-        store, largest_context=settings.dispatch.max_context_bytes, tracer=get_tracer(settings)
-    ) as queue:
+    async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
         yield queue
 
 

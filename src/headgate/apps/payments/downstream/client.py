@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import httpx2
 
+from headgate import tracing
 from headgate.apps.payments.downstream import outcomes
 from headgate.apps.payments.downstream.breaker import DownstreamBreaker
 from headgate.apps.payments.downstream.connection import DownstreamConnection
@@ -31,7 +32,7 @@ from headgate.apps.payments.ports import (
 from headgate.dispatch.kill_switch import KillSwitch
 from headgate.dispatch.model import Postponed
 from headgate.errors import ConfigurationError, StoreError
-from headgate.tracing import Attributes, Kind, Span, Tracer
+from headgate.tracing import Attributes, Span
 
 T = TypeVar("T")
 
@@ -62,7 +63,6 @@ class HttpDownstream:
         observer: DownstreamObserver | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        tracer: Tracer | None = None,
     ) -> None:
         self._connection = connection
         self._gate = gate
@@ -70,7 +70,6 @@ class HttpDownstream:
         self._breaker = breaker
         self._observer = observer or NullDownstreamObserver()
         self._pause = pause
-        self._tracer = tracer
         # No limit on connections: a call that waits for one would be made long after it was admitted.
         self._http = httpx2.AsyncClient(
             timeout=connection.timeout,
@@ -244,7 +243,7 @@ class HttpDownstream:
         self, request: httpx2.Request, operation: str, payment_id: str, attempt: int, waited: float
     ) -> Span | None:
         """The call as part of the trace that leads to it, with its `traceparent` in the request."""
-        if self._tracer is None or (origin := self._tracer.origin()) is None:
+        if (origin := tracing.origin()) is None:
             return None
         attributes: Attributes = {
             "http.request.method": request.method,
@@ -253,7 +252,7 @@ class HttpDownstream:
             "headgate.gate_wait_seconds": round(waited, 6),
         }
         name = "POST /payments" if operation == "pay" else "GET /payments/{key}"
-        span = self._tracer.begin(name, attributes, parent=origin.traceparent, kind=Kind.CLIENT)
+        span = tracing.begin(name, attributes, parent=origin.traceparent, kind="CLIENT")
         request.headers["traceparent"] = span.traceparent
         return span
 

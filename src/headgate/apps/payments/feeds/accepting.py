@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import islice
 from typing import Protocol
 
 from headgate.apps.payments.feed import FeedFormat, reject_reason
@@ -30,6 +32,8 @@ LEASE = timedelta(seconds=30)
 RESUME_EVERY = 10.0
 LOOK_EVERY = 0.5
 CANCEL_PAGE = 1000
+IN_FLIGHT = 3
+"""Chunks on their way at once."""
 LONGEST_FEED_ID = 64
 
 log = logging.getLogger(__name__)
@@ -158,42 +162,50 @@ class Feeds:
     # -- accepting -----------------------------------------------------------------------------------------------
 
     async def _run(self, feed: Feed) -> AsyncIterator[int]:
-        """Accepts the chunks that are left, in order. While one is written, the next one is booked."""
-        following: asyncio.Task[list[FeedReject] | None] | None = None
-        kind = FeedFormat(feed.format)
-        number = feed.chunks_done + 1
-        current = asyncio.create_task(self._accept(feed, kind, number))
+        """Accepts the chunks that are left, in order. While one is written the next one is booked, and a third one is
+        read."""
+        kind, numbers = FeedFormat(feed.format), iter(range(feed.chunks_done + 1, feed.chunks + 1))
+        running: deque[tuple[int, asyncio.Task[list[FeedReject] | None]]] = deque()
+        turn = asyncio.Event()
+        turn.set()
         try:
-            while number <= feed.chunks:
-                following = asyncio.create_task(self._accept(feed, kind, number + 1, after=current))
-                rejects = await current
+            while True:
+                for number in islice(numbers, IN_FLIGHT - len(running)):
+                    following = asyncio.Event()
+                    task = asyncio.create_task(self._accept(feed, kind, number, turn, following))
+                    running.append((number, task))
+                    turn = following
+                if not running:
+                    break
+                number, task = running[0]
+                rejects = await task
                 if rejects is None or not await self._store.advance(feed.feed_id, self._runner, number, rejects):
                     return  # cancelled, or taken up by another process
+                running.popleft()
                 yield number
-                number, current, following = number + 1, following, None
             await self._store.finish(feed.feed_id, self._runner)
         except BaseException:
             with suppress(StoreError):
                 await asyncio.shield(self._store.release(feed.feed_id, self._runner))
             raise
         finally:
-            tasks = [task for task in (current, following) if task is not None]
-            for task in tasks:
+            for _, task in running:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(task for _, task in running), return_exceptions=True)
 
     async def _accept(
-        self, feed: Feed, kind: FeedFormat, number: int, after: asyncio.Task[list[FeedReject] | None] | None = None
+        self, feed: Feed, kind: FeedFormat, number: int, turn: asyncio.Event, following: asyncio.Event
     ) -> list[FeedReject] | None:
-        if number > feed.chunks:
-            return None
-        payload = await self._store.chunk(feed.feed_id, number)
-        if payload is None:
-            return None
-        staged = await asyncio.to_thread(read_staged, payload)
-        if after is not None:
+        """The rejects of one chunk, once the rest of it is accepted; None if the chunk is gone."""
+        try:
+            payload = await self._store.chunk(feed.feed_id, number)
+            staged = None if payload is None else await asyncio.to_thread(read_staged, payload)
             # Slots are booked in the feed's order.
-            await asyncio.wait({after})
+            await turn.wait()
+        finally:
+            following.set()
+        if staged is None:
+            return None
         payments = [_with_config(one.payment, feed.config_name) for one in staged]
         results = await self._intake.initiate(payments, feed_id=feed.feed_id)
         return [

@@ -50,32 +50,42 @@ def stage_lines(lines: Sequence[Line], kind: FeedFormat, figures: Figures) -> St
 
 
 def stage(payments: Sequence[StagedPayment], rejects: list[FeedReject], figures: Figures) -> StagedChunk:
-    """A chunk of checked records, added to the figures."""
-    rows = []
-    totals = figures.totals
-    for line, raw, payment in payments:
-        payment_id, amount, currency, payer, payee, execute_at, config = payment
-        totals.add(currency, int(amount.replace(".", "")))
-        rows.append((line, raw, payment_id, amount, currency, *payer, *payee, to_ms(execute_at), config))
+    """A chunk of checked records, added to the figures. Packed by columns: they are faster to read back than rows."""
     figures.records += len(payments) + len(rejects)
     figures.rejected += len(rejects)
     figures.chunks += 1
-    return StagedChunk(zlib.compress(json.dumps(rows).encode(), 1), rejects)
+    if not payments:
+        return StagedChunk(zlib.compress(b"[]", 1), rejects)
+    lines, raws, contents = zip(*payments, strict=True)
+    ids, amounts, currencies, payers, payees, times, configs = zip(*contents, strict=True)
+    for currency in set(currencies):
+        own = [int(amount.replace(".", "")) for amount, of in zip(amounts, currencies, strict=True) if of == currency]
+        figures.totals.add(currency, sum(own), len(own))
+    parties = [column for pairs in (payers, payees) for column in zip(*pairs, strict=True)]
+    instants = {at: to_ms(at) for at in set(times)}
+    columns = [lines, raws, ids, amounts, currencies, *parties, [instants[at] for at in times], configs]
+    return StagedChunk(zlib.compress(json.dumps(columns).encode(), 1), rejects)
 
 
 def read_staged(payload: bytes) -> list[StagedPayment]:
     """What `stage` packed."""
-    rows: list[list[Any]] = json.loads(zlib.decompress(payload))
-    return [
-        StagedPayment(
-            line,
-            raw,
-            Payment(
-                payment_id, amount, currency, Party(payer, payer_iban), Party(payee, payee_iban), from_ms(at), config
-            ),
-        )
-        for line, raw, payment_id, amount, currency, payer, payer_iban, payee, payee_iban, at, config in rows
-    ]
+    columns: list[list[Any]] = json.loads(zlib.decompress(payload))
+    if not columns:
+        return []
+    lines, raws, ids, amounts, currencies, payers, payer_ibans, payees, payee_ibans, times, configs = columns
+    instants = {at: from_ms(at) for at in set(times)}
+    known: dict[tuple[str, str], Party] = {}
+    payments = map(
+        Payment,
+        ids,
+        amounts,
+        currencies,
+        [known.get(pair) or known.setdefault(pair, Party(*pair)) for pair in zip(payers, payer_ibans, strict=True)],
+        [known.get(pair) or known.setdefault(pair, Party(*pair)) for pair in zip(payees, payee_ibans, strict=True)],
+        [instants[at] for at in times],
+        configs,
+    )
+    return list(map(StagedPayment, lines, raws, payments))
 
 
 def csv_line(payment: Payment) -> str:
