@@ -48,6 +48,8 @@ class Grant(NamedTuple):
     """0 if granted; else how long until it is worth asking again."""
     delay_us: int = 0
     """How long from now until the call may leave, if granted."""
+    now_us: int = 0
+    """The store's clock, when it decided."""
 
 
 def take(state: Permits, policy: PermitPolicy, holder: str, hold_us: int, now_us: int) -> tuple[Permits, Grant]:
@@ -55,17 +57,17 @@ def take(state: Permits, policy: PermitPolicy, holder: str, hold_us: int, now_us
     held = {name: free_us for name, free_us in state.held.items() if free_us > now_us and name != holder}
     state = state._replace(held=held)
     if state.open_us > now_us:
-        return state, Grant(min(state.open_us - now_us, SECOND_US))
+        return state, Grant(min(state.open_us - now_us, SECOND_US), 0, now_us)
     leave_us = max(now_us, state.paced_us - (policy.burst - 1) * policy.spacing_us)
     excess = len(held) - policy.number
     if excess >= 0:
         leave_us = max(leave_us, sorted(held.values())[excess])
     if leave_us - now_us > LOOK_AHEAD_US:
         # At most a second: a call that is answered in the meantime frees its permit no sooner than that.
-        return state, Grant(max(1, min(leave_us - now_us, SECOND_US) - LOOK_AHEAD_US))
+        return state, Grant(max(1, min(leave_us - now_us, SECOND_US) - LOOK_AHEAD_US), 0, now_us)
     held[holder] = leave_us + hold_us
     paced_us = max(state.paced_us, leave_us) + policy.spacing_us
-    return state._replace(held=held, paced_us=paced_us), Grant(0, leave_us - now_us)
+    return state._replace(held=held, paced_us=paced_us), Grant(0, leave_us - now_us, now_us)
 
 
 def free(state: Permits, holder: str, after_us: int, now_us: int) -> Permits:

@@ -24,6 +24,7 @@ from secrets import token_hex
 from typing import Literal, NamedTuple
 
 from headgate.apps.payments.downstream.permits import Grant, PermitPolicy
+from headgate.apps.payments.downstream.store_clock import StoreClock
 from headgate.apps.payments.ports import Permit, PermitStore
 from headgate.errors import StoreError, StoreUnavailable
 
@@ -37,6 +38,9 @@ MARGIN = 0.02
 LATE = 0.1
 """The same in the mode `answer`, where it costs nothing: the hold is that much longer."""
 LONGEST_LATE = 5.0
+ASKING = 8
+"""So many callers of a process ask at once. Their requests share a transaction: one by one, a slow store would grant
+fewer permits than there are."""
 OUTAGE_PAUSE = 0.5
 SHORTEST_PAUSE = 0.001
 
@@ -61,7 +65,8 @@ class _Taken(NamedTuple):
 
 
 class PermitRateGate:
-    """A `RateGate` over permits that all processes share. Callers of one process are served in order."""
+    """A `RateGate` over permits that all processes share. Callers of one process are served in order, a few
+    at a time."""
 
     def __init__(
         self,
@@ -76,7 +81,8 @@ class PermitRateGate:
         self._at_answer = limit_at == "answer"
         self._late = LATE if self._at_answer else MARGIN
         self._rest = call_timeout + SECOND if self._at_answer else SECOND
-        self._turn = asyncio.Lock()
+        self._asking = asyncio.Semaphore(ASKING)
+        self._clock = StoreClock()
         self._pause = pause
         self._monotonic = monotonic
         self._freeing: set[asyncio.Task[None]] = set()
@@ -89,15 +95,16 @@ class PermitRateGate:
         await asyncio.gather(*self._freeing)
 
     async def take(self, holder: str) -> _Taken:
-        """A permit, in turn, when its call may leave."""
+        """A permit, when its call may leave."""
         late = self._late
         while True:
-            async with self._turn:
-                requested_at, grant = await self._granted(holder, self._rest + late)
-            delay = grant.delay_us / 1e6
-            taken = _Taken(holder, requested_at + delay + late)
+            async with self._asking:
+                grant = await self._granted(holder, self._rest + late)
+            leave_us = grant.now_us + grant.delay_us
+            taken = _Taken(holder, self._clock.earliest(leave_us) + late)
+            delay = self._clock.latest(leave_us) - self._monotonic()
             try:
-                if delay:
+                if delay > 0:
                     await self._pause(delay)
             except BaseException:
                 self.free(holder, 0.0)
@@ -107,7 +114,7 @@ class PermitRateGate:
             # The store or this machine is slow. A longer hold costs some of the rate; never leaving would cost all.
             late = min(2 * late, LONGEST_LATE)
 
-    async def _granted(self, holder: str, hold: float) -> tuple[float, Grant]:
+    async def _granted(self, holder: str, hold: float) -> Grant:
         while True:
             requested_at = self._monotonic()
             try:
@@ -120,8 +127,9 @@ class PermitRateGate:
             except asyncio.CancelledError:
                 self.free(holder, 0.0)
                 raise
+            self._clock.record(grant.now_us, requested_at=requested_at, answered_at=self._monotonic())
             if not grant.wait_us:
-                return requested_at, grant
+                return grant
             await self._pause(max(grant.wait_us / 1e6, SHORTEST_PAUSE))
 
     def is_late(self, taken: _Taken) -> bool:

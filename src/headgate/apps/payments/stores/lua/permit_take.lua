@@ -2,7 +2,7 @@
 -- again (µs), with three members of another kind: 'life:<run id>' (+inf), '#open' and '#paced' (see `Permits`).
 -- ARGV: the holder, the number of permits, the hold after leaving (µs), the spacing (µs), the burst, the longest hold
 -- (µs), the look-ahead (µs), and the time (µs) if the server's own shall not count.
--- Returns how long to wait (µs; 0: granted), and how long until the call may leave.
+-- Returns how long to wait (µs; 0: granted), how long until the call may leave, and the server's clock (µs).
 local now = tonumber(ARGV[8])
 if not now then
   local time = redis.call('TIME')
@@ -26,7 +26,7 @@ redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
 redis.call('ZREM', key, holder)
 local open = redis.call('ZSCORE', key, '#open')
 if open then
-  return {math.min(tonumber(open) - now, 1000000), 0}
+  return {math.min(tonumber(open) - now, 1000000), 0, now}
 end
 local paced = tonumber(redis.call('ZSCORE', key, '#paced')) or 0
 redis.call('ZREM', key, '#paced')
@@ -39,8 +39,8 @@ if leave - now > ahead then
   if paced > now then
     write('#paced', paced)
   end
-  return {math.max(1, math.min(leave - now, 1000000) - ahead), 0}
+  return {math.max(1, math.min(leave - now, 1000000) - ahead), 0, now}
 end
 write(holder, leave + hold)
 write('#paced', math.max(paced, leave) + spacing)
-return {0, leave - now}
+return {0, leave - now, now}
