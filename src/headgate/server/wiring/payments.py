@@ -13,7 +13,9 @@ from headgate.apps.payments.feeds.accepting import Feeds
 from headgate.apps.payments.feeds.receiving import FeedReceiver
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
 from headgate.apps.payments.operations import PaymentOperations, StopExecutions
+from headgate.apps.payments.reconciliation.comparing import ReconciliationStore
 from headgate.apps.payments.stores.feeds import SqlFeedStore
+from headgate.apps.payments.stores.reconciliation import SqlReconciliationStore
 from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import Claim
@@ -58,6 +60,8 @@ class Payments(NamedTuple):
     feeds: Feeds
     """Accepts, shows and cancels feeds."""
     receiver: FeedReceiver
+    statements: ReconciliationStore
+    """What a statement of the bank is compared with."""
     background: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
     """Runs work that outlives its request; it ends with the application."""
     store: PaymentStore
@@ -127,7 +131,10 @@ async def open_payments(
         feeds = Feeds(feed_store, store, intake, stop)
         background = await stack.enter_async_context(_background())
         receiver = FeedReceiver(feed_store)
-        application = Payments(intake, operations, local_intake, feeds, receiver, background, store, domain, simulator)
+        statements = await _reconciliation_store(settings, stack)
+        application = Payments(
+            intake, operations, local_intake, feeds, receiver, statements, background, store, domain, simulator
+        )
         if maintenance:
             await stack.enter_async_context(_maintenance(settings, application))
         yield application
@@ -163,6 +170,12 @@ async def _feed_store(settings: Settings, stack: AsyncExitStack) -> SqlFeedStore
     shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
     stack.push_async_callback(shared.close)
     return SqlFeedStore(shared)
+
+
+async def _reconciliation_store(settings: Settings, stack: AsyncExitStack) -> ReconciliationStore:
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    stack.push_async_callback(shared.close)
+    return SqlReconciliationStore(shared)
 
 
 def _inquiry(bank: Downstream) -> Inquiry | None:
