@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from headgate.durations import to_ms
+from headgate.durations import LATEST_MS, to_ms
 from headgate.slots.calendars import Calendar
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.stores import slot_store
-from headgate.slots.windows import LATEST_MS, align
+from headgate.slots.windows import align
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T
@@ -123,10 +123,10 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
         def burst(self, at: int) -> None:
             self.book([at] * BURST)
 
-        @rule(wanted=st.lists(times, min_size=1, max_size=12))
-        def book(self, wanted: list[int]) -> None:
+        @rule(requested=st.lists(times, min_size=1, max_size=12))
+        def book(self, requested: list[int]) -> None:
             requests = []
-            for at in wanted:
+            for at in requested:
                 self.serial += 1
                 requests.append(SlotRequest(f"{self.name}-{self.serial}", at))
             for request, booking in zip(
@@ -202,8 +202,8 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
     return SlotMachine
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("memory", 80), ("sqlite", 25), ("postgresql", 15), ("oracle", 25)])
-def test_every_store_does_what_the_naive_model_does(kind: str, wanted: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("kind", "requested"), [("memory", 80), ("sqlite", 25), ("postgresql", 15), ("oracle", 25)])
+def test_every_store_does_what_the_naive_model_does(kind: str, requested: int, request: pytest.FixtureRequest) -> None:
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()
     store = loop.run_until_complete(slot_store(url))
@@ -211,7 +211,7 @@ def test_every_store_does_what_the_naive_model_does(kind: str, wanted: int, requ
         run_state_machine_as_test(
             machine_on(store, loop),
             settings=settings(
-                max_examples=examples(wanted),
+                max_examples=examples(requested),
                 stateful_step_count=25,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -8,12 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.durations import from_ms, to_ms
+from headgate.durations import LATEST_MS, from_ms, to_ms
 from headgate.errors import NotFound, SlotOwned, SlotsExhausted
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.windows import LATEST_MS
 from tests.contracts.slot_windows import check_windows, windows_and_runs
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -99,6 +98,11 @@ async def test_an_unknown_config_is_not_found_and_writes_nothing(slots: SlotStor
     assert await slots.history("nope") == []
     with pytest.raises(NotFound):
         await slots.survey("nope", lambda *_: None)
+
+
+async def test_no_request_books_nothing(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    assert await slots.book("c", [], now_ms=NOW) == []
 
 
 async def test_a_burst_of_twenty_thousand_and_one_finds_room(slots: SlotStore) -> None:
@@ -305,9 +309,9 @@ async def test_odd_ids_survive(slots: SlotStore) -> None:
     booked = await book(slots, requests)
     assert [slot.event_id for slot in booked[: len(odd)]] == odd
     for event_id in odd:
-        found = await slots.find(event_id)
-        assert found is not None
-        assert found.event_id == event_id
+        slot = await slots.find(event_id)
+        assert slot is not None
+        assert slot.event_id == event_id
 
 
 async def test_no_slot_is_booked_in_a_window_that_was_closed_meanwhile(slots: SlotStore) -> None:

@@ -75,14 +75,14 @@ class OutboxSource:
         self._done: set[int] = set()
         """Committed and not yet removed, because the database was away."""
 
-    async def receive(self, most: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
         deadline = time.monotonic() + wait
         while True:
             if await self._leased():
                 await self.commit([])
                 # Records that are held come first again, so as many more are read.
-                records = await self._database.read(first_records, self._topic, most + len(self._held))
-                fresh = [delivered for delivered in records if delivered.position not in self._held][:most]
+                records = await self._database.read(first_records, self._topic, max_records + len(self._held))
+                fresh = [delivered for delivered in records if delivered.position not in self._held][:max_records]
                 if fresh:
                     self._held.update(delivered.position for delivered in fresh)
                     return fresh
@@ -138,13 +138,13 @@ def append(connection: Connection, records: Sequence[Record]) -> None:
     )
 
 
-def first_records(connection: Connection, topic: str, most: int) -> list[Delivered]:
+def first_records(connection: Connection, topic: str, max_records: int) -> list[Delivered]:
     """The oldest records of a topic."""
     rows = connection.execute(
         sa.select(outbox.c.id, outbox.c.message_key, outbox.c.message_value, outbox.c.traceparent)
         .where(outbox.c.topic == topic)
         .order_by(outbox.c.id)
-        .limit(most)
+        .limit(max_records)
     )
     return [Delivered(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id) for row in rows]
 

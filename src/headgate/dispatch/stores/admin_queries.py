@@ -14,7 +14,7 @@ from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.rows import (
     CHUNK,
-    audit_entry,
+    THIS_ITEM,
     chunks,
     config_columns,
     dispatch_config,
@@ -141,7 +141,7 @@ def audit_entries(
         statement = statement.where(audit.c.item_id == item_id)
     if before is not None:
         statement = statement.where(audit.c.audit_id < before)
-    return [audit_entry(row) for row in connection.execute(statement)]
+    return [AuditEntry(*row) for row in connection.execute(statement)]
 
 
 # -- operating ---------------------------------------------------------------------------------------------------
@@ -149,8 +149,7 @@ def audit_entries(
 _REDIRECT = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.queue_status == sa.bindparam("b_before"),
     )
     .values({name: sa.bindparam(name) for name in queue.c.keys() if name not in ("item_type", "item_id")})  # noqa: SIM118

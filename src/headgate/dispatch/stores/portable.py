@@ -17,11 +17,11 @@ from headgate.dispatch.decisions import batch_name
 from headgate.dispatch.model import Action, Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
 from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.dispatch.stores.rows import (
+    THIS_ITEM,
     checked,
     chunks,
     entry,
     of_items,
-    summary_entry,
     write_audit,
 )
 from headgate.dispatch.stores.tables import IN_FLIGHT as HELD
@@ -32,8 +32,13 @@ from headgate.sql.schema import now as database_clock
 Key = tuple[str, str]
 
 
-def enqueue(connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None) -> set[Key]:
-    """Writes what is not there yet, and returns it. Requests are unique."""
+def enqueue(
+    connection: sa.Connection,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    _hints: Sequence[str] = (),
+) -> set[Key]:
+    """Writes what is not there yet, and returns it. Requests are unique. There are no listeners to notify here."""
     existing = _existing(connection, requests)
     new = [request for request in requests if (request.item_type, request.item_id) not in existing]
     if not new:
@@ -113,8 +118,7 @@ def due_items(item_type: str, until: datetime, limit: int, dialect: str) -> sa.S
 _CLAIM = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.queue_status == Status.READY.value,
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
     )
@@ -180,8 +184,7 @@ def _contexts(connection: sa.Connection, item_type: str, item_ids: Sequence[str]
 _SETTLE = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.queue_status == sa.bindparam("b_before"),
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
     )
@@ -242,7 +245,8 @@ def settle(
     if finished:
         connection.execute(_FORGET, finished)
     if summary is not None:
-        entries.append(summary_entry(summary, moment))
+        item_type, batch_id, detail = summary
+        entries.append(entry(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, moment))
     write_audit(connection, entries)
     return done
 
@@ -268,8 +272,7 @@ def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
 _TOUCH = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
         sa.text(HELD),
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headgate.server.shapes.shape import Shape
 
 
 class RawRoute(APIRoute):
@@ -45,3 +48,9 @@ async def send_json(send: Send, body: bytes, status: int = 200, media_type: byte
         }
     )
     await send({"type": "http.response.body", "body": body})
+
+
+def json_response(body: Shape | Sequence[Shape], status: int = 200) -> Response:
+    """The answer of a route that is no raw one: an object, or a list of objects."""
+    text = body.dump_json() if isinstance(body, Shape) else b"[%b]" % b",".join(shape.dump_json() for shape in body)
+    return Response(text, status, media_type="application/json")

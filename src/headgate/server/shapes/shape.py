@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from datetime import datetime
+from operator import attrgetter
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError
 
+from headgate.durations import format_instant, from_ms
 from headgate.errors import InvalidInput
 
 
@@ -21,6 +27,16 @@ class Expects:
     """In a field's annotation: what the error says of a value of the wrong type, after "must be"."""
 
     what: str
+    items: str = ""
+    """The same of an item of a list."""
+
+
+def _as_text(value: datetime | int) -> str:
+    return format_instant(from_ms(value) if isinstance(value, int) else value)
+
+
+Instant = Annotated[str, BeforeValidator(_as_text)]
+"""A time in an answer: `Shape.of` formats a `datetime` or epoch milliseconds."""
 
 
 class Shape(BaseModel):
@@ -33,6 +49,15 @@ class Shape(BaseModel):
     model_config = ConfigDict(
         extra="forbid", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
     )
+
+    @classmethod
+    def of(cls, *sources: object, **members: Any) -> Self:
+        """The shape whose members are the attributes of the same names, of the last source that has them."""
+        values = {
+            name: getattr(source, name) for source in sources for name in cls.model_fields if hasattr(source, name)
+        }
+        shape: Self = cls.__pydantic_validator__.validate_python(values | members, from_attributes=True)
+        return shape
 
     @classmethod
     def parse(cls, value: dict[str, Any], prefix: str = "") -> Self:
@@ -49,31 +74,63 @@ class Shape(BaseModel):
 
     @classmethod
     def _explain(cls, error: ValidationError, value: dict[str, Any], prefix: str) -> InvalidMember:
-        member = str(error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"][0])
-        fields = {field.alias: field for field in cls.model_fields.values()}
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        # A misspelt member is unknown, and another one is missing because of that: the unknown one is to be corrected.
+        first = min(errors, key=lambda problem: problem["type"] != "extra_forbidden")
+        member, *inner = first["loc"]
+        name, fields = f"{prefix}{member}", {field.alias: field for field in cls.model_fields.values()}
         if member not in fields:
-            return InvalidMember(f"{prefix}{member}", f"is unknown; known are {', '.join(map(str, fields))}")
-        if value.get(member) is None:
-            return InvalidMember(f"{prefix}{member}", "is required")
-        expected = [note.what for note in fields[member].metadata if isinstance(note, Expects)]
-        return InvalidMember(f"{prefix}{member}", f"must be {expected[0]}")
+            return InvalidMember(name, f"is unknown; known are {', '.join(map(str, fields))}")
+        field = fields[str(member)]
+        if value.get(str(member)) is None and field.is_required():
+            return InvalidMember(name, "is required")
+        expected = next(note for note in field.metadata if isinstance(note, Expects))
+        if inner and expected.items:
+            return InvalidMember(f"{name}[{inner[0]}]", f"must be {expected.items}")
+        return InvalidMember(name, f"must be {expected.what}")
 
-    def to_json(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, Any]:
         """As a value for `json.dumps`, with the members that were given."""
         value: dict[str, Any] = self.__pydantic_serializer__.to_python(self, mode="json", exclude_unset=True)
         return value
 
     def dump_json(self) -> bytes:
         """As JSON text, with the members that were given: the prepared serialiser of fast routes."""
-        return self.__pydantic_serializer__.to_json(self, exclude_unset=True)
+        try:
+            return self.__pydantic_serializer__.to_json(self, exclude_unset=True)
+        except PydanticSerializationError:
+            # Half of a surrogate pair, which only a JSON escape can bring in, is escaped again.
+            return json.dumps(self.model_dump(exclude_unset=True)).encode()
 
     @classmethod
     def request_schema(cls) -> dict[str, Any]:
         """The JSON schema of a request body, for OpenAPI."""
         schema = cls.model_json_schema(schema_generator=_UntitledMembers)
-        for member in schema["properties"].values():
-            member.pop("default", None)  # of an optional member: null, which its type says already
+        inlined: dict[str, Any] = _inlined(schema, schema.pop("$defs", {}))
+        return inlined
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    """The schema with its definitions in their places: `$defs` mean nothing inside an OpenAPI document."""
+    if isinstance(schema, list):
+        return [_inlined(inner, definitions) for inner in schema]
+    if not isinstance(schema, dict):
         return schema
+    if "$ref" in schema:
+        return _inlined(definitions[schema["$ref"].removeprefix("#/$defs/")], definitions)
+    # The default of an optional member is null, which says no more than that the member is not required.
+    kept = {name: inner for name, inner in schema.items() if name != "default" or inner is not None}
+    return {name: _inlined(inner, definitions) for name, inner in kept.items()}
+
+
+def prepare(shape: type[Shape], *others: str) -> Callable[[object], dict[str, Any]]:
+    """For fast routes: a function that returns an object's attributes under their names in JSON, but for `others`.
+
+    It checks and converts nothing, and takes a third of the time of `Shape.of`.
+    """
+    names = [name for name in shape.model_fields if name not in others]
+    aliases, attributes = [str(shape.model_fields[name].alias) for name in names], attrgetter(*names)
+    return lambda source: dict(zip(aliases, attributes(source), strict=True))
 
 
 class _UntitledMembers(GenerateJsonSchema):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from headgate.durations import EPOCH, from_ms, to_ms
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
 from headgate.slots.stores.tables import slot, slot_run, slot_window
-from headgate.slots.windows import align, next_open
-from headgate.sql.instants import InstantMs, InstantText
+from headgate.slots.windows import align
+from headgate.sql.schema import insert_rows, instant_form, instant_ms, instant_text
 
 MAX_IN_LIST = 900
 """Values in one IN list: Oracle takes 1000 expressions at most."""
@@ -34,50 +35,60 @@ _INSERT_RUNS = sa.text(
     """
 )
 
+_WINDOWS = sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed)
+_WINDOWS_FROM = (
+    _WINDOWS.where(
+        slot_window.c.config_name == sa.bindparam("b_name"), slot_window.c.window_start >= sa.bindparam("b_start")
+    )
+    .order_by(slot_window.c.window_start)
+    .limit(sa.bindparam("b_limit"))
+)
+_WINDOW_COLUMNS = ("config_name", "window_start", "taken", "placed")
+_UPDATE_WINDOW = (
+    slot_window.update()
+    .where(slot_window.c.config_name == sa.bindparam("b_name"), slot_window.c.window_start == sa.bindparam("b_start"))
+    .values(taken=sa.bindparam("b_taken"), placed=sa.bindparam("b_placed"))
+)
 
+
+@dataclass(frozen=True, slots=True)
 class SqlWindowReader:
     """One config's counters and runs, read through a connection."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        self._connection = connection
-        self._name = name
+    connection: Connection
+    name: str
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
-        rows = self._connection.execute(
-            sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed)
-            .where(slot_window.c.config_name == self._name, slot_window.c.window_start >= from_ms(start_ms))
-            .order_by(slot_window.c.window_start)
-            .limit(limit)
+        rows = self.connection.execute(
+            _WINDOWS_FROM, {"b_name": self.name, "b_start": from_ms(start_ms), "b_limit": limit}
         )
         return [WindowCount(to_ms(start), taken, placed) for start, taken, placed in rows]
 
     def run_before(self, start_ms: int) -> FullRun | None:
-        row = self._connection.execute(
+        row = self.connection.execute(
             sa.select(slot_run.c.window_start, slot_run.c.resume_at)
-            .where(slot_run.c.config_name == self._name, slot_run.c.window_start <= from_ms(start_ms))
+            .where(slot_run.c.config_name == self.name, slot_run.c.window_start <= from_ms(start_ms))
             .order_by(slot_run.c.window_start.desc())
             .limit(1)
         ).first()
         return None if row is None else FullRun(to_ms(row.window_start), to_ms(row.resume_at))
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
-        if self._connection.dialect.name != "sqlite":
+        if self.connection.dialect.name != "sqlite":
             return [self.run_before(start) for start in starts_ms]
-        text = InstantText()
-        requested = sa.func.json_each(json.dumps([text(start) + "000" for start in starts_ms])).table_valued(
-            "key", "value", name="requested"
-        )
+        texts = json.dumps([instant_text(start) for start in starts_ms])
+        requested = sa.func.json_each(texts).table_valued("key", "value", name="requested")
         before = slot_run.alias("before")
         nearest = (
             sa.select(before.c.window_start)
-            .where(before.c.config_name == self._name, before.c.window_start <= requested.c.value)
+            .where(before.c.config_name == self.name, before.c.window_start <= requested.c.value)
             .order_by(before.c.window_start.desc())
             .limit(1)
             .scalar_subquery()
         )
-        rows = self._connection.execute(
+        rows = self.connection.execute(
             sa.select(requested.c.key, slot_run.c.window_start, slot_run.c.resume_at).join_from(
-                requested, slot_run, (slot_run.c.config_name == self._name) & (slot_run.c.window_start == nearest)
+                requested, slot_run, (slot_run.c.config_name == self.name) & (slot_run.c.window_start == nearest)
             )
         )
         runs = {index: FullRun(to_ms(start), to_ms(resume)) for index, start, resume in rows}
@@ -87,9 +98,9 @@ class SqlWindowReader:
         """The counted windows among these, by start."""
         counts: dict[int, WindowCount] = {}
         for first in range(0, len(starts_ms), MAX_IN_LIST):
-            rows = self._connection.execute(
-                sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed).where(
-                    slot_window.c.config_name == self._name,
+            rows = self.connection.execute(
+                _WINDOWS.where(
+                    slot_window.c.config_name == self.name,
                     slot_window.c.window_start.in_(map(from_ms, starts_ms[first : first + MAX_IN_LIST])),
                 )
             )
@@ -107,10 +118,10 @@ class WindowQuery(NamedTuple):
 
 def window_queries(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms: int) -> list[WindowQuery]:
     """The first windows that these requests will look at, and how many windows each may go through."""
-    size, calendar = policy.size_ms, policy.calendar
+    size = policy.size_ms
     firsts = Counter(align(max(requested, now_ms), size) for _, requested in requests)
     return [
-        WindowQuery(first, next_open(calendar, size, first + size), count // policy.max_per_window + 2)
+        WindowQuery(first, policy.next_open(first + size), count // policy.max_per_window + 2)
         for first, count in sorted(firsts.items())[:MAX_WINDOW_QUERIES]
     ]
 
@@ -132,18 +143,20 @@ def read_ahead(reader: SqlWindowReader, occupancy: Occupancy, queries: Sequence[
 
 def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> None:
     """Writes counters and runs back. Under the lock it is known which rows exist, so no upsert is needed."""
-    counts = occupancy.changed_windows()
-    new = [count for count in counts if not occupancy.is_stored(count.start_ms)]
-    old = [count for count in counts if occupancy.is_stored(count.start_ms)]
-    _insert_windows(connection, name, new)
+    instant = instant_form(connection)
+    new: list[tuple[Any, ...]] = []
+    old: list[dict[str, Any]] = []
+    for start, taken, placed in occupancy.changed_windows():
+        if start in occupancy.stored:
+            old.append({"b_name": name, "b_start": from_ms(start), "b_taken": taken, "b_placed": placed})
+        else:
+            new.append((name, instant(start), taken, placed))
+    insert_rows(connection, slot_window, _WINDOW_COLUMNS, new)
     if old:
-        connection.execute(
-            slot_window.update()
-            .where(slot_window.c.config_name == name, slot_window.c.window_start == sa.bindparam("at"))
-            .values(taken=sa.bindparam("held"), placed=sa.bindparam("ever")),
-            [{"at": from_ms(start), "held": taken, "ever": placed} for start, taken, placed in old],
-        )
-    _write_runs(connection, name, occupancy.changed_runs())
+        connection.execute(_UPDATE_WINDOW, old)
+    runs = occupancy.changed_runs()
+    if runs.removed or runs.written:
+        _write_runs(connection, name, runs)
 
 
 def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
@@ -161,7 +174,9 @@ def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int
         sa.select(_stored(connection, slot.c.scheduled_at)).where(ahead).order_by(slot.c.scheduled_at)
     ).scalars()
     counts = Counter(align(ms, size) for ms in map(_stored_ms(connection), times.all()))
-    _insert_windows(connection, name, [WindowCount(start, taken, taken) for start, taken in counts.items()])
+    instant = instant_form(connection)
+    rows = [(name, instant(start), taken, taken) for start, taken in counts.items()]
+    insert_rows(connection, slot_window, _WINDOW_COLUMNS, rows)
 
 
 def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
@@ -190,37 +205,10 @@ def _write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
     if changes.written and connection.dialect.name == "postgresql":
         starts, resumes = zip(*changes.written, strict=True)
         connection.execute(_INSERT_RUNS, {"name": name, "starts": list(starts), "resumes": list(resumes)})
-    elif changes.written and connection.dialect.name == "sqlite":
-        text = InstantText()
-        connection.exec_driver_sql(
-            "INSERT INTO headgate_slot_run (config_name, window_start, resume_at) VALUES (?, ?, ?)",
-            [(name, text(start) + "000", text(resume) + "000") for start, resume in changes.written],
-        )
-    elif changes.written:
-        connection.execute(
-            slot_run.insert(),
-            [
-                {"config_name": name, "window_start": from_ms(start), "resume_at": from_ms(resume)}
-                for start, resume in changes.written
-            ],
-        )
-
-
-def _insert_windows(connection: Connection, name: str, counts: Sequence[WindowCount]) -> None:
-    if counts and connection.dialect.name == "sqlite":
-        text = InstantText()
-        connection.exec_driver_sql(
-            "INSERT INTO headgate_slot_window (config_name, window_start, taken, placed) VALUES (?, ?, ?, ?)",
-            [(name, text(start) + "000", taken, placed) for start, taken, placed in counts],
-        )
-    elif counts:
-        connection.execute(
-            slot_window.insert(),
-            [
-                {"config_name": name, "window_start": from_ms(start), "taken": taken, "placed": placed}
-                for start, taken, placed in counts
-            ],
-        )
+    else:
+        instant = instant_form(connection)
+        rows = [(name, instant(start), instant(resume)) for start, resume in changes.written]
+        insert_rows(connection, slot_run, ("config_name", "window_start", "resume_at"), rows)
 
 
 def _stored(connection: Connection, column: sa.Column[datetime]) -> sa.ColumnElement[Any]:
@@ -231,4 +219,4 @@ def _stored(connection: Connection, column: sa.Column[datetime]) -> sa.ColumnEle
 def _stored_ms(connection: Connection) -> Callable[[Any], int]:
     """Makes epoch milliseconds of what `_stored` selects. A resize reads every slot: SQLAlchemy's own conversion would
     cost more than all the rest of it."""
-    return InstantMs() if connection.dialect.name == "sqlite" else to_ms
+    return instant_ms if connection.dialect.name == "sqlite" else to_ms
