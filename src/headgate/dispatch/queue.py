@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
 from headgate.dispatch.model import (
@@ -24,7 +25,7 @@ from headgate.dispatch.status import Status
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.slots.model import AssignedSlot, checked_id
-from headgate.tracing import Kind, Origin, Span, Tracer
+from headgate.tracing import Origin, Span
 
 BULK = 5000
 """Items a transaction, when very many are queued at once, …"""
@@ -42,20 +43,12 @@ class ItemDetail(NamedTuple):
     audit: list[AuditEntry]
     """Oldest first."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **self.item.to_json(),
-            "context": self.context,
-            "audit": [entry.to_json() for entry in self.audit],
-        }
-
 
 class QueueOptions(TypedDict, total=False):
     """What `DispatchQueue` takes beside its store."""
 
     largest_context: int
     batch: int
-    tracer: Tracer | None
 
 
 class DispatchQueue:
@@ -71,10 +64,8 @@ class DispatchQueue:
         *,
         largest_context: int = LARGEST_CONTEXT,
         batch: int = 1000,
-        tracer: Tracer | None = None,
     ) -> None:
         self.store = store
-        self._tracer = tracer
         self._largest_context = largest_context
         self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, max_batch=batch)
         self._known: set[str] = set()
@@ -135,14 +126,14 @@ class DispatchQueue:
         )
         if item_type not in self._known:
             await self._check_known(item_type)
-        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
-            return await self._traced(self._tracer, origin, request, connection)
+        if (origin := tracing.origin()) is not None:
+            return await self._traced(origin, request, connection)
         if connection is not None:
             return (await self.store.enqueue([request], within=connection))[0]
         return await self._writer.submit(request)
 
-    async def _traced(self, tracer: Tracer, origin: Origin, request: EnqueueRequest, connection: Any) -> EnqueueResult:
-        span = enqueue_span(tracer, request.item_type, request.item_id, origin.traceparent)
+    async def _traced(self, origin: Origin, request: EnqueueRequest, connection: Any) -> EnqueueResult:
+        span = enqueue_span(request.item_type, request.item_id, origin.traceparent)
         request = request._replace(traceparent=span.traceparent)
         try:
             if connection is not None:
@@ -347,10 +338,10 @@ class DispatchQueue:
             await self.config(item_type)
 
 
-def enqueue_span(tracer: Tracer, item_type: str, item_id: str, parent: str) -> Span:
+def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:
     """The queueing of one item, as part of a trace; its traceparent is what the item carries."""
     attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
-    return tracer.begin("queue.enqueue", attributes, parent=parent, kind=Kind.PRODUCER)
+    return tracing.begin("queue.enqueue", attributes, parent=parent, kind="PRODUCER")
 
 
 def checked_status(status: Status | str | None) -> Status | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
+from headgate import tracing
 from headgate.batching import Batcher
 from headgate.durations import duration_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound, StoreUnavailable
@@ -30,7 +31,6 @@ from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import NullObserver, PruneResult, SlotObserver, SlotStore
-from headgate.tracing import Tracer
 
 MAX_TRIES = 8
 """How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
@@ -46,7 +46,6 @@ class SchedulerOptions(TypedDict, total=False):
     """What `SlotScheduler` takes beside its store."""
 
     observer: SlotObserver | None
-    tracer: Tracer | None
     batch: int
     bulk_batch: int
     cache_ttl: float
@@ -64,14 +63,12 @@ class SlotScheduler:
         store: SlotStore,
         *,
         observer: SlotObserver | None = None,
-        tracer: Tracer | None = None,
         batch: int = 1000,
         bulk_batch: int = 10_000,
         cache_ttl: float = 5.0,
     ) -> None:
         self._store = store
         self._observer = observer or NullObserver()
-        self._tracer = tracer
         self._batch = batch
         self._bulk_batch = bulk_batch
         self._paces = Paces(bulk_batch)
@@ -227,7 +224,7 @@ class SlotScheduler:
             StoreUnavailable: the store does not answer; the slot may have been booked.
         """
         request = SlotRequest.of(event_id, requested_time)
-        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
+        if (origin := tracing.origin()) is not None:
             request = TracedRequest.within(origin, request)
         started = time.perf_counter()
         writer = self._writers.get(config_name)
@@ -400,13 +397,13 @@ class SlotScheduler:
         try:
             bookings = await self._retried(name, self._store.book, name, batch, owner=owner)
         except HeadgateError as error:
-            if self._tracer is not None:
-                events.trace_bookings(self._tracer, name, batch, error)
+            if tracing.is_on():
+                events.trace_bookings(name, batch, error)
             raise
         self._observer.booked(name, bookings, time.perf_counter() - started)
         events.log_bookings(name, batch, bookings)
-        if self._tracer is not None:
-            events.trace_bookings(self._tracer, name, batch, bookings)
+        if tracing.is_on():
+            events.trace_bookings(name, batch, bookings)
         return bookings
 
     async def _retried(self, name: str | None, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:

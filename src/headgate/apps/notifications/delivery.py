@@ -17,6 +17,7 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from headgate import tracing
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import (
     DeliveryOutcome,
@@ -39,7 +40,7 @@ from headgate.messaging import (
     read_until_stopped,
     wait_for_stop,
 )
-from headgate.tracing import Attributes, Kind, Tracer
+from headgate.tracing import Attributes
 
 SENDER_GROUP = "sms-sender"
 BATCH = 100
@@ -65,7 +66,6 @@ class Delivery:
         *,
         observer: NotificationObserver | None = None,
         attempts: int = ATTEMPTS,
-        tracer: Tracer | None = None,
         first_pause: float = FIRST_PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
@@ -75,7 +75,6 @@ class Delivery:
         self._log = log
         self._observer = observer or NullObserver()
         self._attempts = attempts
-        self._tracer = tracer
         self._first_pause = first_pause
         self._longest_pause = longest_pause
         self._lanes = asyncio.Semaphore(CONCURRENCY)
@@ -146,11 +145,11 @@ class Delivery:
 
     async def _send_in_trace(self, parent: str | None, message: Message) -> tuple[int, SendFailed | None]:
         """`_send_with_retries`, as part of the trace the message was sent in, if there is one."""
-        if self._tracer is None or parent is None:
+        if parent is None or not tracing.is_on():
             return await self._send_with_retries(message)
         attributes = {"headgate.message_id": message.message_id}
-        span = self._tracer.begin("sms.deliver", attributes, parent=parent, kind=Kind.CONSUMER)
-        with self._tracer.inside(span):
+        span = tracing.begin("sms.deliver", attributes, parent=parent, kind="CONSUMER")
+        with tracing.inside(span):
             tried, failure = await self._send_with_retries(message)
         attributes_at_end: Attributes = {
             "headgate.attempt": tried,

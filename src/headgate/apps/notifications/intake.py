@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from headgate import tracing
 from headgate.apps.notifications.attempts import AttemptLog
 from headgate.apps.notifications.cached_quota import CachedQuota
 from headgate.apps.notifications.model import Attempt, Outcome, Quota, Verdict, checked_integer
@@ -14,7 +15,6 @@ from headgate.apps.notifications.sql_quota import SqlQuota
 from headgate.clock import Clock, SystemClock
 from headgate.errors import HeadgateError, StoreError
 from headgate.messaging import MessageLog
-from headgate.tracing import Kind, Tracer
 
 TOPIC = "sms-outbound"
 EVENTS_TOPIC = "notification-events"
@@ -33,12 +33,10 @@ class Intake:
         events_topic: str = EVENTS_TOPIC,
         observer: NotificationObserver | None = None,
         clock: Clock | None = None,
-        tracer: Tracer | None = None,
     ) -> None:
         self._store = store
         self._observer = observer or NullObserver()
         self._clock = clock or SystemClock()
-        self._tracer = tracer
         self._sql = SqlQuota(store, log)
         self.attempts = AttemptLog(log, topic=events_topic, observer=self._observer)
         self.cached = None
@@ -67,13 +65,13 @@ class Intake:
         once: the second answer repeats the first, whatever the message says.
         """
         attempt = Attempt.of(user_id, message, key, now_ms)
-        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
-            return await self._send_traced(self._tracer, origin.traceparent, attempt)
+        if (origin := tracing.origin()) is not None:
+            return await self._send_traced(origin.traceparent, attempt)
         return await self._send(attempt)
 
-    async def _send_traced(self, tracer: Tracer, parent: str, attempt: Attempt) -> Verdict:
+    async def _send_traced(self, parent: str, attempt: Attempt) -> Verdict:
         attributes = {"headgate.message_id": attempt.message_id}
-        span = tracer.begin("sms.send", attributes, parent=parent, kind=Kind.PRODUCER)
+        span = tracing.begin("sms.send", attributes, parent=parent, kind="PRODUCER")
         try:
             verdict = await self._send(attempt._replace(traceparent=span.traceparent))
         except HeadgateError as error:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 
 from headgate.server.wiring.database import embedded_url
-from headgate.server.wiring.telemetry import get_tracer
 from headgate.sql.databases import database
 
 _log = logging.getLogger(__name__)
@@ -69,7 +68,6 @@ async def open_notifications(
             topic=sms_settings.topic,
             events_topic=sms_settings.events_topic,
             observer=observer,
-            tracer=get_tracer(settings),
         )
         async with AsyncExitStack() as running:
             if cache is not None:
@@ -133,7 +131,7 @@ async def _sending(
         require("a webhook", "httpx")
         from headgate.apps.notifications.providers.webhook import WebhookSender
 
-        sender = WebhookSender(settings.sms.webhook_url, tracer=get_tracer(settings))
+        sender = WebhookSender(settings.sms.webhook_url)
     stop = asyncio.Event()
     delivery = Delivery(
         lambda: log.read(settings.sms.topic, SENDER_GROUP),
@@ -142,7 +140,6 @@ async def _sending(
         log,
         observer=observer,
         attempts=settings.sms.attempts,
-        tracer=get_tracer(settings),
     )
     reader = AttemptReader(lambda: log.read(settings.sms.events_topic, ANALYTICS_GROUP), SqlAnalyticsStore(shared))
     readers = [asyncio.create_task(delivery.run(stop)), asyncio.create_task(reader.run(stop))]

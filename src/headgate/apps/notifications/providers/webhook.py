@@ -6,10 +6,11 @@ import logging
 
 import httpx2
 
+from headgate import tracing
 from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import SendFailed
 from headgate.apps.notifications.providers.console import log_sent
-from headgate.tracing import Kind, Span, Tracer
+from headgate.tracing import Span
 
 TIMEOUT_SECONDS = 10.0
 WORTH_A_RETRY = {408, 409, 425, 429}
@@ -24,9 +25,8 @@ class WebhookSender:
     2xx: taken. 408, 409, 425, 429, 5xx, no answer: worth another try. Anything else: refused for good.
     """
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT_SECONDS, tracer: Tracer | None = None) -> None:
+    def __init__(self, url: str, *, timeout: float = TIMEOUT_SECONDS) -> None:
         self._url = url
-        self._tracer = tracer
         self._client = httpx2.AsyncClient(timeout=timeout)
 
     async def send(self, message: Message) -> None:
@@ -50,10 +50,10 @@ class WebhookSender:
 
     def _begin_span(self, headers: dict[str, str]) -> Span | None:
         """The call as part of the trace that leads to it, with its `traceparent` in the request."""
-        if self._tracer is None or (origin := self._tracer.origin()) is None:
+        if (origin := tracing.origin()) is None:
             return None
         attributes = {"http.request.method": "POST"}
-        span = self._tracer.begin("POST webhook", attributes, parent=origin.traceparent, kind=Kind.CLIENT)
+        span = tracing.begin("POST webhook", attributes, parent=origin.traceparent, kind="CLIENT")
         headers["traceparent"] = span.traceparent
         return span
 
