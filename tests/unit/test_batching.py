@@ -104,7 +104,7 @@ async def test_batches_stay_below_the_most() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_flush_that_answers_too_few_leaves_no_caller_waiting() -> None:
-    async def forgetful(batch: Sequence[int]) -> list[int | BaseException]:
+    async def forgetful(batch: Sequence[int]) -> Sequence[int | BaseException]:
         return list(batch)[:-1]
 
     batcher: Batcher[int, int] = Batcher(forgetful)
