@@ -47,7 +47,9 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "postgres": Kind("postgres", lambda m: m.PostgresServer(settings=POSTGRES_SETTINGS).start(), lambda server: server.port),
+    "postgres": Kind(
+        "postgres", lambda m: m.PostgresServer(settings=POSTGRES_SETTINGS).start(), lambda server: server.port
+    ),
     "redis": Kind("redis", lambda m: m.RedisServer(durable=False).start(), lambda server: server.port),
     "redis_cluster": Kind(
         "redis_cluster", lambda m: m.RedisCluster(durable=False).start(), lambda cluster: cluster.location
