@@ -10,6 +10,7 @@ from headgate.dispatch.ports import DispatchObserver
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.stores import queue_store
 from headgate.server.settings import Settings
+from headgate.server.wiring.telemetry import collect_traces
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -21,6 +22,7 @@ from headgate.server.wiring.database import embedded_url
 @asynccontextmanager
 async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
     """The queue of a settings tree."""
+    collect_traces(settings)
     store = await queue_store(embedded_url(settings), pool_size=settings.database_pool_size)
     async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
         yield queue
