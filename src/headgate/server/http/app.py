@@ -31,9 +31,8 @@ from headgate.server.http import (
     reconciliation,
     slots,
 )
-from headgate.server.http.auth import AccessGuard, HeaderLimit
-from headgate.server.http.body import BodyLimit
-from headgate.server.http.head import HeadAsGet
+from headgate.server.http.auth import AccessGuard
+from headgate.server.http.body import Bodies
 from headgate.server.http.ingress import Ingress
 from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
 from headgate.server.http.prefix import StripPrefix
@@ -87,10 +86,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(console.router)
     openapi.install(app, settings)
     # The one added last is outermost.
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(BodyLimit, limit=settings.http.max_body_bytes)
+    app.add_middleware(Bodies, limit=settings.http.max_body_bytes)
     app.add_middleware(AccessGuard)
-    app.add_middleware(HeaderLimit)
     app.add_middleware(logs.RequestLog)
     collect_traces(settings)
     if tracing.is_on():
