@@ -19,10 +19,13 @@ from headgate.errors import InvalidInput
 from headgate.server.cli.audit import audit_change, user
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.reconcile import compare_file, print_reconciliation, statement_format
+from headgate.server.cli.reconciliation_plot import draw_reconciliation
 from headgate.server.cli.submission import Submission, checked_directory, submit_feed
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
 from headgate.server.shapes.payments import FeedReport, PaymentAndSlot, PaymentPage, PaymentShown, PaymentView
+from headgate.server.shapes.reconciliation import ReconciliationShown
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import open_queue
 from headgate.server.wiring.requirements import require_extras
@@ -30,6 +33,7 @@ from headgate.server.wiring.slots import open_slots
 
 if TYPE_CHECKING:
     from headgate.apps.payments.feed import FeedFormat
+    from headgate.apps.payments.model import PaymentFilter
     from headgate.server.wiring.payments import Payments
 
 LISTED = ("payment_id", "status", "amount", "currency", "scheduled_time", "feed_id", "reason")
@@ -160,14 +164,7 @@ def list_(
     as_json: bool,
 ) -> None:
     """List payments in order of their ids."""
-    from headgate.apps.payments.model import PaymentFilter, checked_status
-
-    selection = PaymentFilter(
-        checked_status(status),
-        feed,
-        None if scheduled_from is None else parse_instant(scheduled_from, "--from"),
-        None if scheduled_to is None else parse_instant(scheduled_to, "--to"),
-    )
+    selection = _selection(status, feed, scheduled_from, scheduled_to)
 
     async def work(settings: Settings) -> PaymentPage:
         async with _payments(settings) as payments:
@@ -185,6 +182,47 @@ def list_(
         print_status(f"there are more: --after {page.next}")
 
 
+@app.command("reconcile")
+@click.argument("statement", cls=Argument, type=PATH, about="The bank's statement: a .csv or camt.053 .xml file.")
+@click.option("--format", "kind", help="csv or camt053; left out, by the file's name.")
+@click.option("--feed", help="Only payments of this feed.")
+@click.option("--from", "scheduled_from", help="Only payments scheduled at or after this time.")
+@click.option("--to", "scheduled_to", help="Only payments scheduled before this time.")
+@click.option("--differences", type=PATH, help="A file for all differences, one JSON object per line.")
+@click.option("--plot", type=PATH, help="A picture: planned, executed and bank, per day.")
+@as_json
+def reconcile(
+    statement: Path,
+    kind: str | None,
+    feed: str | None,
+    scheduled_from: str | None,
+    scheduled_to: str | None,
+    differences: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare payments with the bank's statement; exit status 1 if anything differs. Changes nothing."""
+    selection = _selection(None, feed, scheduled_from, scheduled_to)
+    chosen = statement_format(statement, kind)
+
+    async def work(settings: Settings, file: IO[bytes], written: IO[bytes] | None) -> ReconciliationShown:
+        async with _payments(settings) as payments:
+            return await compare_file(payments, file, chosen, selection, written)
+
+    with contextlib.ExitStack() as stack:
+        settings = stack.enter_context(read_only_settings())
+        file = stack.enter_context(_opened(statement))
+        written = None
+        if differences is not None:
+            written = stack.enter_context(checked_directory(differences).open("wb"))
+        report = run(work(settings, file, written))
+    print_reconciliation(report, as_json)
+    if plot is not None:
+        draw_reconciliation(report, plot)
+        print_status(f"drawn into {plot}")
+    raise click.exceptions.Exit(0 if report.clean else 1)
+
+
 @asynccontextmanager
 async def _payments(settings: Settings) -> AsyncIterator[Payments]:
     async with (
@@ -193,6 +231,19 @@ async def _payments(settings: Settings) -> AsyncIterator[Payments]:
         open_payments(settings, slots, queue) as payments,
     ):
         yield payments
+
+
+def _selection(
+    status: str | None, feed: str | None, scheduled_from: str | None, scheduled_to: str | None
+) -> PaymentFilter:
+    from headgate.apps.payments.model import PaymentFilter, checked_status
+
+    return PaymentFilter(
+        checked_status(status),
+        feed,
+        None if scheduled_from is None else parse_instant(scheduled_from, "--from"),
+        None if scheduled_to is None else parse_instant(scheduled_to, "--to"),
+    )
 
 
 def _format(feed: Path, kind: str | None) -> FeedFormat:

@@ -42,7 +42,7 @@ async def submit_feed(payments: Payments, file: IO[bytes], submission: Submissio
     started = time.monotonic()
     with Meter("received", size_of(file)) as meter:
         feed_id = await payments.receiver.receive(
-            _blocks(file, meter),
+            file_blocks(file, meter),
             submission.kind,
             control=submission.control,
             name=submission.name,
@@ -107,7 +107,8 @@ async def _write_rejects(feeds: Feeds, feed: Feed, path: Path | None) -> tuple[l
     return shown, path if file is not None else None
 
 
-async def _blocks(file: IO[bytes], meter: Meter) -> AsyncIterator[bytes]:
+async def file_blocks(file: IO[bytes], meter: Meter) -> AsyncIterator[bytes]:
+    """A file, block by block."""
     position = 0
     while block := await asyncio.to_thread(file.read, BLOCK):
         position += len(block)

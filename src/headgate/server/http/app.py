@@ -28,11 +28,11 @@ from headgate.server.http import (
     payments,
     plans,
     problem,
+    reconciliation,
     slots,
 )
-from headgate.server.http.auth import AccessGuard, HeaderLimit
-from headgate.server.http.body import BodyLimit
-from headgate.server.http.head import HeadAsGet
+from headgate.server.http.auth import AccessGuard
+from headgate.server.http.body import Bodies
 from headgate.server.http.ingress import Ingress
 from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
 from headgate.server.http.prefix import StripPrefix
@@ -75,6 +75,7 @@ def create_app(settings: Settings) -> FastAPI:
     notifications.install(app)
     payments.install(app)
     feeds.install(app)
+    reconciliation.install(app)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)
@@ -86,10 +87,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(console.router)
     openapi.install(app, settings)
     # The one added last is outermost.
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(BodyLimit, limit=settings.http.max_body_bytes)
+    app.add_middleware(Bodies, limit=settings.http.max_body_bytes)
     app.add_middleware(AccessGuard)
-    app.add_middleware(HeaderLimit)
     app.add_middleware(logs.RequestLog)
     collect_traces(settings)
     if tracing.is_on():

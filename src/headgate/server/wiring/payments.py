@@ -14,7 +14,9 @@ from headgate.apps.payments.feeds.receiving import FeedReceiver
 from headgate.apps.payments.meter import PaymentMeter
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
 from headgate.apps.payments.operations import PaymentOperations, StopExecutions
+from headgate.apps.payments.reconciliation.comparing import ReconciliationStore
 from headgate.apps.payments.stores.feeds import SqlFeedStore
+from headgate.apps.payments.stores.reconciliation import SqlReconciliationStore
 from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.apps.payments.stores.sql_breaker import SqlBreakerStore
 from headgate.dispatch.config import DispatchConfig
@@ -67,6 +69,8 @@ class Payments(NamedTuple):
     feeds: Feeds
     """Accepts, shows and cancels feeds."""
     receiver: FeedReceiver
+    statements: ReconciliationStore
+    """What a statement of the bank is compared with."""
     background: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
     """Runs work that outlives its request; it ends with the application."""
     store: PaymentStore
@@ -141,8 +145,19 @@ async def open_payments(
         feeds = Feeds(feed_store, store, intake, stop)
         background = await stack.enter_async_context(_background())
         receiver = FeedReceiver(feed_store)
+        statements = await _reconciliation_store(settings, stack)
         application = Payments(
-            intake, operations, local_intake, feeds, receiver, background, store, domain, simulator, breaker_store
+            intake,
+            operations,
+            local_intake,
+            feeds,
+            receiver,
+            statements,
+            background,
+            store,
+            domain,
+            simulator,
+            breaker_store,
         )
         if registry is not None and watcher is not None:
             metering = asyncio.create_task(
@@ -181,9 +196,11 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
 
 
 async def _feed_store(settings: Settings, stack: AsyncExitStack) -> SqlFeedStore:
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
-    stack.push_async_callback(shared.close)
-    return SqlFeedStore(shared)
+    return SqlFeedStore(await _database(settings, stack))
+
+
+async def _reconciliation_store(settings: Settings, stack: AsyncExitStack) -> ReconciliationStore:
+    return SqlReconciliationStore(await _database(settings, stack))
 
 
 def _stop_executions(engine: WorkflowEngine | None) -> StopExecutions:

@@ -87,7 +87,7 @@ async def test_a_payment_is_scheduled_at_its_slot(bench: Bench) -> None:
     assert sorted((answer.scheduled_time - AT) // timedelta(seconds=4) for answer in answers) == [0, 0, 1]
     record, history = await bench.operations.show("p0")
     assert record.scheduled_time == answers[0].scheduled_time == (await bench.slots.find("payment:p0")).scheduled_time
-    assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.01", "2030-03-01")
+    assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.00", "2030-03-01")
     assert [entry.status_after for entry in history] == ["SCHEDULED"]
     row = await bench.queue.find(ITEM_TYPE, "p0")
     assert row is not None
@@ -285,7 +285,7 @@ async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> N
         ("payer", ALICE.iban),
         ("payee", BOB.iban),
     ]
-    assert notifier.notices[0].text == "You paid 12.30 EUR to Bob, value date 2030-03-01, fee 0.01 EUR."
+    assert notifier.notices[0].text == "You paid 12.30 EUR to Bob, value date 2030-03-01, fee 0.00 EUR."
     await execution.execute("p", await context(bench, "p"))
     assert bank.paid == ["p"], "a second execution does nothing"
     assert len(notifier.notices) == 2

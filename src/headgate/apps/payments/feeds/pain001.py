@@ -78,7 +78,7 @@ class Pain001Parser:
         self._expat.buffer_text = True
         self._expat.StartElementHandler = self._start
         self._expat.EndElementHandler = self._end
-        self._expat.StartDoctypeDeclHandler = _refuse_doctype
+        self._expat.StartDoctypeDeclHandler = refuse_doctype
         self._expat.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
 
     def feed(self, block: bytes) -> None:
@@ -221,7 +221,8 @@ def _check_root(name: str, attributes: dict[str, str]) -> None:
         raise InvalidInput("document", f"must be a Document of {NAMESPACE}…, not {shown[:200]}")
 
 
-def _refuse_doctype(*_: object) -> None:
+def refuse_doctype(*_: object) -> None:
+    """expat calls this for a document type declaration: entities are never expanded, nothing is fetched."""
     raise InvalidInput("document", "has a document type declaration, which is not allowed: it could define entities")
 
 
