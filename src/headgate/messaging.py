@@ -55,7 +55,13 @@ class MessageSource(Protocol):
 
     async def receive(self, most: int, wait: float) -> list[Delivered]:
         """Up to `most` records nobody in the group has been given and not lost since; waits up to `wait` seconds for
-        the first of them. `StoreUnavailable` if the log does not answer."""
+        the first of them. `StoreUnavailable` if the log does not answer.
+
+        Each call keeps the membership alive, also with `most` = 0: so a member that is busy goes on calling."""
+        ...
+
+    def holds(self, delivered: Delivered) -> bool:
+        """Whether the record is still this member's: False once another member may be given it."""
         ...
 
     async def commit(self, done: Sequence[Delivered]) -> None:
