@@ -8,7 +8,6 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from headgate.durations import format_instant
 from headgate.errors import Conflict, HeadgateError
 
 ITEM_TYPE = "PAYMENT"
@@ -128,21 +127,6 @@ class PaymentRecord:
     created_at: datetime
     updated_at: datetime
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **self.payment.to_json(),
-            "executeAt": format_instant(self.payment.execute_at),
-            "status": self.status.value,
-            "scheduledTime": format_instant(self.scheduled_time),
-            "fee": self.terms.fee,
-            "valueDate": self.terms.value_date.isoformat(),
-            "configName": self.payment.config_name,
-            "reference": self.reference,
-            "reason": self.reason,
-            "createdAt": format_instant(self.created_at),
-            "updatedAt": format_instant(self.updated_at),
-        }
-
 
 class PaymentAudit(NamedTuple):
     """One line of a payment's history."""
@@ -151,14 +135,6 @@ class PaymentAudit(NamedTuple):
     status_after: str
     detail: str | None
     created_at: datetime
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "statusBefore": self.status_before,
-            "statusAfter": self.status_after,
-            "detail": self.detail,
-            "createdAt": format_instant(self.created_at),
-        }
 
 
 class PaymentExists(Conflict):
@@ -180,13 +156,6 @@ class AcceptedPayment(NamedTuple):
     scheduled_time: datetime
     existing: bool = False
     """True when it had been accepted before."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "paymentId": self.payment_id,
-            "status": self.status.value,
-            "scheduledTime": format_instant(self.scheduled_time),
-        }
 
 
 IntakeResult = AcceptedPayment | HeadgateError

@@ -66,7 +66,13 @@ def result_to_json(result: IntakeResult) -> dict[str, Any]:
     """A result of intake as JSON; `result_from_json` reads it back."""
     match result:
         case AcceptedPayment():
-            return {"is": "accepted", **result.to_json(), "existing": result.existing}
+            return {
+                "is": "accepted",
+                "paymentId": result.payment_id,
+                "status": result.status.value,
+                "scheduledTime": format_instant(result.scheduled_time),
+                "existing": result.existing,
+            }
         case PaymentExists(payment_id=payment_id):
             return {"is": "exists", "paymentId": payment_id}
         case InvalidInput(field=field, problem=problem):

@@ -43,7 +43,7 @@ def forecast(config: str | None, events: int, at: str | None, plot: Path | None,
     with typed_as(config_name="--config", events="--events", at="--at"), read_only_settings() as settings:
         forecast = run(work(settings))
     if as_json:
-        print_json(ForecastShown.of(forecast).to_json())
+        print_json(ForecastShown.of(forecast).dump())
     else:
         _show(forecast)
     if plot is not None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -20,6 +20,7 @@ from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
+from headgate.server.shapes.payments import FeedReport, PaymentAndSlot, PaymentShown
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import open_queue
 from headgate.server.wiring.requirements import require_extras
@@ -65,12 +66,12 @@ def submit(
     piped = str(feed) == "-"
     feed_format = _format(feed, kind)
     if piped:
-        outcome = run(_submit(settings, sys.stdin.buffer, feed_format, config, None))
+        report = run(_submit(settings, sys.stdin.buffer, feed_format, config, None))
     else:
         with _opened(feed) as file:
-            outcome = run(_submit(settings, file, feed_format, config, _checkpoint(feed, rejected, restart)))
-    _report(outcome, as_json)
-    raise click.exceptions.Exit(1 if outcome["rejectedCount"] else 0)
+            report = run(_submit(settings, file, feed_format, config, _checkpoint(feed, rejected, restart)))
+    _print_report(report, as_json)
+    raise click.exceptions.Exit(1 if report.rejected_count else 0)
 
 
 @app.command("show")
@@ -80,14 +81,14 @@ def show(payment_id: str, as_json: bool) -> None:
     """Show a payment, where it stands, and how it got there."""
     from headgate.apps.payments.intake import slot_id
 
-    async def work(settings: Settings) -> dict[str, Any]:
+    async def work(settings: Settings) -> PaymentShown:
         async with _payments(settings) as payments:
             record, history = await payments.queries.show(payment_id)
-            return {**record.to_json(), "slotId": slot_id(payment_id), "audit": [entry.to_json() for entry in history]}
+            return PaymentAndSlot.of_record(record, history, slot_id=slot_id(payment_id))
 
     with read_only_settings() as settings:
-        shown = run(work(settings))
-    _show(shown, as_json)
+        payment = run(work(settings))
+    _show(payment, as_json)
 
 
 @app.command("cancel")
@@ -96,9 +97,9 @@ def show(payment_id: str, as_json: bool) -> None:
 def cancel(payment_id: str, as_json: bool) -> None:
     """Call a payment off before its time, and give its slot back."""
 
-    async def work() -> dict[str, Any]:
+    async def work() -> PaymentShown:
         async with _payments(Settings.load()) as payments:
-            return {**(await payments.queries.cancel(payment_id)).to_json(), "audit": []}
+            return PaymentShown.of_record(await payments.queries.cancel(payment_id), [])
 
     _show(run(work()), as_json)
 
@@ -155,10 +156,11 @@ def _opened(feed: Path) -> Iterator[IO[bytes]]:
 
 async def _submit(
     settings: Settings, file: IO[bytes], kind: FeedFormat, config: str | None, checkpoint: Checkpoint | None
-) -> dict[str, Any]:
+) -> FeedReport:
     from headgate.apps.payments.feed import Tally, initiate_feed
 
-    tally, shown, started = Tally(), list[Any](), time.monotonic()
+    tally, started = Tally(), time.monotonic()
+    rejected: list[Rejection] = []
     begin = (0, 0)
     if checkpoint is not None:
         position = checkpoint.position
@@ -171,7 +173,7 @@ async def _submit(
 
         async def initiate(chunk: Sequence[Payment]) -> list[IntakeResult]:
             if config is not None:
-                chunk = [each if each.config_name else each._replace(config_name=config) for each in chunk]
+                chunk = [payment if payment.config_name else payment._replace(config_name=config) for payment in chunk]
             return await payments.intake.initiate(chunk)
 
         saved = time.monotonic()
@@ -180,7 +182,7 @@ async def _submit(
                 async for progress in initiate_feed(_blocks(file), kind, initiate, start=begin):
                     tally.add(progress)
                     lines = progress.lines
-                    shown += progress.rejected[: SHOWN - len(shown)]
+                    rejected += progress.rejected[: SHOWN - len(rejected)]
                     if checkpoint is not None:
                         checkpoint.add(progress)
                         if time.monotonic() - saved >= SAVE_EVERY:
@@ -188,7 +190,7 @@ async def _submit(
                             saved = time.monotonic()
                     elif progress.rejected:
                         meter.clear()
-                        _remark_rejected(progress.rejected)
+                        _print_rejected(progress.rejected)
                     meter.move(progress.lines, progress.bytes)
             except BaseException:
                 if checkpoint is not None and checkpoint.position.lines:
@@ -199,15 +201,14 @@ async def _submit(
                 raise
     if checkpoint is not None:
         checkpoint.finish()
-    return {
-        "accepted": tally.accepted,
-        "duplicates": tally.duplicates,
-        "rejectedCount": tally.rejected,
-        "rejected": [{"line": each.line, "reason": each.reason} for each in shown],
-        "rejectedFile": str(checkpoint.rejected_path) if checkpoint is not None and tally.rejected else None,
-        "lines": lines,
-        "seconds": round(time.monotonic() - started, 3),
-    }
+    return FeedReport.of(
+        tally,
+        rejected=rejected,
+        rejected_count=tally.rejected,
+        rejected_file=str(checkpoint.rejected_path) if checkpoint is not None and tally.rejected else None,
+        lines=lines,
+        seconds=round(time.monotonic() - started, 3),
+    )
 
 
 async def _blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
@@ -215,37 +216,36 @@ async def _blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
         yield block
 
 
-def _remark_rejected(rejected: Sequence[Rejection]) -> None:
-    for each in rejected:
-        print_status(f"line {each.line}: {each.reason}")
+def _print_rejected(rejections: Sequence[Rejection]) -> None:
+    for rejection in rejections:
+        print_status(f"line {rejection.line}: {rejection.reason}")
 
 
-def _report(outcome: dict[str, Any], as_json: bool) -> None:
+def _print_report(report: FeedReport, as_json: bool) -> None:
     if as_json:
-        print_json(outcome)
+        print_json(report.dump())
         return
-    lines, seconds = outcome["lines"], outcome["seconds"]
-    accepted, duplicates, count = outcome["accepted"], outcome["duplicates"], outcome["rejectedCount"]
-    print_line(f"{accepted} accepted, {duplicates} were there already, {count} rejected")
-    print_status(f"{lines} lines in {seconds:.1f} s")
-    for each in outcome["rejected"]:
-        print_line(f"line {each['line']}: {each['reason']}")
-    if count > len(outcome["rejected"]):
-        print_line(f"and {count - len(outcome['rejected'])} more")
-    if outcome["rejectedFile"]:
-        print_status(f"all rejected lines are in {outcome['rejectedFile']}")
+    print_line(f"{report.accepted} accepted, {report.duplicates} were there already, {report.rejected_count} rejected")
+    print_status(f"{report.lines} lines in {report.seconds:.1f} s")
+    for rejected in report.rejected:
+        print_line(f"line {rejected.line}: {rejected.reason}")
+    if report.rejected_count > len(report.rejected):
+        print_line(f"and {report.rejected_count - len(report.rejected)} more")
+    if report.rejected_file:
+        print_status(f"all rejected lines are in {report.rejected_file}")
 
 
-def _show(payment: dict[str, Any], as_json: bool) -> None:
+def _show(payment: PaymentShown, as_json: bool) -> None:
+    document = payment.dump()
     if as_json:
-        print_json(payment)
+        print_json(document)
         return
-    audit = payment.pop("audit")
-    for name, value in payment.items():
+    del document["audit"]
+    for name, value in document.items():
         if isinstance(value, dict):
             value = f"{value['name']} ({value['iban']})"
         if value is not None:
             print_line(f"{name}\t{value}")
-    if audit:
-        rows = [[entry["createdAt"], entry["statusAfter"], entry["detail"] or ""] for entry in audit]
+    if payment.audit:
+        rows = [[event.created_at, event.status_after, event.detail or ""] for event in payment.audit]
         print_table(["at", "status", "detail"], rows)

@@ -138,9 +138,9 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _show(slot: AssignedSlot, as_json: bool) -> None:
-    shape = Slot.of(slot)
+    shape = Slot.of_slot(slot)
     if as_json:
-        print_json(shape.to_json())
+        print_json(shape.dump())
     else:
         had = "\texisting" if shape.existing else ""
         print_line(f"{shape.event_id}\t{shape.scheduled_time}\t+{shape.delay_ms} ms{had}")
@@ -154,6 +154,6 @@ def _show_refused(event: Event, error: HeadgateError, as_json: bool) -> None:
         shape.earliest = None if error.earliest is None else format_instant(error.earliest)
         earliest = f"; the earliest free time is {shape.earliest}" if error.earliest else ""
     if as_json:
-        print_json(shape.to_json())
+        print_json(shape.dump())
     else:
         print_status(f"line {event.line}: {event.request.event_id}: {error}{earliest}")

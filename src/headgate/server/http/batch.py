@@ -9,13 +9,14 @@ from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
 from headgate.errors import InvalidInput, NotFound
-from headgate.server.http import problem, schemas
+from headgate.server.http import problem
 from headgate.server.http.body import STREAMED, media_type, parsed_object, read
+from headgate.server.http.parameters import json_body, query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import add_raw_route, send_json
 from headgate.server.http.services import Services, services_of
 from headgate.server.http.stream import book_stream
-from headgate.server.shapes import members
+from headgate.server.shapes.members import CONFIG_NAME
 from headgate.server.shapes.slots import BatchEvent, BatchRequest, BatchResult, FailedEvent, Slot
 from headgate.slots import AssignedSlot, SlotRequest
 from headgate.slots.model import checked_name
@@ -36,8 +37,8 @@ def install(app: FastAPI) -> None:
         response_model=BatchResult,
         responses=documented(400, 404, 409, 413, 415)
         | {200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
-        openapi_extra=schemas.json_body(BatchRequest.request_schema(), **{"application/x-ndjson": NDJSON_REQUEST})
-        | {"parameters": [schemas.query("configName", members.CONFIG_NAME)]},
+        openapi_extra=json_body(BatchRequest, **{"application/x-ndjson": NDJSON_REQUEST})
+        | {"parameters": [query("configName", CONFIG_NAME)]},
     )
 
 
@@ -81,7 +82,7 @@ async def _book_object(services: Services, default: str, receive: Receive, send:
 def outcome(event_id: str, booking: Booking) -> Slot | FailedEvent:
     """A slot, or the problem of an event that has none."""
     if isinstance(booking, AssignedSlot):
-        return Slot.of(booking)
+        return Slot.of_slot(booking)
     return FailedEvent(event_id=event_id, error=problem.of(booking).body)
 
 

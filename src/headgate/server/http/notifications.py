@@ -7,57 +7,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import orjson
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
 from starlette.types import Receive, Scope, Send
 
-from headgate.apps.notifications.model import LARGEST, LONGEST_KEY, LONGEST_MESSAGE, Quota, Verdict
-from headgate.durations import format_instant, from_ms
+from headgate.apps.notifications.model import LONGEST_KEY, Verdict
 from headgate.errors import BrokerUnavailable, StoreError
-from headgate.server.field_names import typed_as
-from headgate.server.http import schemas
-from headgate.server.http.body import only, read_object, required
+from headgate.server.http.body import read_object
 from headgate.server.http.logs import about
+from headgate.server.http.parameters import json_body
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.raw_routes import add_raw_route, send_json
 from headgate.server.http.services import services_of
+from headgate.server.shapes.notifications import (
+    SENT,
+    NotificationConfig,
+    NotificationConfigRequest,
+    NotificationRequest,
+    NotificationSent,
+)
 
-_USER = {"type": "integer", "minimum": 0, "maximum": LARGEST, "example": 101}
-CONFIG_REQUEST: dict[str, Any] = {
-    "title": "NotificationConfigRequest",
-    "type": "object",
-    "required": ["userId", "rateLimit", "timeWindow"],
-    "additionalProperties": False,
-    "properties": {
-        "userId": _USER,
-        "rateLimit": {"type": "integer", "minimum": 1, "maximum": LARGEST, "example": 10},
-        "timeWindow": {
-            "type": "integer",
-            "minimum": 1,
-            "maximum": LARGEST,
-            "description": "Minutes.",
-            "example": 5,
-        },
-    },
-}
-SEND_REQUEST: dict[str, Any] = {
-    "title": "NotificationRequest",
-    "type": "object",
-    "required": ["userId", "message"],
-    "additionalProperties": False,
-    "properties": {
-        "userId": _USER,
-        "message": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": LONGEST_MESSAGE,
-            "pattern": r"\S",
-            "example": "Hello World",
-        },
-    },
-}
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -65,28 +33,6 @@ IDEMPOTENCY_KEY: dict[str, Any] = {
     "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST_KEY, "pattern": "^[!-~]+$"},
     "description": "The same key of the same user is sent, counted and answered once within a day.",
 }
-SENT = "Message Sent Successfully"
-
-
-class _Shown(BaseModel):
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
-
-
-class NotificationConfig(_Shown):
-    """A user's quota, as it is now."""
-
-    user_id: int
-    rate_limit: int
-    time_window: int
-    current_count: int
-    last_refresh_time: str
-
-
-class NotificationSent(_Shown):
-    """The message is on its way."""
-
-    status: str
-    message_id: str
 
 
 def install(app: FastAPI) -> None:
@@ -100,7 +46,7 @@ def install(app: FastAPI) -> None:
         summary="Send a message",
         response_model=NotificationSent,
         responses=documented(400, 404, 413, 415, 429, 503),
-        openapi_extra=schemas.json_body(SEND_REQUEST) | {"parameters": [IDEMPOTENCY_KEY]},
+        openapi_extra=json_body(NotificationRequest) | {"parameters": [IDEMPOTENCY_KEY]},
     )
     add_raw_route(
         app,
@@ -111,20 +57,19 @@ def install(app: FastAPI) -> None:
         summary="Create or change a user's quota",
         response_model=NotificationConfig,
         responses=documented(400, 413, 415, 503),
-        openapi_extra=schemas.json_body(CONFIG_REQUEST),
+        openapi_extra=json_body(NotificationConfigRequest),
     )
 
 
 async def configure(scope: Scope, receive: Receive, send: Send) -> None:
     """The user may send `rateLimit` messages in `timeWindow` minutes from now on; nothing counts as sent yet."""
-    value = await read_object(scope, receive)
-    only(value, tuple(CONFIG_REQUEST["properties"]))
-    members = [required(value, member) for member in ("userId", "rateLimit", "timeWindow")]
-    if isinstance(members[0], int):
-        about(scope, user_id=members[0])
-    with typed_as(user_id="userId", rate_limit="rateLimit", time_window="timeWindow"), name_outages():
-        quota = await services_of(scope).notifications.intake.configure(*members)
-    await send_json(send, orjson.dumps(shown(quota)))
+    request = NotificationConfigRequest.parse(await read_object(scope, receive))
+    about(scope, user_id=request.user_id)
+    with name_outages():
+        quota = await services_of(scope).notifications.intake.configure(
+            request.user_id, request.rate_limit, request.time_window
+        )
+    await send_json(send, NotificationConfig.of_quota(quota).dump_json())
 
 
 async def send_message(scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,28 +77,16 @@ async def send_message(scope: Scope, receive: Receive, send: Send) -> None:
 
     With an `Idempotency-Key` a call may be repeated safely: the same key is sent and counted once.
     """
-    value = await read_object(scope, receive)
-    only(value, tuple(SEND_REQUEST["properties"]))
-    user_id, message = required(value, "userId"), required(value, "message")
-    if isinstance(user_id, int):
-        about(scope, user_id=user_id)
-    with typed_as(user_id="userId"), name_outages():
-        verdict = await services_of(scope).notifications.intake.send(user_id, message, key=idempotency_key(scope))
+    request = NotificationRequest.parse(await read_object(scope, receive))
+    about(scope, user_id=request.user_id)
+    with name_outages():
+        verdict = await services_of(scope).notifications.intake.send(
+            request.user_id, request.message, key=idempotency_key(scope)
+        )
     if not verdict.allowed:
         raise limited(verdict)
-    about(scope, user_id=user_id, message_id=verdict.message_id)
-    await send_json(send, orjson.dumps({"status": SENT, "messageId": verdict.message_id}))
-
-
-def shown(quota: Quota) -> dict[str, Any]:
-    """A quota as JSON has it."""
-    return {
-        "userId": quota.user_id,
-        "rateLimit": quota.rate_limit,
-        "timeWindow": quota.window_minutes,
-        "currentCount": quota.count,
-        "lastRefreshTime": format_instant(from_ms(quota.refreshed_ms)),
-    }
+    about(scope, user_id=request.user_id, message_id=verdict.message_id)
+    await send_json(send, NotificationSent(status=SENT, message_id=verdict.message_id).dump_json())
 
 
 def limited(verdict: Verdict) -> Problem:

@@ -6,26 +6,30 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
 from starlette.datastructures import QueryParams
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from headgate.apps.payments.currencies import MINOR_UNITS
 from headgate.apps.payments.feed import FeedFormat, Rejection, Tally, initiate_feed
 from headgate.apps.payments.model import IntakeResult, Payment, PaymentExists
-from headgate.apps.payments.parsing import COLUMNS, LONGEST_IBAN, LONGEST_ID, LONGEST_NAME, payment_of_json
+from headgate.apps.payments.parsing import COLUMNS, payment_of_json
 from headgate.errors import Conflict
-from headgate.server.http import schemas
 from headgate.server.http.body import media_type, read_object
 from headgate.server.http.logs import about
+from headgate.server.http.parameters import json_body, path, query
 from headgate.server.http.problem import Problem, documented, unsupported
-from headgate.server.http.raw_routes import add_raw_route, send_json
+from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import Services, services_of
-from headgate.server.shapes import members
+from headgate.server.shapes.members import CONFIG_NAME
+from headgate.server.shapes.payments import (
+    PAYMENT_ID,
+    AcceptedPayment,
+    BulkResult,
+    PaymentRequest,
+    PaymentShown,
+    RejectedLine,
+)
 
 FORMATS = {
     b"text/csv": FeedFormat.CSV,
@@ -37,39 +41,6 @@ IN_MEMORY = 1024 * 1024
 """Rejections kept in memory before they go to disk."""
 PIECE = 64 * 1024
 
-PAYMENT_ID = members.EVENT_ID | {
-    "maxLength": LONGEST_ID,
-    "description": "Your name for the payment: the same id with the same content is the same payment.",
-}
-PARTY: dict[str, Any] = {
-    "type": "object",
-    "required": ["name", "iban"],
-    "additionalProperties": False,
-    "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME, "example": "Alice"},
-        "iban": {"type": "string", "minLength": 1, "maxLength": LONGEST_IBAN, "example": "DE89370400440532013000"},
-    },
-}
-PAYMENT_REQUEST: dict[str, Any] = {
-    "title": "PaymentRequest",
-    "type": "object",
-    "required": ["paymentId", "amount", "currency", "payer", "payee", "executeAt"],
-    "additionalProperties": False,
-    "properties": {
-        "paymentId": PAYMENT_ID,
-        "amount": {
-            "type": "string",
-            "pattern": r"^(0|[1-9][0-9]{0,12})(\.[0-9]{1,4})?$",
-            "description": "More than zero, with no more decimals than the currency has.",
-            "example": "12.34",
-        },
-        "currency": {"type": "string", "enum": sorted(MINOR_UNITS), "example": "EUR"},
-        "payer": PARTY,
-        "payee": PARTY,
-        "executeAt": members.INSTANT,
-        "configName": members.CONFIG_NAME | {"type": ["string", "null"]},
-    },
-}
 FEED = {"type": "string", "description": "One PaymentRequest a line."}
 CSV_FEED = {
     "type": "string",
@@ -79,54 +50,6 @@ CSV_FEED = {
 }
 
 router = APIRouter(prefix="/api/v1", tags=["payments"])
-
-
-class _Shown(BaseModel):
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel)
-
-
-class AcceptedPayment(_Shown):
-    """A payment that will be made at its time."""
-
-    payment_id: str
-    status: str
-    scheduled_time: str
-
-
-class RejectedLine(_Shown):
-    """A line that is no payment, or one that can't be accepted."""
-
-    line: int
-    reason: str
-
-
-class BulkResult(_Shown):
-    """What came of a feed."""
-
-    accepted: int
-    duplicates: int
-    rejected: list[RejectedLine]
-
-
-class PaymentShown(_Shown):
-    """A payment and its history."""
-
-    payment_id: str
-    amount: str
-    currency: str
-    payer: dict[str, str]
-    payee: dict[str, str]
-    execute_at: str
-    status: str
-    scheduled_time: str
-    fee: str
-    value_date: str
-    config_name: str | None
-    reference: str | None
-    reason: str | None
-    created_at: str
-    updated_at: str
-    audit: list[dict[str, Any]]
 
 
 def install(app: FastAPI) -> None:
@@ -141,7 +64,7 @@ def install(app: FastAPI) -> None:
         status_code=202,
         response_model=AcceptedPayment,
         responses=documented(400, 404, 409, 413, 415),
-        openapi_extra=schemas.json_body(PAYMENT_REQUEST),
+        openapi_extra=json_body(PaymentRequest),
     )
     add_raw_route(
         app,
@@ -157,7 +80,7 @@ def install(app: FastAPI) -> None:
                 "required": True,
                 "content": {"text/csv": {"schema": CSV_FEED}, "application/x-ndjson": {"schema": FEED}},
             },
-            "parameters": [schemas.query("configName", members.CONFIG_NAME)],
+            "parameters": [query("configName", CONFIG_NAME)],
         },
     )
     app.include_router(router)
@@ -176,7 +99,7 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
         accepted = await services.payments.intake.submit(payment)
     except PaymentExists as error:
         raise _exists(error) from None
-    await send_json(send, orjson.dumps(accepted.to_json()), 202)
+    await send_json(send, AcceptedPayment.of(accepted).dump_json(), 202)
 
 
 async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
@@ -217,7 +140,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
     summary="Show a payment",
     response_model=PaymentShown,
     responses=documented(400, 404),
-    openapi_extra={"parameters": [{"name": "paymentId", "in": "path", "required": True, "schema": PAYMENT_ID}]},
+    openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
 )
 async def show(request: Request) -> Response:
     """The payment, where it stands, and how it got there."""
@@ -229,7 +152,7 @@ async def show(request: Request) -> Response:
     summary="Cancel a payment",
     response_model=PaymentShown,
     responses=documented(400, 404, 409),
-    openapi_extra={"parameters": [{"name": "paymentId", "in": "path", "required": True, "schema": PAYMENT_ID}]},
+    openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
 )
 async def cancel(request: Request) -> Response:
     """Calls the payment off and gives its slot back; 409 once it is on its way."""
@@ -242,9 +165,7 @@ async def cancel(request: Request) -> Response:
 
 
 async def _payment_response(services: Services, payment_id: str) -> Response:
-    record, history = await services.payments.queries.show(payment_id)
-    body = {**record.to_json(), "audit": [entry.to_json() for entry in history]}
-    return Response(orjson.dumps(body), media_type="application/json")
+    return json_response(PaymentShown.of_record(*await services.payments.queries.show(payment_id)))
 
 
 def _exists(error: PaymentExists) -> Problem:
@@ -262,7 +183,8 @@ async def _blocks(receive: Receive) -> AsyncIterator[bytes]:
 
 
 def _rejection(rejected: Rejection, *, first: bool) -> bytes:
-    line = orjson.dumps({"line": rejected.line, "reason": rejected.reason.encode("utf-8", "replace").decode()})
+    reason = rejected.reason.encode("utf-8", "replace").decode()
+    line = RejectedLine(line=rejected.line, reason=reason).dump_json()
     return line if first else b"," + line
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from headgate.server.shapes.shape import Shape
 
 
 class RawRoute(APIRoute):
@@ -45,3 +47,8 @@ async def send_json(send: Send, body: bytes, status: int = 200, media_type: byte
         }
     )
     await send({"type": "http.response.body", "body": body})
+
+
+def json_response(shape: Shape) -> Response:
+    """The answer of a route that is no raw one."""
+    return Response(shape.dump_json(), media_type="application/json")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from headgate.server.http import schemas
 from headgate.server.http.body import read_object
 from headgate.server.http.logs import about
+from headgate.server.http.parameters import json_body, path
 from headgate.server.http.problem import documented
-from headgate.server.http.raw_routes import add_raw_route, send_json
+from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import services_of
-from headgate.server.shapes import members
+from headgate.server.shapes.members import EVENT_ID
 from headgate.server.shapes.slots import Slot, SlotRequest
 
 router = APIRouter(prefix="/api/v1", tags=["slots"])
@@ -28,7 +28,7 @@ def install(app: FastAPI) -> None:
         summary="Book a slot",
         response_model=Slot,
         responses=documented(400, 404, 409, 413, 415),
-        openapi_extra=schemas.json_body(SlotRequest.request_schema()),
+        openapi_extra=json_body(SlotRequest),
     )
     app.include_router(router)
 
@@ -44,7 +44,7 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
     about(scope, event_id=request.event_id)
     config_name = request.config_name or services.settings.slots.default_config
     slot = await services.slots.assign(request.event_id, config_name, request.requested_time)
-    await send_json(send, Slot.of(slot).dump_json())
+    await send_json(send, Slot.of_slot(slot).dump_json())
 
 
 @router.get(
@@ -52,12 +52,12 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
     summary="Show a slot",
     response_model=Slot,
     responses=documented(400, 404),
-    openapi_extra={"parameters": [{"name": "eventId", "in": "path", "required": True, "schema": members.EVENT_ID}]},
+    openapi_extra={"parameters": [path("eventId", EVENT_ID)]},
 )
 async def show(request: Request) -> Response:
     """The event's slot."""
     slot = await services_of(request).slots.find(request.path_params["eventId"])
-    return Response(Slot.of(slot).dump_json(), media_type="application/json")
+    return json_response(Slot.of_slot(slot))
 
 
 @router.delete(
@@ -65,7 +65,7 @@ async def show(request: Request) -> Response:
     summary="Cancel a slot",
     response_model=Slot,
     responses=documented(400, 404, 409),
-    openapi_extra={"parameters": [{"name": "eventId", "in": "path", "required": True, "schema": members.EVENT_ID}]},
+    openapi_extra={"parameters": [path("eventId", EVENT_ID)]},
 )
 async def cancel(request: Request) -> Response:
     """Gives the event's slot back and shows what it was; its room is free from the next call on.
@@ -73,4 +73,4 @@ async def cancel(request: Request) -> Response:
     409 if the slot belongs to an application, such as `payments`: it is cancelled there, with what it carries.
     """
     slot = await services_of(request).slots.cancel(request.path_params["eventId"])
-    return Response(Slot.of(slot).dump_json(), media_type="application/json")
+    return json_response(Slot.of_slot(slot))

@@ -232,7 +232,7 @@ async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking 
 
 def _answer(line: Line, outcome: Booking | Problem) -> bytes:
     if isinstance(outcome, AssignedSlot):
-        return shapes.Slot.of(outcome).dump_json() + b"\n"
+        return shapes.Slot.of_slot(outcome).dump_json() + b"\n"
     refused = outcome if isinstance(outcome, Problem) else problem.of(outcome)
     failed = shapes.FailedEvent(line=line.number, event_id=line.event_id, error=refused.body)
-    return encoded(failed.to_json()) + b"\n"
+    return encoded(failed.dump()) + b"\n"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from datetime import datetime
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import GenerateJsonSchema
 
+from headgate.durations import format_instant, from_ms
 from headgate.errors import InvalidInput
 
 
@@ -23,6 +25,14 @@ class Expects:
     what: str
 
 
+def _as_text(value: datetime | int) -> str:
+    return format_instant(from_ms(value) if isinstance(value, int) else value)
+
+
+Instant = Annotated[str, BeforeValidator(_as_text)]
+"""A time in an answer: `Shape.of` formats a `datetime` or epoch milliseconds."""
+
+
 class Shape(BaseModel):
     """One JSON object. Python says `event_id`, JSON says `eventId`; unknown members are refused.
 
@@ -33,6 +43,15 @@ class Shape(BaseModel):
     model_config = ConfigDict(
         extra="forbid", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
     )
+
+    @classmethod
+    def of(cls, *sources: object, **members: Any) -> Self:
+        """The shape whose members are the attributes of the same names, of the last source that has them."""
+        values = {
+            name: getattr(source, name) for source in sources for name in cls.model_fields if hasattr(source, name)
+        }
+        shape: Self = cls.__pydantic_validator__.validate_python(values | members, from_attributes=True)
+        return shape
 
     @classmethod
     def parse(cls, value: dict[str, Any], prefix: str = "") -> Self:
@@ -49,7 +68,10 @@ class Shape(BaseModel):
 
     @classmethod
     def _explain(cls, error: ValidationError, value: dict[str, Any], prefix: str) -> InvalidMember:
-        member = str(error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"][0])
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        # A misspelt member is unknown, and another one is missing because of that: the unknown one is to be corrected.
+        first = min(errors, key=lambda problem: problem["type"] != "extra_forbidden")
+        member = str(first["loc"][0])
         fields = {field.alias: field for field in cls.model_fields.values()}
         if member not in fields:
             return InvalidMember(f"{prefix}{member}", f"is unknown; known are {', '.join(map(str, fields))}")
@@ -58,7 +80,7 @@ class Shape(BaseModel):
         expected = [note.what for note in fields[member].metadata if isinstance(note, Expects)]
         return InvalidMember(f"{prefix}{member}", f"must be {expected[0]}")
 
-    def to_json(self) -> dict[str, Any]:
+    def dump(self) -> dict[str, Any]:
         """As a value for `json.dumps`, with the members that were given."""
         value: dict[str, Any] = self.__pydantic_serializer__.to_python(self, mode="json", exclude_unset=True)
         return value
@@ -71,8 +93,11 @@ class Shape(BaseModel):
     def request_schema(cls) -> dict[str, Any]:
         """The JSON schema of a request body, for OpenAPI."""
         schema = cls.model_json_schema(schema_generator=_UntitledMembers)
-        for member in schema["properties"].values():
+        definitions = schema.pop("$defs", {})
+        for name, member in schema["properties"].items():
             member.pop("default", None)  # of an optional member: null, which its type says already
+            if "$ref" in member:
+                schema["properties"][name] = definitions[member["$ref"].removeprefix("#/$defs/")]
         return schema
 
 

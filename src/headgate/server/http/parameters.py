@@ -1,0 +1,72 @@
+"""Parameters and bodies of routes, as OpenAPI documents them; whole numbers are parsed here, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from starlette.requests import Request
+
+from headgate.server.http.problem import invalid
+from headgate.server.shapes.shape import Shape
+
+
+def json_body(shape: type[Shape], **others: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI's `requestBody` for a shape, and for other media types by name."""
+    schemas = {"application/json": shape.request_schema(), **others}
+    content = {media_type: {"schema": schema} for media_type, schema in schemas.items()}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI's parameter object of an optional query parameter."""
+    described = {"description": schema["description"]} if "description" in schema else {}
+    own = {key: value for key, value in schema.items() if key != "description"}
+    return {"name": name, "in": "query", "required": False, "schema": own, **described}
+
+
+def path(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI's parameter object of a part of the path."""
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """A parameter that is a whole number.
+
+    LIMIT = WholeNumber("limit", 1, 1000, default=100)
+    LIMIT.of(request)
+    """
+
+    name: str
+    minimum: int
+    maximum: int
+    default: int | None = None
+    description: str | None = None
+
+    def document(self, place: Literal["query", "path"] = "query") -> dict[str, Any]:
+        """OpenAPI's parameter object."""
+        schema = {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+        optional = {"default": self.default, "description": self.description}
+        schema |= {key: value for key, value in optional.items() if value is not None}
+        return query(self.name, schema) if place == "query" else path(self.name, schema)
+
+    def of(self, request: Request) -> int:
+        """The number in the path or the query; if it is left out, the default.
+
+        Raises:
+            Problem: It is left out and has no default, is no whole number, or is out of range.
+        """
+        number = self.find(request)
+        if number is None:
+            raise invalid(self.name, "is required")
+        return number
+
+    def find(self, request: Request) -> int | None:
+        """The number, as `of`; None if it is left out and has no default."""
+        text = request.path_params.get(self.name, request.query_params.get(self.name))
+        if text is None:
+            return self.default
+        if not (text.isascii() and text.isdigit() and len(text) <= 19 and self.minimum <= int(text) <= self.maximum):
+            raise invalid(self.name, f"must be a whole number from {self.minimum} to {self.maximum}")
+        return int(text)

@@ -1,0 +1,127 @@
+"""A payment on the wire: its request, what is answered, and what came of a feed."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Any, Self
+
+from pydantic import WithJsonSchema
+
+from headgate.apps.payments.currencies import MINOR_UNITS
+from headgate.apps.payments.model import PaymentAudit, PaymentRecord
+from headgate.apps.payments.parsing import LONGEST_IBAN, LONGEST_ID, LONGEST_NAME
+from headgate.server.shapes import members
+from headgate.server.shapes.shape import Instant, Shape
+
+PAYMENT_ID: dict[str, Any] = members.EVENT_ID | {
+    "maxLength": LONGEST_ID,
+    "description": "Your name for the payment: the same id with the same content is the same payment.",
+}
+_AMOUNT: dict[str, Any] = {
+    "type": "string",
+    "pattern": r"^(0|[1-9][0-9]{0,12})(\.[0-9]{1,4})?$",
+    "description": "More than zero, with no more decimals than the currency has.",
+    "example": "12.34",
+}
+_CURRENCY: dict[str, Any] = {"type": "string", "enum": sorted(MINOR_UNITS), "example": "EUR"}
+
+
+_NAME: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME, "example": "Alice"}
+_IBAN: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": LONGEST_IBAN,
+    "example": "DE89370400440532013000",
+}
+
+
+class Party(Shape):
+    """Who pays, or is paid."""
+
+    name: Annotated[str, WithJsonSchema(_NAME)]
+    iban: Annotated[str, WithJsonSchema(_IBAN)]
+
+
+class PaymentRequest(Shape):
+    """A payment somebody asks for."""
+
+    # `apps.payments.parsing` checks it: lines of a feed and messages of a topic are such documents, too.
+    payment_id: Annotated[str, WithJsonSchema(PAYMENT_ID)]
+    amount: Annotated[str, WithJsonSchema(_AMOUNT)]
+    currency: Annotated[str, WithJsonSchema(_CURRENCY)]
+    payer: Party
+    payee: Party
+    execute_at: Annotated[str, WithJsonSchema(members.INSTANT)]
+    config_name: Annotated[str | None, WithJsonSchema(members.CONFIG_NAME | {"type": ["string", "null"]})] = None
+
+
+class AcceptedPayment(Shape):
+    """A payment that will be made at its time."""
+
+    payment_id: str
+    status: str
+    scheduled_time: Instant
+
+
+class RejectedLine(Shape):
+    """A line that is no payment, or one that can't be accepted."""
+
+    line: int
+    reason: str
+
+
+class BulkResult(Shape):
+    """What came of a feed."""
+
+    accepted: int
+    duplicates: int
+    rejected: list[RejectedLine]
+
+
+class FeedReport(BulkResult):
+    """What came of a feed on the command line, with the first rejected lines."""
+
+    rejected_count: int
+    rejected_file: str | None
+    lines: int
+    seconds: float
+
+
+class PaymentEvent(Shape):
+    """One line of a payment's history."""
+
+    status_before: str | None
+    status_after: str
+    detail: str | None
+    created_at: Instant
+
+
+class PaymentShown(Shape):
+    """A payment and its history."""
+
+    payment_id: str
+    amount: str
+    currency: str
+    payer: Party
+    payee: Party
+    execute_at: Instant
+    status: str
+    scheduled_time: Instant
+    fee: str
+    value_date: date
+    config_name: str | None
+    reference: str | None
+    reason: str | None
+    created_at: Instant
+    updated_at: Instant
+    audit: list[PaymentEvent]
+
+    @classmethod
+    def of_record(cls, record: PaymentRecord, history: list[PaymentAudit], **members: Any) -> Self:
+        return cls.of(record.payment, record.terms, record, audit=history, **members)
+
+
+class PaymentAndSlot(PaymentShown):
+    """A payment as the command line shows it."""
+
+    slot_id: str
