@@ -21,8 +21,10 @@ outbox = sa.Table(
     sa.Column("available_at", Instant),
     sa.Index("headgate_outbox_topic_id_ix", "topic", "id"),
     sqlite_autoincrement=True,
-    info={"about": "Published and not yet consumed records. A consumed one is deleted. One with available_at waits until "
-        "then."},
+    info={
+        "about": "Published and not yet consumed records. A consumed one is deleted. One with available_at waits until "
+        "then."
+    },
 )
 
 outbox_reader = sa.Table(

@@ -2,9 +2,9 @@
 
 A copy of the user's row in the cache decides and counts in one step, before the message is published. A message that
 the broker does not acknowledge is counted, so it goes to the outbox instead. The count is written to the store in the
-background. Only messages in a fixed window are counted by the cache: it does no arithmetic of windows. If the cache does not answer, the
-store decides, and the copy is out of date from then on. So a copy is used only after it was compared with the store
-since
+background. Only messages in a fixed window are counted by the cache: it does no arithmetic of windows. If the cache
+does not answer, the store decides, and the copy is out of date from then on. So a copy is used only after it was
+compared with the store since
 
 - this process began,
 - any call to the cache failed, or its server turned out to be another (`QuotaCache.incarnation`),

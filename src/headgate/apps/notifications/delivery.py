@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 
 from headgate.apps.notifications.call_slots import CallSlots
 from headgate.apps.notifications.lanes import Lanes
-from headgate.apps.notifications.log_reader import FIRST_PAUSE, LONGEST_PAUSE, wait_for_stop
+from headgate.apps.notifications.log_reader import FIRST_PAUSE, LONGEST_PAUSE, leave, wait_for_stop
 from headgate.apps.notifications.model import LONGEST_WAIT, Message, Priority
 from headgate.apps.notifications.ports import (
     Claim,
@@ -202,7 +202,7 @@ class Delivery:
             self._claimed.clear()
             source, self._source = self._source, None
             if source is not None:
-                await source.close()
+                await leave(source)
             await self._claims.close()
             await self._settlements.close()
 
@@ -388,7 +388,9 @@ class Delivery:
         message_id = None if message is None else message.message_id
         letter_id = hashlib.sha256(f"{record.key}\0{record.value}".encode(errors="surrogatepass")).hexdigest()
         letter = DeadLetter(letter_id, message_id, record.key, record.value, reason, attempts)
-        outcomes = [] if message_id is None else [DeliveryOutcome(message_id, status, attempts, provider, reason=reason)]
+        outcomes = (
+            [] if message_id is None else [DeliveryOutcome(message_id, status, attempts, provider, reason=reason)]
+        )
         stored = await self._retry_until_stored(lambda: _true(self._store.bury([letter], outcomes)))
         if stored is None:
             return False
@@ -406,7 +408,9 @@ class Delivery:
             return
         outcomes: Sequence[HeadgateError | None]
         try:
-            copy = Record(dead_letter_topic(self._topic), record.key[:128], letter.to_record_value(), record.traceparent)
+            copy = Record(
+                dead_letter_topic(self._topic), record.key[:128], letter.to_record_value(), record.traceparent
+            )
             outcomes = await self._copies.publish([copy])
         except HeadgateError as error:
             outcomes = [error]

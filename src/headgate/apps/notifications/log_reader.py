@@ -39,7 +39,15 @@ async def read_until_stopped(
                 pause = min(pause * 2, LONGEST_PAUSE)
     finally:
         if source is not None:
-            await source.close()
+            await leave(source)
+
+
+async def leave(source: MessageSource) -> None:
+    """Leaves the group. If the log does not answer, the membership ends by itself after a while."""
+    try:
+        await source.close()
+    except StoreError as error:
+        _log.warning("the log could not be left: %s", error)
 
 
 async def wait_for_stop(stop: asyncio.Event, seconds: float) -> bool:

@@ -92,7 +92,7 @@ class Attempt(NamedTuple):
             to=phone,
             priority=urgency,
             expires_in_ms=expires_in_ms,
-            segments=count_segments(message).count,
+            segments=count_segments(message).number,
         )
         if key is None:
             return attempt
@@ -233,7 +233,7 @@ class Message:
             checked_priority(priority),
             accepted_ms,
             expires_ms,
-            count_segments(text).count,
+            count_segments(text).number,
         )
 
 

@@ -295,6 +295,10 @@ class NotificationObserver(Protocol):
         """A provider reported on a message, so long after it was sent."""
         ...
 
+    def backlog(self, waiting: int, oldest_seconds: float, dead_letters: int, available: bool) -> None:
+        """So many messages wait, the oldest for so long; so many dead letters; whether a provider is available."""
+        ...
+
 
 class NullObserver:
     """An observer that does nothing."""
@@ -321,4 +325,7 @@ class NullObserver:
         pass
 
     def receipt(self, provider: str, delivered: bool, seconds: float) -> None:
+        pass
+
+    def backlog(self, waiting: int, oldest_seconds: float, dead_letters: int, available: bool) -> None:
         pass

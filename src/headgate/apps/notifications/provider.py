@@ -1,8 +1,8 @@
 """The protocol of SMS providers. Public as `headgate.sms`.
 
-    class MyProvider:
-        async def send(self, message: SmsMessage) -> Accepted | Rejected:
-            ...
+class MyProvider:
+    async def send(self, message: SmsMessage) -> Accepted | Rejected:
+        ...
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ class Unavailable(HeadgateError):
     """
 
     def __init__(
-        self, reason: str = "the provider is not available", *, retry_after: float | None = None, throttled: bool = False
+        self,
+        reason: str = "the provider is not available",
+        *,
+        retry_after: float | None = None,
+        throttled: bool = False,
     ) -> None:
         self.retry_after = retry_after
         self.throttled = throttled

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from headgate.apps.notifications.provider import Accepted, Provider, Rejected, SmsMessage, Unavailable
 from headgate.circuit_breaker import Breaker, BreakerPolicy, BreakerState
 from headgate.clock import Clock, SystemClock
-from headgate.limits import AsyncLimiter
+from headgate.limits.limiter import AsyncLimiter
 
 CALL_TIMEOUT = 10.0
 BREAKER = BreakerPolicy(failures=5, first_pause=0.5, longest_pause=5.0)

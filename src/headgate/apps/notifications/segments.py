@@ -32,7 +32,7 @@ class Segments(NamedTuple):
     """The encoding of a text and the number of segments it takes."""
 
     encoding: Encoding
-    count: int
+    number: int
 
 
 def count_segments(text: str) -> Segments:

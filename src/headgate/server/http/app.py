@@ -15,11 +15,13 @@ from headgate.server.http import (
     audit,
     batch,
     config,
+    dead_letters,
     dispatch,
     forecast,
     health,
     limits,
     logs,
+    messages,
     metrics,
     notification_analytics,
     notifications,
@@ -70,6 +72,8 @@ def create_app(settings: Settings) -> FastAPI:
     limits.install(app)
     notifications.install(app)
     payments.install(app)
+    app.include_router(messages.router)
+    app.include_router(dead_letters.router)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)

@@ -13,6 +13,8 @@ from headgate.server.http.problem import Problem
 from headgate.server.http.services import Services, services_of
 
 TOKEN_PATHS = ("/api", "/admin")
+SIGNED_PATHS = ("/api/receipts/",)
+"""Called by providers, who sign instead of presenting a token."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEALTH_PATHS = ("/health/", "/q/health/")
 MAX_HEADER_BYTES = 32 * 1024
@@ -40,7 +42,7 @@ class AccessGuard:
             await self._app(scope, receive, send)
             return
         services = services_of(scope)
-        needs_token = scope["path"].startswith(TOKEN_PATHS)
+        needs_token = is_guarded(scope["path"])
         try:
             caller = await (_authenticate(services, scope) if needs_token else _admit_anonymous(services, scope))
         except Problem as refusal:
@@ -93,6 +95,11 @@ class AccessGuard:
                 await services.audit.end(number, status, body.decode("utf-8", "replace") or None)
             except HeadgateError:
                 self._log.warning("an audit entry was left open", audit=number, status=status, request_id=request_id)
+
+
+def is_guarded(path: str) -> bool:
+    """Whether a path needs a token, once there are any."""
+    return path.startswith(TOKEN_PATHS) and not path.startswith(SIGNED_PATHS)
 
 
 async def _admit_anonymous(services: Services, scope: Scope) -> Caller:

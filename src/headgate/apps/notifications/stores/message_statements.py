@@ -196,7 +196,7 @@ def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
             }
         )
     if changes:
-        columns = {name: sa.bindparam(name) for name in changes[0] if name != "of_message"}
+        columns: dict[str, Any] = {name: sa.bindparam(name) for name in changes[0] if name != "of_message"}
         statement = notification_message.update().where(_message.message_id == sa.bindparam("of_message"))
         connection.execute(statement.values(columns), changes)
 
@@ -298,9 +298,7 @@ def dead_letters(connection: Connection, limit: int, cursor: tuple[int, str] | N
     query = sa.select(notification_dead_letter).order_by(_letter.dead_at, _letter.letter_id).limit(limit)
     if cursor is not None:
         at = from_ms(cursor[0])
-        query = query.where(
-            sa.or_(_letter.dead_at > at, sa.and_(_letter.dead_at == at, _letter.letter_id > cursor[1]))
-        )
+        query = query.where(sa.or_(_letter.dead_at > at, sa.and_(_letter.dead_at == at, _letter.letter_id > cursor[1])))
     return [_dead_letter(row) for row in connection.execute(query)]
 
 

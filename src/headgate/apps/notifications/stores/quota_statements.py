@@ -43,9 +43,7 @@ def configure(connection: Connection, quota: Quota, now_ms: int | None) -> Quota
 
 def delete(connection: Connection, user_id: int) -> bool:
     """Removes the user's row; whether there was one."""
-    return bool(
-        connection.execute(notification_quota.delete().where(notification_quota.c.user_id == user_id)).rowcount
-    )
+    return bool(connection.execute(notification_quota.delete().where(notification_quota.c.user_id == user_id)).rowcount)
 
 
 def admit(

@@ -44,7 +44,13 @@ class RedisQuotaCache:
         if attempt.keyed:
             keys.append(_note(attempt))
         caller = attempt.call_id.encode()
-        arguments = [_time(attempt.now_ms), b"%d" % self._lease_ms, b"%d" % KEY_LIFE_MS, caller, attempt.fingerprint.encode()]
+        arguments = [
+            _time(attempt.now_ms),
+            b"%d" % self._lease_ms,
+            b"%d" % KEY_LIFE_MS,
+            caller,
+            attempt.fingerprint.encode(),
+        ]
         what, now_ms, *state = await self._call(self._spend, attempt.user_id, keys, arguments)
         if what == b"MISS":
             return Miss()

@@ -48,9 +48,7 @@ class SqlQuotaStore:
 
     async def admit(self, attempts: Sequence[Attempt]) -> list[Verdict | HeadgateError]:
         write = self._database.write
-        return await _retry_conflicts(
-            lambda: write(quota_statements.admit, attempts, self._topic, self._expiry_ms)
-        )
+        return await _retry_conflicts(lambda: write(quota_statements.admit, attempts, self._topic, self._expiry_ms))
 
     async def publish(self, attempt: Attempt, message: Message) -> None:
         write = self._database.write
