@@ -12,11 +12,11 @@ from headgate.apps.notifications.cached_quota import CachedQuota
 from headgate.apps.notifications.model import Attempt, Outcome, Priority, Verdict, checked_integer
 from headgate.apps.notifications.path_lock import Path
 from headgate.apps.notifications.ports import NotificationObserver, NullObserver, QuotaCache, QuotaStore
-from headgate.apps.notifications.quota import Quota, Recipient, Unit, quota_spec
+from headgate.apps.notifications.quota import Quota, Recipient, Unit, decide, quota_spec
 from headgate.apps.notifications.recipients import checked_locale, checked_phone, checked_zone
 from headgate.apps.notifications.sql_quota import SqlQuota
 from headgate.clock import Clock, SystemClock
-from headgate.errors import HeadgateError, InvalidInput, NotFound, StoreError
+from headgate.errors import BrokerUnavailable, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.messaging import MessageLog
 from headgate.tracing import Kind, Tracer
 
@@ -116,10 +116,8 @@ class Intake:
         """
         if self.cached is not None:
             await self.cached.sync.flush()
-        row = await self._store.find(user_id)
-        if row is None:
-            raise NotFound("user", str(user_id))
-        return row[0].current(row[1])
+        quota, now_ms = await self._find(user_id)
+        return quota.current(now_ms)
 
     async def delete(self, user_id: int) -> None:
         """Removes the user's quota.
@@ -127,12 +125,12 @@ class Intake:
         Raises:
             NotFound: The user has none.
         """
-        row = await self._store.find(user_id)
-        if row is None or not await self._store.delete(user_id):
+        quota, _ = await self._find(user_id)
+        if not await self._store.delete(user_id):
             raise NotFound("user", str(user_id))
         if self.cached is not None:
             # The next configuration begins with version 1 again, so that version is not refused.
-            await self.cached.forget(replace(row[0], version=0))
+            await self.cached.forget(replace(quota, version=0))
 
     async def send(
         self,
@@ -178,8 +176,8 @@ class Intake:
         started = time.perf_counter()
         path = Path.SQL
         try:
-            if self._broker is not None:
-                await self._broker.check()
+            if (refusal := await self._refused(attempt)) is not None:
+                return refusal
             if self.cached is None:
                 verdict = await self._sql.send(attempt)
             else:
@@ -194,6 +192,27 @@ class Intake:
             self.attempts.record(user_id, outcome, verdict.at_ms)
         self._observer.attempted(path.value, outcome, time.perf_counter() - started)
         return verdict._replace(segments=attempt.segments)
+
+    async def _refused(self, attempt: Attempt) -> Verdict | None:
+        """None if the broker answers. If it does not, nothing is counted; users who are unknown or have used up their
+        quota are told so."""
+        if self._broker is None:
+            return None
+        try:
+            await self._broker.check()
+        except BrokerUnavailable:
+            quota, now_ms = await self._find(attempt.user_id, attempt.now_ms)
+            _, verdict = decide(quota, attempt, now_ms)
+            if isinstance(verdict, Verdict) and not verdict.allowed:
+                return verdict
+            raise
+        return None
+
+    async def _find(self, user_id: int, now_ms: int | None = None) -> tuple[Quota, int]:
+        row = await self._store.find(user_id, now_ms=now_ms)
+        if row is None:
+            raise NotFound("user", str(user_id))
+        return row
 
     async def close(self) -> None:
         """Returns when everything accepted is decided, counted and published."""
