@@ -209,7 +209,7 @@ class Intake:
         return None
 
     async def _find(self, user_id: int, now_ms: int | None = None) -> tuple[Quota, int]:
-        row = await self._store.find(user_id, now_ms=now_ms)
+        row = await self._store.find(user_id, renew=False, now_ms=now_ms)
         if row is None:
             raise NotFound("user", str(user_id))
         return row

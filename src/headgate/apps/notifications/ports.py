@@ -45,8 +45,8 @@ class QuotaStore(Protocol):
         """Appends a message that a cache admitted to the outbox."""
         ...
 
-    async def find(self, user_id: int, *, now_ms: int | None = None) -> tuple[Quota, int] | None:
-        """The user's quota in its current window, and the time. Takes no lock unless the window must be renewed."""
+    async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
+        """The user's quota, and the time. With `renew` an elapsed window is begun anew, which takes a lock."""
         ...
 
     async def sync(

@@ -19,14 +19,16 @@ class Relay:
         self._join = join
         self._log = log
         self._topic = topic
+        self._stop = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Carries until `stop` is set. Waits for logs that do not answer."""
+        self._stop = stop
         await read_until_stopped(self._join, self._step, stop)
 
     async def _step(self, source: MessageSource) -> None:
         delivered = await source.receive(BATCH, RECEIVE_SECONDS)
-        while delivered:
+        while delivered and not self._stop.is_set():
             outcomes = await self._log.publish([each.record._replace(topic=self._topic) for each in delivered])
             await source.commit([each for each, failure in zip(delivered, outcomes, strict=True) if failure is None])
             # What failed is tried again before anything else is read, so that records of a key keep their order.

@@ -54,9 +54,9 @@ class SqlQuotaStore:
         write = self._database.write
         await _retry_conflicts(lambda: write(quota_statements.publish, self._topic, [(attempt, message)]))
 
-    async def find(self, user_id: int, *, now_ms: int | None = None) -> tuple[Quota, int] | None:
+    async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
         row = await self._database.read(quota_statements.find, user_id, now_ms)
-        if row is None or row[0].current(row[1]) is row[0]:
+        if row is None or not renew or row[0].current(row[1]) is row[0]:
             return row
         return await self._database.write(quota_statements.renew, user_id, now_ms)
 
