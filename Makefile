@@ -7,6 +7,9 @@ STAMP := $(VENV)/installed
 # pyenv runs only the versions that are chosen; one that is named here is to be found among all that it has.
 CHOSEN = $(if $(filter python3,$(PYTHON)),,PYENV_VERSION="$$(pyenv versions --bare 2>/dev/null | paste -sd: -)")
 
+# The compiled modules are kept, whatever this shell says: each of hundreds of processes would compile them anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 

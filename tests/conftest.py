@@ -9,15 +9,36 @@ from __future__ import annotations
 import gc
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 HERE = Path(__file__).parent
+LONGEST = (
+    "test_console_buttons.py",
+    "test_temporal_outages.py",
+    "test_payments_temporal.py",
+    "test_schema.py",
+    "test_secrets.py",
+    "test_slot_processes.py",
+    "test_wheel.py",
+)
+"""Files that take longer than the others: whoever began one of them last would end last."""
+APART = {
+    "test_dispatch_crashes.py",
+    "test_guides.py",
+    "test_payments_temporal.py",
+    "test_schema.py",
+    "test_secrets.py",
+    "test_servers_lifetime.py",
+    "test_temporal_outages.py",
+}
+"""Files whose tests share nothing that is dear to make, so that several workers can share a file."""
 
 # No deadline for one example: on a busy machine any of them may take long.
 settings.register_profile("thorough", max_examples=100, deadline=None)
-settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile("quick")
 
 
@@ -27,16 +48,39 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def piece(nodeid: str) -> str:
+    """What one worker runs in one go: a file, or a test that shares nothing with the others of its file."""
+    file = nodeid.partition("::")[0]
+    return nodeid if file.rpartition("/")[2] in APART else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """As `--dist loadfile`, by the pieces."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class LoadPieces(LoadFileScheduling):  # type: ignore[misc]  # it has no types of its own
+        def _split_scope(self, nodeid: str) -> str:
+            return piece(nodeid)
+
+    return LoadPieces(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """File by file, of all folders in turn, and the short ones of `unit` last.
+    """Piece by piece: the longest first, then of all folders in turn, and the short ones of `unit` last.
 
     The workers of a run then rarely all wait (faults do little else) or all compute at once, and end together.
     """
-    files = [list(tests) for _, tests in groupby(items, key=lambda item: item.path)]
-    folders = [item.path.relative_to(HERE).parts[0] for (item, *_) in files]
+    pieces = [list(tests) for _, tests in groupby(items, key=lambda item: piece(item.nodeid))]
+    folders = [item.path.relative_to(HERE).parts[0] for (item, *_) in pieces]
     seen = dict.fromkeys(folders, 0)
     order = []
-    for folder in folders:
+    for folder, (item, *_) in zip(folders, pieces, strict=True):
         seen[folder] += 1
-        order.append((folder == "unit", seen[folder] / folders.count(folder)))
-    items[:] = [item for _, tests in sorted(zip(order, files, strict=True), key=lambda pair: pair[0]) for item in tests]
+        long = LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
+        order.append((long, folder == "unit", seen[folder] / folders.count(folder)))
+    items[:] = [
+        item for _, tests in sorted(zip(order, pieces, strict=True), key=lambda pair: pair[0]) for item in tests
+    ]

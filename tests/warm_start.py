@@ -1,8 +1,9 @@
-"""Starts Python programs in copies of a process that has other people's packages loaded already.
+"""Starts Python programs in copies of a process that has their modules loaded already.
 
-The suite starts hundreds of `headgate` commands, services and workers. Four fifths of what a command takes is importing
-SQLAlchemy, Alembic, Pydantic and their like; a copy (a fork) of a process that has done so begins where headgate's own
-modules are imported. Those are not loaded beforehand: each program imports them anew, and only those it asks for.
+The suite starts hundreds of `headgate` commands, services and workers. Nearly all of what a command takes is importing
+SQLAlchemy, Alembic, Pydantic and their like, and our own modules; a copy (a fork) of a process that has done so begins
+where the program does. A copy ends without Python's clearing of its memory, which would copy all of it first.
+That each command imports what it needs, in whatever order, `tests/unit/test_cold_imports.py` shows.
 
 `popen` and `run` take what `subprocess.Popen` and `subprocess.run` take. A program whose environment changes how Python
 itself starts (`PYTHON…`, the locale) is started in the ordinary way, and so is every program where there is no `fork`.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -40,7 +42,16 @@ PACKAGES = """
     uvicorn.protocols.http.auto uvicorn.protocols.websockets.auto
 """
 # What programs import. One too few costs time and nothing else. None may be here that reads the environment when it is
-# imported, as `prometheus_client` and `opentelemetry` do.
+# imported, as `prometheus_client` does.
+LEFT_OUT = (
+    "headgate.integrations",
+    "headgate.server.console",
+    "headgate.server.http",
+    "headgate.server.metrics",
+    "headgate.sql.migrations",
+    "headgate.testing",
+)
+"""Our own modules that are not loaded beforehand: they import one that must not be."""
 
 LONGEST = 200_000
 """Bytes of a message, the environment in it; longer ones are not passed at once."""
@@ -187,8 +198,19 @@ def _warm() -> _Warm:
 # The warm process.
 
 
-def _load() -> None:
-    for name in PACKAGES.split():
+def own_modules() -> list[str]:
+    """Every module of headgate that may be loaded beforehand."""
+    spec = importlib.util.find_spec("headgate")
+    if spec is None or spec.origin is None:
+        return []
+    root = Path(spec.origin).parent
+    files = (file.relative_to(root.parent).with_suffix("") for file in sorted(root.rglob("*.py")))
+    names = (".".join(file.parts).removesuffix(".__init__") for file in files)
+    return [name for name in names if not name.startswith(LEFT_OUT) and not name.endswith("__main__")]
+
+
+def load(names: list[str]) -> None:
+    for name in names:
         try:
             importlib.import_module(name)
         except ImportError:
@@ -265,7 +287,30 @@ def _become(arguments: list[str], directory: str, environment: dict[str, str]) -
             runpy.run_path(file, run_name="__main__")
 
 
+def _end(code: object) -> None:
+    """Ends as Python does after `SystemExit(code)`, but for the clearing of its memory."""
+    if code is None:
+        code = 0
+    if not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return  # nobody reads it, or it was closed: let Python say so in its way
+    os._exit(code & 0xFF)
+
+
 if __name__ == "__main__":
-    _load()
-    # At the end, not inside a function: what the program raises, SystemExit too, ends Python in the usual way.
-    _become(*_serve(sys.argv[1]))
+    load([*PACKAGES.split(), *own_modules()])
+    program = _serve(sys.argv[1])
+    # At the end, not inside a function: whatever else the program raises ends Python in the usual way.
+    try:
+        _become(*program)
+    except SystemExit as ended:
+        _end(ended.code)
+        raise
+    _end(None)

@@ -8,7 +8,6 @@ one writer per key and process.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from typing import Generic, TypeVar
@@ -26,25 +25,30 @@ class Batcher(Generic[Work, Outcome]):
     A caller that is cancelled while waiting gives up its answer, not its work: the batch goes on.
     """
 
-    __slots__ = ("_busy", "_closed", "_flush", "_max_batch", "_tasks", "_waiting")
+    __slots__ = ("_busy", "_closed", "_flush", "_max_batch", "_tasks", "waiting")
 
     def __init__(
         self, flush: Callable[[Sequence[Work]], Awaitable[Sequence[Outcome | BaseException]]], *, max_batch: int = 1000
     ) -> None:
         self._flush = flush
         self._max_batch = max_batch
-        self._waiting: deque[tuple[Work, asyncio.Future[Outcome]]] = deque()
+        self.waiting: list[tuple[Work, asyncio.Future[Outcome]]] = []
+        """Work for the next batch."""
         self._busy = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, work: Work) -> Outcome:
-        """The outcome of `work`, once its batch is flushed."""
+        """The outcome of `work`, once its batch is flushed.
+
+        Raises:
+            RuntimeError: the batcher is closed.
+        """
         if self._closed:
             raise RuntimeError("closed: no further work is taken")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Outcome] = loop.create_future()
-        self._waiting.append((work, future))
+        self.waiting.append((work, future))
         if not self._busy:
             self._busy = True
             # In a context of its own: a batch is no part of what its first caller does. Held in a set: the loop itself
@@ -54,11 +58,6 @@ class Batcher(Generic[Work, Outcome]):
             task.add_done_callback(self._tasks.discard)
         return await future
 
-    @property
-    def waiting(self) -> int:
-        """How many pieces of work wait for the next batch."""
-        return len(self._waiting)
-
     async def close(self) -> None:
         """Takes no further work and returns when all accepted work is done."""
         self._closed = True
@@ -67,30 +66,28 @@ class Batcher(Generic[Work, Outcome]):
 
     async def _drain(self) -> None:
         try:
-            while self._waiting:
-                count = min(len(self._waiting), self._max_batch)
-                batch = [self._waiting.popleft() for _ in range(count)]
-                await self._flush_batch(batch)
+            while self.waiting:
+                batch, self.waiting = self.waiting[: self._max_batch], self.waiting[self._max_batch :]
+                await self._flush_batch(*zip(*batch, strict=True))
         finally:
             self._busy = False
-            for _, future in self._waiting:
-                if not future.done():
-                    future.cancel()
-            self._waiting.clear()
+            for _, future in self.waiting:
+                future.cancel()
+            self.waiting.clear()
 
-    async def _flush_batch(self, batch: list[tuple[Work, asyncio.Future[Outcome]]]) -> None:
+    async def _flush_batch(self, batch: Sequence[Work], futures: Sequence[asyncio.Future[Outcome]]) -> None:
         try:
-            outcomes = await self._flush([work for work, _ in batch])
+            outcomes = await self._flush(batch)
         except asyncio.CancelledError:
-            for _, future in batch:
+            for future in futures:
                 future.cancel()
             raise
         except Exception as error:
-            for _, future in batch:
+            for future in futures:
                 if not future.done():
                     future.set_exception(error)
             return
-        for (_, future), outcome in zip(batch, outcomes, strict=True):
+        for future, outcome in zip(futures, outcomes, strict=True):
             if future.done():
                 continue
             if isinstance(outcome, BaseException):

@@ -16,6 +16,8 @@ LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 """Instants outside [EARLIEST, LATEST) are taken for mistakes (a year 9999, a negative epoch)."""
 
 _MS = timedelta(milliseconds=1)
+LATEST_MS = (LATEST - EPOCH) // _MS
+"""No window of slots starts at or after this; a search that gets here has nowhere left to go."""
 _US = timedelta(microseconds=1)
 _DURATION = re.compile(
     r"P(?:(?P<weeks>\d+(?:[.,]\d+)?)W)?(?:(?P<days>\d+(?:[.,]\d+)?)D)?"

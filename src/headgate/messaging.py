@@ -1,12 +1,21 @@
-"""The message log port: carries records from whoever publishes them to a group of readers, at least once, in order per
-key. Kafka implements it, and so does an outbox in SQL."""
+"""The message log port, and the loop of its readers. The log carries records from whoever publishes them to a group of
+readers, at least once, in order per key. Kafka implements it, and so does an outbox in SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, StoreError
+
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 5.0
+RECEIVE_SECONDS = 0.5
+"""The longest a reader waits for records before it checks whether it shall stop."""
+
+_log = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
@@ -42,7 +51,11 @@ class MessageLog(Protocol):
         ...
 
     async def ping(self) -> None:
-        """Raises `StoreUnavailable` if it does not answer."""
+        """Returns when it answers.
+
+        Raises:
+            StoreUnavailable: it does not answer.
+        """
         ...
 
     async def close(self) -> None:
@@ -53,11 +66,14 @@ class MessageLog(Protocol):
 class MessageSource(Protocol):
     """One member of a group of readers."""
 
-    async def receive(self, most: int, wait: float) -> list[Delivered]:
-        """Up to `most` records nobody in the group has been given and not lost since; waits up to `wait` seconds for
-        the first of them. `StoreUnavailable` if the log does not answer.
+    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
+        """Up to `max_records` records that nobody in the group has been given and not lost since; waits up to `wait`
+        seconds for the first of them. Each call keeps the membership alive, also with `max_records` = 0: so a member
+        that is busy goes on calling.
 
-        Each call keeps the membership alive, also with `most` = 0: so a member that is busy goes on calling."""
+        Raises:
+            StoreUnavailable: the log does not answer.
+        """
         ...
 
     def holds(self, delivered: Delivered) -> bool:
@@ -71,3 +87,45 @@ class MessageSource(Protocol):
     async def close(self) -> None:
         """Leaves the group; others take over at once."""
         ...
+
+
+async def read_until_stopped(
+    join: Callable[[], Awaitable[MessageSource]],
+    step: Callable[[MessageSource], Awaitable[None]],
+    stop: asyncio.Event,
+) -> None:
+    """Joins a group of readers, calls `step` until `stop` is set, and leaves. While a store does not answer, it waits
+    and tries again, with backoff."""
+    source: MessageSource | None = None
+    pause = FIRST_PAUSE
+    try:
+        while not stop.is_set():
+            try:
+                if source is None:
+                    source = await join()
+                await step(source)
+                pause = FIRST_PAUSE
+            except StoreError as error:
+                _log.warning("reading waits: %s", error)
+                await wait_for_stop(stop, pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+    finally:
+        if source is not None:
+            await leave(source)
+
+
+async def leave(source: MessageSource) -> None:
+    """Leaves the group. If the log does not answer, the membership ends by itself after a while."""
+    try:
+        await source.close()
+    except StoreError as error:
+        _log.warning("the log could not be left: %s", error)
+
+
+async def wait_for_stop(stop: asyncio.Event, seconds: float) -> bool:
+    """Waits `seconds`, or until `stop` is set; returns whether it is set."""
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        return False
+    return True

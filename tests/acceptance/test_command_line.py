@@ -126,11 +126,16 @@ def test_a_line_s_own_config_is_taken(tmp_path: Path) -> None:
     assert (unknown.returncode, unknown.stderr) == (1, "headgate: no config named 'nowhere'\n")
 
 
-def test_a_misspelt_variable_is_reported_with_the_right_one(tmp_path: Path) -> None:
-    warning = "HEADGATE_PROT is not a setting headgate knows; did you mean HEADGATE_PORT?"
-    done = run(tmp_path, "tokens", "list", HEADGATE_PROT="1")
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("HEADGATE_PROT", "HEADGATE_PORT"), ("HEADGATE_PAYMENTS_TSP", "HEADGATE_PAYMENTS_TPS")],
+    ids=["outside a section", "in a section"],
+)
+def test_a_misspelt_variable_is_reported_with_the_right_one(tmp_path: Path, typed: str, meant: str) -> None:
+    warning = f"{typed} is not a setting headgate knows; did you mean {meant}?"
+    done = run(tmp_path, "tokens", "list", **{typed: "1"})
     assert (done.returncode, done.stderr.splitlines()[0]) == (0, f"headgate: {warning}")
-    assert "is not a setting" not in run(tmp_path, "tokens", "list", HEADGATE_PORT="1").stderr
-    with Service(tmp_path, "--workers", "2", HEADGATE_PROT="1", HEADGATE_LOG_FORMAT="json") as service:
+    assert "is not a setting" not in run(tmp_path, "tokens", "list", **{meant: "1"}).stderr
+    with Service(tmp_path, "--workers", "2", **{typed: "1", "HEADGATE_LOG_FORMAT": "json"}) as service:
         lines = [json.loads(line) for line in service.log.splitlines()]
     assert [line["level"] for line in lines if line["event"] == warning] == ["warning"]

@@ -7,10 +7,13 @@ import json
 import os
 import pty
 import re
+import select
 import shlex
+import shutil
 import struct
 import subprocess
 import termios
+import time
 from pathlib import Path
 from typing import IO
 
@@ -100,26 +103,35 @@ def test_the_demo_draws_itself_and_leaves_its_report(tmp_path: Path) -> None:
     assert "╭" not in report
 
 
-def complete(typed: str, directory: Path) -> list[str]:
-    """What bash offers after these words and a TAB."""
-    words = typed.split(" ")
+def shell_variables(directory: Path) -> dict[str, str]:
+    """The environment of a user whose home is `directory` and who has `headgate` on the path."""
     program = directory / "headgate"
     program.write_text(f'#!/bin/sh\nexec {shlex.join(command())} "$@"\n')
     program.chmod(0o755)
+    home = str(directory)
+    return environment(PATH=f"{home}:{os.environ['PATH']}", HOME=home, ZDOTDIR=home, XDG_CONFIG_HOME="", TERM="dumb")
+
+
+def complete(typed: str, directory: Path) -> list[str]:
+    """What bash offers after these words and a TAB."""
+    words = typed.split(" ")
     shell = f"""
 eval "$(headgate completion bash)"
 COMP_WORDS=({" ".join(f'"{word}"' for word in words)}) COMP_CWORD={len(words) - 1}
 _headgate_completion headgate
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
-    variables = environment(PATH=f"{directory}:{os.environ['PATH']}")
+    return output_of(directory, "bash", "-c", shell).split()
+
+
+def output_of(directory: Path, *arguments: str) -> str:
     ended = subprocess.run(
-        ["bash", "-c", shell], cwd=directory, env=variables, capture_output=True, text=True, timeout=60, check=True
+        arguments, cwd=directory, env=shell_variables(directory), capture_output=True, text=True, timeout=60, check=True
     )
-    return ended.stdout.split()
+    return ended.stdout
 
 
-@pytest.mark.parametrize(
+typed_and_offered = pytest.mark.parametrize(
     ("typed", "offered"),
     [
         ("headgate fo", ["forecast"]),
@@ -129,8 +141,53 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("headgate migrate sql --dialect p", ["postgresql"]),
     ],
 )
+
+
+@typed_and_offered
 def test_bash_completes_commands_options_and_choices(typed: str, offered: list[str], tmp_path: Path) -> None:
     assert complete(typed, tmp_path) == offered
+
+
+@typed_and_offered
+@pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed: apt-get install fish")
+def test_fish_completes_commands_options_and_choices(typed: str, offered: list[str], tmp_path: Path) -> None:
+    script = tmp_path / ".config/fish/completions/headgate.fish"
+    script.parent.mkdir(parents=True)
+    script.write_text(run(tmp_path, "completion", "fish").stdout)
+    lines = output_of(tmp_path, "fish", "-c", f"complete -C {shlex.quote(typed)}").splitlines()
+    assert sorted(line.split("\t")[0] for line in lines) == sorted(offered)
+
+
+@typed_and_offered
+@pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed: apt-get install zsh")
+def test_zsh_completes_commands_options_and_choices(typed: str, offered: list[str], tmp_path: Path) -> None:
+    """In a home whose .zshrc holds the one line of the help text and nothing else."""
+    (tmp_path / ".zshrc").write_text("PS1='ready> '\neval \"$(headgate completion zsh)\"\n")
+    ours, theirs = pty.openpty()
+    zsh = subprocess.Popen(
+        ["zsh", "-i"],
+        cwd=tmp_path, env=shell_variables(tmp_path), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        started = read_until(ours, ["ready> "])
+        assert "not found" not in started, started
+        os.write(ours, f"{typed}\t".encode())
+        read_until(ours, offered)
+    finally:
+        zsh.kill()
+        zsh.wait()
+        os.close(ours)
+
+
+def read_until(terminal: int, words: list[str]) -> str:
+    """What a terminal shows until all of these words have come."""
+    shown, deadline = "", time.monotonic() + 60
+    while not all(word in shown for word in words):
+        ready, _, _ = select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"{words} did not come: {shown}"
+        shown += os.read(terminal, 65536).decode()
+    return shown
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from headgate.durations import LATEST_MS
 from headgate.slots.model import PolicyVersion
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.ports import SlotStore
-from headgate.slots.windows import LATEST_MS, align, next_open
+from headgate.slots.windows import align
 
 
 async def windows_and_runs(store: SlotStore, name: str) -> tuple[PolicyVersion, list[WindowCount], list[FullRun]]:
@@ -36,7 +37,7 @@ async def check_windows(store: SlotStore, name: str, now_ms: int) -> dict[int, i
     assert {w.start_ms: w.taken for w in windows if w.taken and w.start_ms >= first} == dict(held)
     # A run may reach back into the past, where nobody looks; pruning leaves it whole. What it says of the time ahead
     # begins with the next open window: now may lie in a closed part of it.
-    opening = next_open(active.policy.calendar, size, first)
+    opening = active.policy.next_open(first)
     ahead = [FullRun(max(run.start_ms, opening), run.resume_ms) for run in runs if run.resume_ms > opening]
     assert ahead == full_runs([w for w in windows if w.start_ms >= first], active.policy)
     return dict(held)

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from headgate.durations import to_ms
+from headgate.durations import LATEST_MS, to_ms
 from headgate.slots.calendars import Calendar
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.stores import slot_store
-from headgate.slots.windows import LATEST_MS, align
+from headgate.slots.windows import align
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T

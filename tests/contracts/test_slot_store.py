@@ -8,12 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headgate.durations import from_ms, to_ms
+from headgate.durations import LATEST_MS, from_ms, to_ms
 from headgate.errors import NotFound, SlotOwned, SlotsExhausted
 from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.windows import LATEST_MS
 from tests.contracts.slot_windows import check_windows, windows_and_runs
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Eight service processes on one PostgreSQL, 50,000 events for one instant: nothing lost, doubled, over-full or left
+"""Eight service processes on one PostgreSQL, 16,000 events for one instant: nothing lost, doubled, over-full or left
 empty; and the same with a process killed in the middle and its callers going elsewhere."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests import warm_start
 PROCESSES = 8
 CALLERS = 24
 """Connections to each process."""
-EVENTS = 50_000
+EVENTS = 16_000
 LIMIT, WINDOW_S = 100, 4
 
 

@@ -136,7 +136,8 @@ async def test_dead_letters_are_listed_redriven_and_dropped(tmp_path: Path) -> N
             assert (await served.client.post(f"{where}/redrive", json={"all": True})).json()["redriven"] == 1
             await eventually(lambda: len(provider.accepted) == 2, within=30)
             assert await letters() == []
-            for wrong in ({}, {"ids": ["a"], "all": True}, {"ids": []}, {"all": False}):
+            wrongs: list[dict[str, Any]] = [{}, {"ids": ["a"], "all": True}, {"ids": []}, {"all": False}]
+            for wrong in wrongs:
                 assert (await served.client.post(f"{where}/drop", json=wrong)).status_code == 400
 
 

@@ -119,7 +119,9 @@ async def test_an_error_raised_in_a_mounted_application_is_a_denial() -> None:
 
 
 @pytest.mark.parametrize(
-    "cost", [lambda request: None, lambda request: "5", lambda request: 1.5, lambda request: True, 9]
+    "cost",
+    [*(lambda request, cost=cost: cost for cost in (None, "5", 1.5, True, 0, -1, 9)), 9],
+    ids=["None", "text", "float", "bool", "zero", "negative", "above the capacity", "fixed"],
 )
 async def test_a_wrong_cost_of_the_applications_own_is_a_server_error(
     cost: Any, caplog: pytest.LogCaptureFixture
@@ -144,16 +146,11 @@ async def test_a_wrong_cost_of_the_applications_own_is_a_server_error(
     shop = Flask(__name__)
     flask.install(shop, Limiter(plans=PLANS))
     shop.add_url_rule("/", "hello", flask.rate_limit("large", key=everyone("all"), cost=cost)(lambda: "hello"))
+    caplog.clear()
     assert shop.test_client().get("/").status_code == 500
-
-
-@pytest.mark.parametrize("cost", [9, 0])
-async def test_what_a_function_finds_in_the_request_is_the_clients_mistake(cost: int) -> None:
-    app = FastAPI()
-    install(app, AsyncLimiter(plans=PLANS))
-    app.get("/")(rate_limit("large", key=everyone("all"), cost=lambda request: cost)(lambda: "hello"))
-    async with talk_to(app) as client:
-        assert (await client.get("/")).status_code == 400
+    assert [record.name for record in caplog.records if "cost is wrong" in record.getMessage()] == [
+        "headgate.integrations"
+    ]
 
 
 @pytest.fixture
@@ -162,6 +159,16 @@ def on_django() -> Iterator[None]:
     with override_settings(HEADGATE_LIMITER=Limiter(plans=PLANS)):
         yield
     django_integration._request_limiter.cache_clear()
+
+
+@pytest.mark.parametrize("cost", [0, 9])
+def test_a_wrong_cost_of_a_django_application_is_a_server_error(
+    cost: int, on_django: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    limited = django_integration.rate_limit("large", key=everyone("all"), cost=lambda request: cost)
+    with pytest.raises(ConfigurationError, match=r"^cost: "):
+        limited(lambda request: None)(RequestFactory().get("/"))
+    assert [record.levelno for record in caplog.records if "cost is wrong" in record.getMessage()] == [logging.ERROR]
 
 
 def rest_views() -> dict[str, Any]:

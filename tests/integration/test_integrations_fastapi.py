@@ -20,7 +20,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import HTTPConnection
 
 from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, SlidingWindow, TokenBucket
-from headgate.errors import ConfigurationError
+from headgate.errors import ConfigurationError, InvalidInput
 from headgate.integrations.fastapi import (
     client_address,
     composite,
@@ -164,8 +164,14 @@ async def test_a_plan_held_twice_on_one_key_is_charged_once(app: FastAPI, client
 
 
 async def test_costs_may_depend_on_the_request(app: FastAPI, client: httpx.AsyncClient) -> None:
+    def units(request: Request) -> int:
+        requested = int(request.query_params["n"])
+        if not 1 <= requested <= 3:
+            raise InvalidInput("n", "write a number from 1 to 3")
+        return requested
+
     @app.get("/")
-    @rate_limit("daily", key=header("X-API-Key"), cost=lambda request: int(request.query_params["n"]))
+    @rate_limit("daily", key=header("X-API-Key"), cost=units)
     async def endpoint() -> str:
         return "hello"
 
@@ -175,7 +181,7 @@ async def test_costs_may_depend_on_the_request(app: FastAPI, client: httpx.Async
     for impossible in (4, 0, -1):
         refused = await client.get(f"/?n={impossible}", headers={"X-API-Key": "other"})
         assert refused.status_code == 400
-        assert refused.json()["field"] == "cost"
+        assert refused.json()["field"] == "n"
     assert (await client.get("/?n=3", headers={"X-API-Key": "other"})).status_code == 200
 
 

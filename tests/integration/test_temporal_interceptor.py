@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -286,18 +287,34 @@ async def test_a_guard_for_an_activity_that_does_not_exist_is_refused(bench: Mak
         await bench(admission_plan="downstream", guarded=("chargé",))
 
 
+class Watched(PlanGuard):
+    """Notes when it admitted."""
+
+    def __init__(self, limiter: AsyncLimiter) -> None:
+        super().__init__(limiter)
+        self.admitted: list[float] = []
+
+    async def admit(self, plan: str, key: str) -> None:
+        await super().admit(plan, key)
+        self.admitted.append(time.monotonic())
+
+
 async def test_no_sliding_second_sees_more_calls_than_the_plan_admits(bench: Make) -> None:
     plan = Plan("downstream", SlidingLog(limit=6, window="PT1S"))
     async with AsyncLimiter(plans=[plan]) as limiter:
-        desk = await bench(admission_plan="downstream", guarded=("charge",), guard=PlanGuard(limiter))
+        guard = Watched(limiter)
+        desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard)
         names = [f"invoice-{n}" for n in range(15)]
         await desk.start({name: {} for name in names})
         for name in names:
             await desk.until(name, Status.COMPLETED)
-    times = sorted(desk.billing.times)
-    assert len(times) == 15
-    # A call is seen a little after it was admitted; that much is granted.
-    assert all(later - first > 0.9 for first, later in zip(times, times[6:], strict=False)), times
+    assert desk.billing.charges.keys() == {*names}
+    admitted, called = sorted(guard.admitted), sorted(desk.billing.times)
+    # More than 15 where the machine is too busy for a heartbeat a second: Temporal then has the call made again.
+    assert len(names) <= len(called) <= len(admitted), "each call was admitted"
+    assert all(before <= call for before, call in zip(admitted, called, strict=False)), (admitted, called)
+    # A busy machine runs what was admitted late, now and then: what the guard promises is when it admits.
+    assert all(later - first > 0.9 for first, later in zip(admitted, admitted[6:], strict=False)), admitted
 
 
 async def test_a_long_wait_at_the_guard_is_no_silence(bench: Make) -> None:

@@ -13,15 +13,16 @@ import pytest
 from tests import warm_start
 
 LOADED = (
-    "import sys; print(sorted({name.partition('.')[0] for name in sys.modules} & {'headgate', 'tests', 'sqlalchemy'}))"
+    "import sys; print(sorted({name.partition('.')[0] for name in sys.modules}"
+    " & {'headgate', 'tests', 'sqlalchemy', 'prometheus_client'}))"
 )
 WORDS = (
     "import os, sys; print(sys.argv, sys.path[0], os.environ.get('GIVEN'), os.getcwd(), sys.stdin.read()); sys.exit(3)"
 )
 
 
-def test_other_peoples_packages_are_loaded_and_ours_are_not() -> None:
-    assert warm_start.run([sys.executable, "-c", LOADED]).stdout == "['sqlalchemy']\n"
+def test_what_reads_the_environment_when_it_is_imported_is_not_loaded() -> None:
+    assert warm_start.run([sys.executable, "-c", LOADED]).stdout == "['headgate', 'sqlalchemy']\n"
 
 
 def test_it_is_given_what_it_would_be_given(tmp_path: Path) -> None:
@@ -55,6 +56,26 @@ def test_how_it_ends_is_told() -> None:
             process.send_signal(signum)
             process.communicate(timeout=60)
         assert process.returncode == -signum
+
+
+def test_it_ends_as_python_does() -> None:
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    for end in (
+        "sys.exit()",
+        "sys.exit(7)",
+        "sys.exit('no such thing')",
+        "sys.exit(-1)",
+        "sys.exit([])",
+        "raise KeyboardInterrupt",
+        "atexit.register(print, 'at the end'); print('so far', end=' ')",
+        "threading.Timer(0.05, print, ['a thread']).start(); sys.exit(2)",
+        "os.close(1); print('to nobody')",
+    ):
+        program = [sys.executable, "-c", f"import atexit, os, sys, threading; {end}"]
+        warm = warm_start.run(program)
+        plain = subprocess.run(program, capture_output=True, text=True, check=False, env=usual)
+        assert (warm.returncode, warm.stdout) == (plain.returncode, plain.stdout), end
+        assert warm.stderr.splitlines()[-1:] == plain.stderr.splitlines()[-1:], end
 
 
 def test_what_does_not_end_in_time_is_ended() -> None:

@@ -155,16 +155,16 @@ def _flag(config: DispatchConfig, field: str) -> None:
         raise ConfigurationError(field, "must be true or false")
 
 
-def _whole(config: DispatchConfig, field: str, least: int, most: int) -> None:
+def _whole(config: DispatchConfig, field: str, low: int, high: int) -> None:
     value = getattr(config, field)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigurationError(field, f"must be a whole number from {least} to {most}")
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ConfigurationError(field, f"must be a whole number from {low} to {high}")
 
 
-def _number(config: DispatchConfig, field: str, least: float, most: float) -> None:
+def _number(config: DispatchConfig, field: str, low: float, high: float) -> None:
     value = getattr(config, field)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
-        raise ConfigurationError(field, f"must be a number from {least} to {most}")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise ConfigurationError(field, f"must be a number from {low} to {high}")
     if isinstance(value, float) and value.is_integer():
         object.__setattr__(config, field, int(value))
 

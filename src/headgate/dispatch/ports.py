@@ -249,58 +249,40 @@ class DispatchObserver(Protocol):
 
     def claimed(self, item_type: str, items: int) -> None:
         """A batch was claimed."""
-        ...
+        return
 
     def started(self, item_type: str, items: int) -> None:
         """Executions were started."""
-        ...
+        return
 
     def start_failed(self, item_type: str, items: int) -> None:
         """Starts failed or were refused."""
-        ...
+        return
 
     def recovered(self, item_type: str, items: int) -> None:
         """Stale claims were given back."""
-        ...
+        return
 
     def finished(self, item_type: str, completed: int, failed: int) -> None:
         """Outcomes of executions were recorded."""
-        ...
+        return
 
     def dead_lettered(self, item_type: str, items: int) -> None:
         """Items ran out of retries, or could never run."""
-        ...
+        return
 
     def cycled(self, item_type: str, seconds: float) -> None:
         """A cycle ended."""
-        ...
+        return
 
     def measured(self, stats: QueueStats) -> None:
         """The queue was measured."""
-        ...
+        return
 
     def known(self, item_type: str) -> None:
         """There is this item type, though nothing may have happened yet."""
-        ...
+        return
 
 
-class NullObserver:
+class NullObserver(DispatchObserver):
     """Observes nothing."""
-
-    def claimed(self, item_type: str, items: int) -> None: ...
-
-    def started(self, item_type: str, items: int) -> None: ...
-
-    def start_failed(self, item_type: str, items: int) -> None: ...
-
-    def recovered(self, item_type: str, items: int) -> None: ...
-
-    def finished(self, item_type: str, completed: int, failed: int) -> None: ...
-
-    def dead_lettered(self, item_type: str, items: int) -> None: ...
-
-    def cycled(self, item_type: str, seconds: float) -> None: ...
-
-    def measured(self, stats: QueueStats) -> None: ...
-
-    def known(self, item_type: str) -> None: ...

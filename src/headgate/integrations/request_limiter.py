@@ -55,9 +55,9 @@ class Limit:
 
 
 def _check_cost(cost: object) -> int:
-    """The result of a cost function, if it is a whole number. One below 1 may be the client's: the limiter refuses."""
-    if isinstance(cost, bool) or not isinstance(cost, int):
-        raise cost_error(f"the cost function gave {cost!r}, which is not a whole number")
+    """The result of a cost function, if it is a whole number of at least 1."""
+    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
+        raise cost_error(f"the cost function gave {cost!r}, which is not a whole number of at least 1")
     return cost
 
 
@@ -133,8 +133,8 @@ class RequestLimiter:
     """Decides requests by a limiter.
 
     In an event loop a `Limiter` is called in a thread, unless its store is this process's memory: the loop is never
-    blocked. A request without its key, or whose cost is above a plan's capacity, is refused with 400. While the store
-    is unavailable the plans' `on_error` decides.
+    blocked. A request without its key is refused with 400. A cost that no plan can charge is the application's mistake,
+    also when a function made it: it is logged and raised. While the store is unavailable the plans' `on_error` decides.
     """
 
     def __init__(self, limiter: Limiter | AsyncLimiter, *, partition_keys: bool = False) -> None:
@@ -179,7 +179,7 @@ class RequestLimiter:
                     limit.charge(charges, key, request)
             return self._answer(limiter.acquire_chain(chain(charges)), charges) if charges else []
         except (InvalidInput, StoreUnavailable) as error:
-            return error_refusal(error, limits)
+            return error_refusal(error)
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
         """Decides a request in an event loop."""
@@ -197,7 +197,7 @@ class RequestLimiter:
                 return []
             return self._answer(await self._call_limiter(self._limiter.acquire_chain, chain(charges)), charges)
         except (InvalidInput, StoreUnavailable) as error:
-            return error_refusal(error, limits)
+            return error_refusal(error)
 
     async def _admit_plain(self, limit: Limit, key: str | Awaitable[str | None] | None) -> Fields | Refusal:
         """The common case: one plan at one cost."""
@@ -209,7 +209,7 @@ class RequestLimiter:
             decision = await self._call_limiter(self._limiter.acquire, key, limit.plans, limit.cost)
             return self._answer(decision, [(key, limit.plans[0])])
         except (InvalidInput, StoreUnavailable) as error:
-            return error_refusal(error, [limit])
+            return error_refusal(error)
 
     async def _call_limiter(self, method: Callable[..., Any], *args: Any) -> Any:
         if self._is_async:
@@ -237,12 +237,13 @@ def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) 
     return _refusal(429, known_fields, headers.problem(decision))
 
 
-def error_refusal(error: InvalidInput | StoreUnavailable, limits: Iterable[Limit] = ()) -> Refusal:
+def error_refusal(error: InvalidInput | StoreUnavailable) -> Refusal:
     """400 for a request that can't be decided, 503 if the plans were never loaded. Mistakes of the application are
-    raised again: also a cost above a plan's capacity, unless a function took it from the request."""
+    raised again, also a cost above a plan's capacity. A cost function that takes the cost from the request raises
+    `InvalidInput` itself if the client's number is wrong."""
     if isinstance(error, ConfigurationError):
         raise error
-    if isinstance(error, CostExceedsCapacity) and not any(callable(limit.cost) for limit in limits):
+    if isinstance(error, CostExceedsCapacity):
         raise cost_error(error.problem) from error
     if isinstance(error, StoreUnavailable):
         detail = "the limits can't be read just now; try again"

@@ -62,12 +62,12 @@ class KafkaSource:
         }
         self._consumer = self._joined()
 
-    async def receive(self, most: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         while True:
             pause = max(0.0, min(SLICE_SECONDS, deadline - loop.time()))
-            records = await self._run(self._consume, most, pause)
+            records = await self._run(self._consume, max_records, pause)
             if records or loop.time() >= deadline:
                 return records
 
@@ -92,12 +92,14 @@ class KafkaSource:
 
     # On the consumer's thread from here on.
 
-    def _consume(self, most: int, wait: float) -> list[Delivered]:
+    def _consume(self, max_records: int, wait: float) -> list[Delivered]:
         records: list[Delivered] = []
-        self._pause(not most)
+        self._pause(not max_records)
         # `consume` waits its whole time for a full batch; so wait for one record, then take what has come with it.
         first = self._consumer.poll(wait)
-        messages = [] if first is None else [first, *self._consumer.consume(most - 1, 0.01)] if most > 1 else [first]
+        messages = [] if first is None else [first]
+        if messages and max_records > 1:
+            messages += self._consumer.consume(max_records - 1, 0.01)
         for message in messages:
             if error := message.error():
                 if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT):

@@ -450,11 +450,12 @@ def _collector_secrets() -> set[str]:
 
 
 def unknown_variables() -> list[str]:
-    """Variables that look like settings and are none: likely typing mistakes. (In a section they are refused.)"""
-    known = {_variable(name) for name in Settings.model_fields} | {FILE_VARIABLE, f"{PREFIX}REQUIRE"}
-    ours = (*(_variable(name, "") for name in _sections()), f"{PREFIX}TEST_")
+    """Variables that look like settings and are none: likely typing mistakes."""
+    known = {*_known_variables(), *map(_variable, _sections()), f"{PREFIX}REQUIRE"}
     return sorted(
-        name for name in os.environ if name.startswith(PREFIX) and name not in known and not name.startswith(ours)
+        name
+        for name in os.environ
+        if name.startswith(PREFIX) and name not in known and not name.startswith(f"{PREFIX}TEST_")
     )
 
 
@@ -465,10 +466,7 @@ def unknown_variable_warnings() -> list[str]:
 
 def meant_instead(variable: str) -> str:
     """A question about the variable that was likely meant; empty if none comes near."""
-    sections = _sections()
-    known = [_variable(name) for name in Settings.model_fields if name not in sections] + [FILE_VARIABLE]
-    known += [_variable(name, inner) for name, section in sections.items() for inner in section.model_fields]
-    nearest = difflib.get_close_matches(variable, known, 1)
+    nearest = difflib.get_close_matches(variable, _known_variables(), 1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
@@ -491,13 +489,21 @@ def _variable(*path: str) -> str:
     return PREFIX + "_".join(path).upper()
 
 
+def _known_variables() -> list[str]:
+    """The variable of each setting, and the one of the settings file."""
+    sections = _sections()
+    known = [_variable(name) for name in Settings.model_fields if name not in sections] + [FILE_VARIABLE]
+    return known + [_variable(name, inner) for name, section in sections.items() for inner in section.model_fields]
+
+
 def _sections() -> dict[str, type[_Section]]:
     found = {name: field.annotation for name, field in Settings.model_fields.items()}
     return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, _Section)}
 
 
 def _environment_values() -> dict[str, Any]:
-    """What the environment says, as the settings file would. Names count in any case; empty is unset."""
+    """What the environment says, as the settings file would. Names count in any case; empty is unset. Unknown ones are
+    left out: `unknown_variable_warnings` reports them."""
     variables = {name.lower(): value for name, value in os.environ.items() if value}
     found: dict[str, Any] = {}
     sections = _sections()
@@ -506,8 +512,8 @@ def _environment_values() -> dict[str, Any]:
         if variable in variables:
             found[name] = _object(name, variables[variable]) if name in sections else variables[variable]
         if name in sections:
-            start = f"{variable}_"
-            inner = {key.removeprefix(start): value for key, value in variables.items() if key.startswith(start)}
+            settable = {inner: f"{variable}_{inner}" for inner in sections[name].model_fields}
+            inner = {inner: variables[key] for inner, key in settable.items() if key in variables}
             found = _joined(found, {name: inner} if inner else {})
     return found
 
@@ -546,10 +552,9 @@ def _file_values() -> dict[str, Any]:
 def _explained(error: ValidationError) -> ConfigurationError:
     """The first thing that is wrong, under the name the user gave it; never with the value, which may be secret."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    name = spelled(*(str(part) for part in first["loc"]))
+    path = [str(part) for part in first["loc"]]
     if first["type"] == "extra_forbidden":
-        if name in os.environ:
-            return ConfigurationError(name, f"is not a setting headgate knows{meant_instead(name)}")
-        return ConfigurationError(name, f"is not a setting headgate knows in {settings_file() or 'the given settings'}")
+        place = settings_file() or "the given settings"
+        return ConfigurationError(".".join(path), f"is not a setting headgate knows in {place}")
     message = first["msg"].removeprefix("Value error, ")
-    return ConfigurationError(name, message[:1].lower() + message[1:])
+    return ConfigurationError(spelled(*path), message[:1].lower() + message[1:])

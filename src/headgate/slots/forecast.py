@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from headgate.durations import from_ms
+from headgate.durations import LATEST_MS, from_ms
 from headgate.errors import InvalidInput
 from headgate.slots.model import PolicyVersion, Spread, WindowPolicy
 from headgate.slots.occupancy import Occupancy
-from headgate.slots.windows import LATEST_MS, align, position, usable
+from headgate.slots.windows import align, position, usable
 
 MOST_EVENTS = 100_000_000
 MOST_STEPS = 100_000
@@ -108,11 +108,11 @@ def _next_windows(
     policy: WindowPolicy, occupancy: Occupancy, effective_ms: int, added: dict[int, int]
 ) -> tuple[WindowFill, ...]:
     fills: list[WindowFill] = []
-    start = occupancy.following(align(effective_ms, policy.size_ms))
+    start = policy.next_open(align(effective_ms, policy.size_ms))
     while len(fills) < NEXT_WINDOWS and start < LATEST_MS:
         taken, limit = occupancy.taken(start), policy.max_per_window
         fills.append(WindowFill(from_ms(start), taken, added.get(start, 0), limit))
-        start = occupancy.following(start + policy.size_ms)
+        start = policy.next_open(start + policy.size_ms)
     return tuple(fills)
 
 
@@ -137,18 +137,18 @@ class _Filled:
 
     def fill(self) -> None:
         """Places events until none is left or the horizon is reached."""
-        occupancy, size = self._occupancy, self._policy.size_ms
+        occupancy, policy, size = self._occupancy, self._policy, self._policy.size_ms
         start = align(self._effective, size)
-        following = occupancy.following(start)
+        following = policy.next_open(start)
         if following == start:
             self._add(start)
-            following = occupancy.following(start + size)
+            following = policy.next_open(start + size)
         start = following
         for _ in range(MOST_STEPS):
             start = occupancy.first_free(start) if self.left else LATEST_MS
             if start > self._horizon:
                 return
-            start = occupancy.following(self._add_alike(start) or self._add(start))
+            start = policy.next_open(self._add_alike(start) or self._add(start))
         raise InvalidInput(
             "events", f"{self._events} reach too far through a calendar or booked windows; ask for fewer"
         )
@@ -226,12 +226,12 @@ def placements(
 
 def peak(times: Sequence[int], span_ms: int) -> int:
     """The most of `times` (ordered) that fall into any half-open span of the given length."""
-    most = first = 0
+    highest = first = 0
     for last, at in enumerate(times):
         while times[first] <= at - span_ms:
             first += 1
-        most = max(most, last - first + 1)
-    return most
+        highest = max(highest, last - first + 1)
+    return highest
 
 
 def _peaks(spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: int) -> Peaks:

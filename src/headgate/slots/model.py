@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from headgate.durations import duration_ms, format_duration, from_ms, parse_duration, parse_instant, to_ms
+from headgate.durations import LATEST_MS, duration_ms, format_duration, from_ms, parse_duration, parse_instant, to_ms
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.slots.calendars import Calendar
 from headgate.tracing import Origin
@@ -46,6 +46,9 @@ class WindowPolicy:
     spread: Spread = Spread.JITTER
     calendar: Calendar | None = None
     max_delay: timedelta | None = None
+    size_ms: int = field(init=False, repr=False, compare=False)
+    """The window's length in milliseconds."""
+    max_delay_ms: int | None = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -61,15 +64,15 @@ class WindowPolicy:
         put(self, "spread", _spread(spread))
         put(self, "calendar", Calendar.from_json(calendar) if isinstance(calendar, dict) else calendar)
         put(self, "max_delay", None if max_delay is None else _delay(max_delay))
+        put(self, "size_ms", duration_ms(self.window))
+        put(self, "max_delay_ms", None if self.max_delay is None else duration_ms(self.max_delay))
 
-    @property
-    def size_ms(self) -> int:
-        """The window's length in milliseconds."""
-        return duration_ms(self.window)
-
-    @property
-    def max_delay_ms(self) -> int | None:
-        return None if self.max_delay is None else duration_ms(self.max_delay)
+    def next_open(self, at_ms: int) -> int:
+        """The first open window that starts at or after a time; `LATEST_MS` if there is none."""
+        if self.calendar is None:
+            return min(-(-at_ms // self.size_ms) * self.size_ms, LATEST_MS)
+        start = self.calendar.next_open_window(at_ms, self.size_ms)
+        return LATEST_MS if start is None else start
 
     def to_json(self) -> dict[str, Any]:
         """The policy as it stands on the wire."""
@@ -86,11 +89,11 @@ def changed_policy(current: WindowPolicy | None, changes: Mapping[str, Any]) -> 
     """A policy with some fields changed: a field that is not given stays as it is, None removes a `calendar`, a
     `max_delay` or a `spread`. Without a `current` policy, `max_per_window` and `window` must be given."""
     if current is None:
-        for field in ("max_per_window", "window"):
-            if field not in changes:
-                raise InvalidInput(field, "is required for a new config")
+        for name in ("max_per_window", "window"):
+            if name not in changes:
+                raise InvalidInput(name, "is required for a new config")
         return WindowPolicy(**_without_spread(changes))
-    kept = {field.name: getattr(current, field.name) for field in fields(WindowPolicy)}
+    kept = {member.name: getattr(current, member.name) for member in fields(WindowPolicy) if member.init}
     if "spread" in changes and changes["spread"] is None:
         del kept["spread"]
     return WindowPolicy(**kept | _without_spread(changes))
@@ -98,7 +101,7 @@ def changed_policy(current: WindowPolicy | None, changes: Mapping[str, Any]) -> 
 
 def _without_spread(changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes without a spread of None: the policy's own default holds."""
-    return {field: value for field, value in changes.items() if field != "spread" or value is not None}
+    return {name: value for name, value in changes.items() if name != "spread" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +176,18 @@ def checked_id(event_id: object, field: str = "event_id") -> str:
         raise InvalidInput(field, "must be a text of 1 to 255 characters")
     if len(event_id) > LONGEST_ID:
         raise InvalidInput(field, f"has {len(event_id)} characters; at most {LONGEST_ID} are allowed")
-    if not _is_plain(event_id):
+    # Printable is nearly always so, and quicker to check; by itself it would refuse spaces other than the common one,
+    # and whatever Unicode has named since this Python was built.
+    if not event_id.isprintable() and _FORBIDDEN.search(event_id):
         raise InvalidInput(field, "holds a control character, a line separator or half a surrogate pair")
     return event_id
 
 
 def checked_name(name: object, field: str = "config_name") -> str:
     """A config name: 1 to 128 characters, none of them a control character."""
-    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or not _is_plain(name):
+    if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or _FORBIDDEN.search(name):
         raise InvalidInput(field, f"must be a text of 1 to {LONGEST_NAME} characters without control characters")
     return name
-
-
-def _is_plain(text: str) -> bool:
-    # Printable is nearly always so, and quicker to find out; by itself it would refuse spaces other than the common
-    # one, and whatever Unicode has named since this Python was built.
-    return text.isprintable() or _FORBIDDEN.search(text) is None
 
 
 def _limit(value: object) -> int:

@@ -12,8 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from headgate.durations import LATEST_MS
 from headgate.slots.model import WindowPolicy
-from headgate.slots.windows import LATEST_MS, next_open
 
 
 class WindowCount(NamedTuple):
@@ -75,9 +75,8 @@ class Occupancy:
     """A view of one config's windows that remembers what it has read and what it has changed."""
 
     def __init__(self, policy: WindowPolicy, reader: WindowReader, *, chunk: int = 64) -> None:
-        self.limit = policy.max_per_window
-        self.size_ms = policy.size_ms
-        self._calendar = policy.calendar
+        self._policy = policy
+        self._limit = policy.max_per_window
         self.reader = reader
         self._chunk = chunk
         self._counts: dict[int, list[int]] = {}
@@ -86,7 +85,8 @@ class Occupancy:
         self._jumps: dict[int, int] = {}
         self._runs: dict[int, FullRun] = {}
         self._before: dict[int, FullRun | None] = {}
-        self._stored: set[int] = set()
+        self.stored: set[int] = set()
+        """The windows for which the store has a row, as far as they have been read."""
         self._changed: set[int] = set()
         self._filled: set[int] = set()
         self._opened: set[int] = set()
@@ -95,10 +95,6 @@ class Occupancy:
         """The same windows as another policy of the same window size would see them. Full runs hold for the active
         limit only, so this view counts window by window."""
         return Occupancy(policy, CountReader(self.reader), chunk=self._chunk)
-
-    def following(self, at_ms: int) -> int:
-        """The first open window at or after a time."""
-        return next_open(self._calendar, self.size_ms, at_ms)
 
     def taken(self, start_ms: int) -> int:
         """How many slots the window holds."""
@@ -142,34 +138,28 @@ class Occupancy:
         counts[0] += 1
         counts[1] += 1
         self._changed.add(start_ms)
-        if counts[0] == self.limit:
+        if counts[0] == self._limit:
             self._filled.add(start_ms)
-            self._jumps[start_ms] = self.following(start_ms + self.size_ms)
+            self._jumps[start_ms] = self._policy.next_open(start_ms + self._policy.size_ms)
         return counts[1] - 1
 
     def release(self, start_ms: int) -> None:
         """Gives a place in the window back."""
-        was_full = self.taken(start_ms) >= self.limit
+        was_full = self.taken(start_ms) >= self._limit
         counts = self._counts[start_ms]
         counts[0] -= 1
         self._changed.add(start_ms)
         # A closed window inside a run gives no room: the run would be split at a window where nothing may be booked.
-        if was_full and counts[0] < self.limit and self.following(start_ms) == start_ms:
+        if was_full and counts[0] < self._limit and self._policy.next_open(start_ms) == start_ms:
             self._opened.add(start_ms)
 
-    def learn_windows(self, from_ms: int, rows: Iterable[WindowCount], limit: int) -> None:
+    def learn_windows(self, from_ms: int, counts: Sequence[WindowCount], limit: int) -> None:
         """Remembers what `windows_from(from_ms, limit)` returned; a short answer says that nothing follows."""
-        last, count = from_ms, 0
-        for row in rows:
-            last, count = row.start_ms, count + 1
-            self._remember(row)
-        self._know(from_ms, last + 1 if count >= limit else LATEST_MS)
+        self._learn(counts, from_ms, counts[-1].start_ms + 1 if len(counts) >= limit else LATEST_MS)
 
     def learn_window(self, start_ms: int, count: WindowCount | None) -> None:
         """Remembers what the store said of one window: its counters, or that it has none."""
-        if count is not None:
-            self._remember(count)
-        self._know(start_ms, start_ms + 1)
+        self._learn([] if count is None else [count], start_ms, start_ms + 1)
 
     def learn_run(self, at_ms: int, run: FullRun | None) -> None:
         """Remembers what `run_before(at_ms)` returned."""
@@ -182,12 +172,10 @@ class Occupancy:
         """The counters to write back, in order."""
         return [WindowCount(start, *self._counts[start]) for start in sorted(self._changed)]
 
-    def is_stored(self, start_ms: int) -> bool:
-        """Whether the store has a row for the window already."""
-        return start_ms in self._stored
-
     def changed_runs(self) -> RunChanges:
         """The runs to remove and write, so that the table again holds exactly the maximal full runs."""
+        if not self._filled and not self._opened:
+            return RunChanges([], [])
         fresh = self._fresh_runs()
         self._load_neighbours(fresh)
         joined = joined_runs(fresh, ending_at=self._run_ending_at, starting_at=self._run_starting_at)
@@ -195,7 +183,7 @@ class Occupancy:
             run = self.reader.run_before(start)
             if run is not None and start < run.resume_ms:
                 joined.removed.append(run.start_ms)
-                joined.written.extend(split_run(run, start, self.following(start + self.size_ms)))
+                joined.written.extend(split_run(run, start, self._policy.next_open(start + self._policy.size_ms)))
         return joined
 
     def _beyond(self, at: int) -> int | None:
@@ -205,20 +193,20 @@ class Occupancy:
             onward = self._jumps.get(at)
             if onward is not None:
                 return onward
-        if self.taken(at) < self.limit:
+        if self.taken(at) < self._limit:
             return None
-        return self.following(at + self.size_ms)
-
-    def _remember(self, count: WindowCount) -> None:
-        self._stored.add(count.start_ms)
-        if count.start_ms not in self._changed:
-            self._counts[count.start_ms] = [count.taken, count.placed]
+        return self._policy.next_open(at + self._policy.size_ms)
 
     def _is_known(self, start_ms: int) -> bool:
         index = bisect_right(self._known, (start_ms, LATEST_MS)) - 1
         return index >= 0 and start_ms < self._known[index][1]
 
-    def _know(self, low: int, high: int) -> None:
+    def _learn(self, counts: Iterable[WindowCount], low: int, high: int) -> None:
+        """Remembers the counted windows of [low, high); the others in there have no counters."""
+        for start_ms, taken, placed in counts:
+            self.stored.add(start_ms)
+            if start_ms not in self._changed:
+                self._counts[start_ms] = [taken, placed]
         first = bisect_left(self._known, (low, 0))
         if first and self._known[first - 1][1] >= low:
             first -= 1
@@ -232,7 +220,7 @@ class Occupancy:
         """The windows this transaction filled, as maximal runs among themselves."""
         fresh: list[FullRun] = []
         for start in sorted(self._filled):
-            resume = self.following(start + self.size_ms)
+            resume = self._policy.next_open(start + self._policy.size_ms)
             if fresh and fresh[-1].resume_ms == start:
                 fresh[-1] = FullRun(fresh[-1].start_ms, resume)
             else:
@@ -259,7 +247,7 @@ class Occupancy:
         if start_ms >= LATEST_MS:
             return False
         counts = self._counts.get(start_ms)
-        return not self._is_known(start_ms) if counts is None else counts[0] >= self.limit
+        return not self._is_known(start_ms) if counts is None else counts[0] >= self._limit
 
 
 def joined_runs(
@@ -298,11 +286,10 @@ def split_run(run: FullRun, start_ms: int, following_ms: int) -> list[FullRun]:
 def full_runs(counts: Iterable[WindowCount], policy: WindowPolicy) -> list[FullRun]:
     """The maximal full runs among counted windows, given in order: what the table of runs must hold."""
     runs: list[FullRun] = []
-    size = policy.size_ms
     for start, taken, _ in counts:
-        if taken < policy.max_per_window or next_open(policy.calendar, size, start) != start:
+        if taken < policy.max_per_window or policy.next_open(start) != start:
             continue
-        resume = next_open(policy.calendar, size, start + size)
+        resume = policy.next_open(start + policy.size_ms)
         if runs and runs[-1].resume_ms == start:
             runs[-1] = FullRun(runs[-1].start_ms, resume)
         else:

@@ -19,24 +19,26 @@ FIRST_SPARSE = 1000
 class Pace:
     """The size of the next transaction, learnt from what the last ones took."""
 
-    def __init__(self, first: int, most: int) -> None:
-        self.size = min(first, most)
-        self._most = most
+    def __init__(self, first: int, max_size: int) -> None:
+        self.size = min(first, max_size)
+        self._max_size = max_size
 
     def took(self, count: int, seconds: float) -> None:
         """Learns that a transaction of `count` requests took that long. A small one that was quick says nothing."""
         if seconds > TARGET_SECONDS:
-            self.size = max(min(LEAST, self._most), int(count * TARGET_SECONDS / seconds))
+            self.size = max(min(LEAST, self._max_size), int(count * TARGET_SECONDS / seconds))
         elif count >= self.size:
-            self.size = min(self._most, 2 * self.size, max(self.size, int(count * TARGET_SECONDS / max(seconds, 1e-6))))
+            self.size = min(
+                self._max_size, 2 * self.size, max(self.size, int(count * TARGET_SECONDS / max(seconds, 1e-6)))
+            )
 
 
 class Paces:
     """The pace of crowded and of sparse requests."""
 
-    def __init__(self, most: int) -> None:
-        self._crowded = Pace(most, most)
-        self._sparse = Pace(FIRST_SPARSE, most)
+    def __init__(self, max_size: int) -> None:
+        self._crowded = Pace(max_size, max_size)
+        self._sparse = Pace(FIRST_SPARSE, max_size)
 
     def next(self, requests: Sequence[SlotRequest], first: int) -> tuple[Sequence[SlotRequest], Pace]:
         """The requests of the next transaction, from the `first` on, and the pace that learns from it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from headgate.durations import from_ms
+from headgate.durations import LATEST_MS, from_ms
 from headgate.errors import HeadgateError, NotFound, SlotsExhausted
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
-from headgate.slots.windows import LATEST_MS, align, position, share, usable
+from headgate.slots.windows import align, position, usable
 
 Booking = AssignedSlot | HeadgateError
 """What came of one request: its slot, or why there is none."""
@@ -47,47 +47,45 @@ class Packer:
     """
 
     def __init__(self, policy: WindowPolicy, occupancy: Occupancy, now_ms: int, uniform: Callable[[], float]) -> None:
+        self._policy = policy
         self._occupancy = occupancy
         self._now_ms = now_ms
         self._uniform = uniform
-        self._limit = policy.max_per_window
-        self._size = policy.size_ms
-        self._spread = policy.spread
-        self._max_delay = policy.max_delay_ms
         self._effective_ms = -1
-        self._found: Room | Full = Full(None)
-        """What was found for the last effective time."""
+        self._room: Room | Full = Full(None)
+        """The result of the last search, which was for the time above."""
 
     def place(self, requested_ms: int) -> Place | Full:
         """Takes a place for an event that wants `requested_ms`, or nothing at all."""
         effective = requested_ms if requested_ms > self._now_ms else self._now_ms
-        found = self._found
+        room = self._room
         if effective != self._effective_ms or (
-            isinstance(found, Room) and self._occupancy.taken(found.start_ms) >= found.capacity
+            isinstance(room, Room) and self._occupancy.taken(room.start_ms) >= room.capacity
         ):
-            self._effective_ms, self._found = effective, (found := self._search(effective))
-        if isinstance(found, Full):
-            return found
-        start, capacity, low, high, is_cut = found
+            self._effective_ms, self._room = effective, (room := self._search(effective))
+        if isinstance(room, Full):
+            return room
+        start, capacity, low, high, is_cut = room
         if is_cut:
             # The horizon moves with the clock, and under overload each step of it opens a little more of this window:
             # places keep pace with it. Drawn from all of the span so far, they would crowd at the window's start.
             low += self._occupancy.taken(start) * (high - low) // capacity
         ordinal = self._occupancy.take(start)
-        return Place(start, position(self._spread, ordinal, low, high, self._uniform))
+        return Place(start, position(self._policy.spread, ordinal, low, high, self._uniform))
 
     def _search(self, effective_ms: int) -> Room | Full:
         """The first open window with room for a slot that may not lie before `effective_ms`."""
-        occupancy, size, limit = self._occupancy, self._size, self._limit
+        policy, occupancy = self._policy, self._occupancy
+        size, limit = policy.size_ms, policy.max_per_window
         horizon = LATEST_MS - 1
         if effective_ms > horizon:
             return Full(None)
-        if self._max_delay is not None:
-            horizon = min(effective_ms + self._max_delay, horizon)
+        if policy.max_delay_ms is not None:
+            horizon = min(effective_ms + policy.max_delay_ms, horizon)
         start = align(effective_ms, size)
-        following = occupancy.following(start)
-        if following == start and occupancy.taken(start) >= share(limit, size, start + size - effective_ms):
-            following = occupancy.following(start + size)
+        following = policy.next_open(start)
+        if following == start and occupancy.taken(start) >= limit * (start + size - effective_ms) // size:
+            following = policy.next_open(start + size)
         if following != start:
             start = occupancy.first_free(following)
         if start > horizon:
@@ -112,9 +110,9 @@ def book_all(
     bookings: list[Booking] = []
     fresh: dict[str, AssignedSlot] = {}
     for event_id, requested_ms in requests:
-        had = existing.get(event_id) or fresh.get(event_id)
-        if had is not None:
-            bookings.append(had._replace(existing=True))
+        earlier = existing.get(event_id) or fresh.get(event_id)
+        if earlier is not None:
+            bookings.append(earlier._replace(existing=True))
             continue
         place = packer.place(requested_ms)
         if isinstance(place, Full):
@@ -138,7 +136,7 @@ def unbooked(name: str, requests: Sequence[SlotRequest], existing: Mapping[str, 
 def proves_config(name: str, bookings: Sequence[Booking]) -> bool:
     """Whether a booking could only come from a config that exists. An event that had a slot gets it also when the
     config it asks for does not exist."""
-    return any(
-        booking.config_name == name if isinstance(booking, AssignedSlot) else isinstance(booking, SlotsExhausted)
-        for booking in bookings
-    )
+    for booking in bookings:
+        if booking.config_name == name if isinstance(booking, AssignedSlot) else isinstance(booking, SlotsExhausted):
+            return True
+    return False

@@ -97,28 +97,20 @@ class SlotObserver(Protocol):
 
     def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None:
         """A batch was booked in one transaction."""
-        ...
+        return
 
     def assigned(self, name: str, seconds: float) -> None:
         """One caller got its answer, after waiting and booking."""
-        ...
+        return
 
     def contended(self, name: str) -> None:
         """A batch had to be tried again because another writer was in the way."""
-        ...
+        return
 
     def policy_looked_up(self, name: str, *, cached: bool) -> None:
         """The active policy was read, from memory or from the store."""
-        ...
+        return
 
 
-class NullObserver:
+class NullObserver(SlotObserver):
     """Observes nothing."""
-
-    def booked(self, name: str, bookings: Sequence[Booking], seconds: float) -> None: ...
-
-    def assigned(self, name: str, seconds: float) -> None: ...
-
-    def contended(self, name: str) -> None: ...
-
-    def policy_looked_up(self, name: str, *, cached: bool) -> None: ...

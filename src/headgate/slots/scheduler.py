@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from headgate.batching import Batcher
 from headgate.durations import duration_ms, parse_instant, to_ms
@@ -31,7 +31,6 @@ from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import NullObserver, PruneResult, SlotObserver, SlotStore
-from headgate.slots.windows import ever_opens
 from headgate.tracing import Tracer
 
 MAX_TRIES = 8
@@ -40,6 +39,7 @@ OPENS_WITHIN = timedelta(days=3660)
 """A calendar that opens no window within ten years is taken for a mistake."""
 
 EventTime = tuple[str, datetime | str]
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -139,7 +139,7 @@ class SlotScheduler:
         now_ms = None if now is None else to_ms(parse_instant(now, "now"))
         await self._check_opens(policy, now_ms)
         version = await self._retried(
-            name, lambda: self._store.configure(name, policy, now_ms=now_ms, only_if_absent=only_if_absent)
+            name, self._store.configure, name, policy, now_ms=now_ms, only_if_absent=only_if_absent
         )
         if only_if_absent:
             self._policies[name] = time.monotonic(), version
@@ -149,7 +149,7 @@ class SlotScheduler:
     async def _check_opens(self, policy: WindowPolicy, now_ms: int | None) -> None:
         at = int(time.time() * 1000) if now_ms is None else now_ms
         # On a thread: a calendar that never opens takes a while to be found out.
-        if not await asyncio.to_thread(ever_opens, policy, at, duration_ms(OPENS_WITHIN)):
+        if await asyncio.to_thread(policy.next_open, at) > at + duration_ms(OPENS_WITHIN):
             raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
 
     async def _after_change(self, version: PolicyVersion) -> PolicyVersion:
@@ -275,7 +275,7 @@ class SlotScheduler:
             SlotOwned: the slot belongs to another than `owner`.
         """
         checked_id(event_id)
-        slot = await self._retried(None, lambda: self._store.cancel(event_id, owner=owner))
+        slot = await self._retried(None, self._store.cancel, event_id, owner=owner)
         if slot is None:
             raise NotFound("slot", event_id)
         return slot
@@ -361,7 +361,7 @@ class SlotScheduler:
     async def _flush(self, name: str, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
         started = time.perf_counter()
         try:
-            bookings = await self._retried(name, lambda: self._store.book(name, batch, owner=owner))
+            bookings = await self._retried(name, self._store.book, name, batch, owner=owner)
         except HeadgateError as error:
             if self._tracer is not None:
                 events.trace_bookings(self._tracer, name, batch, error)
@@ -372,11 +372,11 @@ class SlotScheduler:
             events.trace_bookings(self._tracer, name, batch, bookings)
         return bookings
 
-    async def _retried(self, name: str | None, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retried(self, name: str | None, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs a transaction again when another config's writer booked the same event at the same time."""
         for attempt in range(1, MAX_TRIES + 1):
             try:
-                return await work()
+                return await work(*args, **kwargs)
             except Conflict:
                 if name is not None:
                     self._observer.contended(name)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
@@ -22,7 +22,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from headgate.errors import ConfigurationError, StoreUnavailable
 from headgate.extras import DATABASES, require
-from headgate.sql.errors import translated
+from headgate.sql.errors import DRIVER_ERRORS, translated
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -77,9 +77,9 @@ class Database:
         self._deadline = deadline
         self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
-        self._engine: Engine | None = None
+        """Where transactions run; None for the event loop."""
         self.async_engine: AsyncEngine | None = None
-        self._autocommit: AsyncEngine | None = None
+        self._autocommit: Engine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         self._cut_at = float("-inf")
         if self.dialect == "postgresql":
@@ -89,10 +89,11 @@ class Database:
             self.async_engine = create_async_engine(
                 self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None, connect_args=_CONNECT_ARGS
             )
-            self._autocommit = self.async_engine.execution_options(isolation_level="AUTOCOMMIT")
-            sa.event.listen(self.async_engine.sync_engine, "connect", _note_birth)
-            sa.event.listen(self.async_engine.sync_engine, "reset", _end_transaction)
-            sa.event.listen(self.async_engine.sync_engine, "checkout", self._refuse_older)
+            self._engine: Engine = self.async_engine.sync_engine
+            self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            sa.event.listen(self._engine, "connect", _note_birth)
+            sa.event.listen(self._engine, "reset", _end_transaction)
+            sa.event.listen(self._engine, "checkout", self._refuse_older)
         else:
             # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
             width = 1 if self.dialect == "sqlite" else pool_size
@@ -106,43 +107,39 @@ class Database:
         PostgreSQL that falls silent inside a transaction takes up to ten seconds more: so long psycopg tries to cancel
         the statement before it hangs up.
         """
-        return await self._run(self._deadline, False, work, args, kwargs)
+        return await self._run(self._engine, self._threads, self._deadline, False, work, args, kwargs)
 
     async def write_unhurried(
         self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """`write` without a deadline: for migrations, which take as long as the tables are large."""
-        return await self._run(None, False, work, args, kwargs)
+        return await self._run(self._engine, self._threads, None, False, work, args, kwargs)
 
     async def read(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs `work(connection, …)` without taking the write lock; what it reads is one snapshot a statement."""
-        return await self._run(self._deadline, True, work, args, kwargs)
+        """Runs `work(connection, …)` without taking the write lock; what it reads is one snapshot a statement. On
+        PostgreSQL it is spared a transaction's round trips."""
+        return await self._run(
+            self._autocommit or self._engine, self._threads, self._deadline, True, work, args, kwargs
+        )
 
     async def read_aside(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """`read` on a thread of its own, for work that takes its time: it keeps neither the event loop nor SQLite's
         one thread from serving others. A database in memory has one connection, so there this is `read`."""
-        if self._engine is not None and isinstance(self._engine.pool, sa.pool.StaticPool):
+        if isinstance(self._engine.pool, sa.pool.StaticPool):
             return await self.read(work, *args, **kwargs)
         if self._aside is None:
-            engine = self._engine or sa.create_engine(self.url, pool_size=ASIDE, connect_args=_CONNECT_ARGS)
+            engine = self._engine
+            if self._threads is None:
+                engine = sa.create_engine(self.url, pool_size=ASIDE, connect_args=_CONNECT_ARGS)
             self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
-        engine, threads = self._aside
-        with translated(self._file):
-            async with asyncio.timeout(self._deadline):
-                return await asyncio.shield(
-                    asyncio.get_running_loop().run_in_executor(
-                        threads, _in_transaction, engine, True, work, args, kwargs
-                    )
-                )
+        return await self._run(*self._aside, self._deadline, True, work, args, kwargs)
 
     async def once(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs `work(connection, …)`, which writes in one statement at most: on PostgreSQL that is atomic by itself,
         and is spared a transaction's round trips; elsewhere this is `write`."""
         if self._autocommit is None:
             return await self.write(work, *args, **kwargs)
-        with translated(self._file):
-            async with asyncio.timeout(self._deadline):
-                return await greenlet_spawn(self._on_loop, self._autocommit.sync_engine, work, args, kwargs)
+        return await self._run(self._autocommit, None, self._deadline, False, work, args, kwargs)
 
     @property
     def is_new_file(self) -> bool:
@@ -173,21 +170,31 @@ class Database:
             self._aside[0].dispose()
         if self.async_engine is not None:
             await self.async_engine.dispose()
-        if self._threads is not None and self._engine is not None:
+        if self._threads is not None:
             await asyncio.to_thread(self._threads.shutdown)
             self._engine.dispose()
 
-    async def _run(self, deadline: float | None, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
-        with translated(self._file):
+    async def _run(
+        self,
+        engine: Engine,
+        threads: ThreadPoolExecutor | None,
+        deadline: float | None,
+        read_only: bool,
+        work: Callable[..., R],
+        args: Any,
+        kwargs: Any,
+    ) -> R:
+        try:
             async with asyncio.timeout(deadline):
-                if self.async_engine is not None:
-                    return await greenlet_spawn(self._on_loop, self.async_engine.sync_engine, work, args, kwargs)
+                if threads is None:
+                    return await greenlet_spawn(self._on_loop, engine, work, args, kwargs)
                 # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
+                loop = asyncio.get_running_loop()
                 return await asyncio.shield(
-                    asyncio.get_running_loop().run_in_executor(
-                        self._threads, _in_transaction, cast(Engine, self._engine), read_only, work, args, kwargs
-                    )
+                    loop.run_in_executor(threads, _in_transaction, engine, read_only, work, args, kwargs)
                 )
+        except DRIVER_ERRORS as error:
+            raise translated(error, self._file) from error
 
     def _on_loop(self, engine: Engine, work: Callable[..., R], args: Any, kwargs: Any) -> R:
         """`_in_transaction` on psycopg's async connection. Where there are no transactions, beginning one is free."""
@@ -216,7 +223,9 @@ def _note_birth(_connection: Any, record: Any) -> None:
 
 
 def _in_transaction(engine: Engine, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
-    with engine.connect().execution_options(headgate_read_only=read_only) as connection, connection.begin():
+    with engine.connect() as connection, connection.begin():
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
         return work(connection, *args, **kwargs)
 
 
@@ -229,7 +238,6 @@ def _threaded_engine(url: URL, width: int) -> Engine:
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
     )
     sa.event.listen(engine, "connect", _prepare_sqlite)
-    sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
@@ -257,8 +265,3 @@ def _use_wal(connection: Any) -> None:
             time.sleep(0.01)
         else:
             return
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    read_only = connection.get_execution_options().get("headgate_read_only", False)
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import sqlalchemy as sa
 
@@ -26,22 +24,22 @@ _NOT_OPENED = "unable to open database file"
 """SQLite: no such folder, a folder instead of a file, or no right to write. It does not name the file."""
 
 
-@contextmanager
-def translated(file: str | None = None) -> Iterator[None]:
-    """Raises `StoreUnavailable`, `Conflict` or `StoreError` instead of what SQLAlchemy or a driver raised. `file` is
-    the database's, where it is one."""
-    try:
-        yield
-    except sa.exc.DBAPIError as error:
-        raise _translation(error, file) from error
-    except sa.exc.TimeoutError as error:
-        raise StoreUnavailable("no database connection became free in time") from error
-    except sa.exc.SQLAlchemyError as error:
-        raise StoreError(f"database error: {type(error).__name__}") from error
-    except TimeoutError as error:
-        raise StoreUnavailable("the database did not answer in time") from error
-    except OSError as error:
-        raise StoreUnavailable(f"database unreachable: {error.strerror or type(error).__name__}") from error
+DRIVER_ERRORS = (sa.exc.SQLAlchemyError, OSError)
+"""What SQLAlchemy, a driver or a timeout raises. A `TimeoutError` is an `OSError`."""
+
+
+def translated(error: Exception, file: str | None = None) -> StoreError:
+    """One of `DRIVER_ERRORS` as `StoreUnavailable`, `Conflict`, `StoreRefused` or `StoreError`. `file` is the
+    database's, if it is in a file."""
+    if isinstance(error, sa.exc.DBAPIError):
+        return _driver_error(error, file)
+    if isinstance(error, sa.exc.TimeoutError):
+        return StoreUnavailable("no database connection became free in time")
+    if isinstance(error, TimeoutError):
+        return StoreUnavailable("the database did not answer in time")
+    if isinstance(error, OSError):
+        return StoreUnavailable(f"database unreachable: {error.strerror or type(error).__name__}")
+    return StoreError(f"database error: {type(error).__name__}")
 
 
 def fault(state: str, message: str) -> StoreError:
@@ -56,7 +54,7 @@ def fault(state: str, message: str) -> StoreError:
     return StoreError(f"database error: {summary}")
 
 
-def _translation(error: sa.exc.DBAPIError, file: str | None) -> StoreError:
+def _driver_error(error: sa.exc.DBAPIError, file: str | None) -> StoreError:
     """The driver's text may hold values from the statement, so only its first line is kept."""
     state = getattr(error.orig, "sqlstate", None)
     if state:

@@ -76,12 +76,12 @@ class OutboxSource:
         self._done: set[int] = set()
         """Committed and not yet removed, because the database was away."""
 
-    async def receive(self, most: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
         deadline = time.monotonic() + wait
         while True:
             if await self._leased():
                 await self.commit([])
-                fresh = await self._fresh(most) if most else []
+                fresh = await self._fresh(max_records) if max_records else []
                 if fresh:
                     self._held.update(delivered.position for delivered in fresh)
                     return fresh
@@ -93,10 +93,10 @@ class OutboxSource:
                 return []
             await asyncio.sleep(min(self._poll_seconds, left))
 
-    async def _fresh(self, most: int) -> list[Delivered]:
+    async def _fresh(self, max_records: int) -> list[Delivered]:
         # Records that are held come first again, so as many more are read.
-        ids = await self._database.read(first_ids, self._topic, most + len(self._held))
-        fresh = [position for position in ids if position not in self._held][:most]
+        ids = await self._database.read(first_ids, self._topic, max_records + len(self._held))
+        fresh = [position for position in ids if position not in self._held][:max_records]
         return await self._database.read(records_of, self._topic, fresh) if fresh else []
 
     def holds(self, delivered: Delivered) -> bool:
@@ -147,10 +147,10 @@ def append(connection: Connection, records: Sequence[Record], *, available_at: d
     )
 
 
-def first_ids(connection: Connection, topic: str, most: int) -> list[int]:
+def first_ids(connection: Connection, topic: str, max_records: int) -> list[int]:
     """The oldest records of a topic that are available."""
     is_available = sa.or_(outbox.c.available_at.is_(None), outbox.c.available_at <= now(connection))
-    query = sa.select(outbox.c.id).where(outbox.c.topic == topic, is_available).order_by(outbox.c.id).limit(most)
+    query = sa.select(outbox.c.id).where(outbox.c.topic == topic, is_available).order_by(outbox.c.id).limit(max_records)
     return list(connection.execute(query).scalars())
 
 

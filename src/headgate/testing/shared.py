@@ -23,6 +23,15 @@ from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
 from headgate.testing.servers.process_group import process_group
 
 REDIS_DATABASES = 64
+# Hundreds of small databases that live for a test each: there is nothing to vacuum, and no crash to recover from.
+POSTGRES_SETTINGS = {
+    "autovacuum": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "1h",
+    "jit": "off",
+}
 
 
 class Closable(Protocol):
@@ -38,7 +47,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "postgres": Kind("postgres", lambda m: m.PostgresServer().start(), lambda server: server.port),
+    "postgres": Kind("postgres", lambda m: m.PostgresServer(settings=POSTGRES_SETTINGS).start(), lambda server: server.port),
     "redis": Kind("redis", lambda m: m.RedisServer(durable=False).start(), lambda server: server.port),
     "redis_cluster": Kind(
         "redis_cluster", lambda m: m.RedisCluster(durable=False).start(), lambda cluster: cluster.location

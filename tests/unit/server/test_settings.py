@@ -9,6 +9,7 @@ from headgate.redis.url import RedisUrl
 from headgate.server.settings import (
     PaymentSettings,
     Settings,
+    SlotSettings,
     is_loopback,
     masked,
     unknown_variable_warnings,
@@ -186,6 +187,8 @@ def test_misspelt_variables_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HEADGATE_PROT", "HEADGATE_PORT"),
         ("HEADGATE_REDIS", "HEADGATE_REDIS_URL"),
         ("HEADGATE_SLOT_BATCH", "HEADGATE_SLOTS_BATCH"),
+        ("HEADGATE_SLOTS_BTCH", "HEADGATE_SLOTS_BATCH"),
+        ("HEADGATE_PAYMENTS_TSP", "HEADGATE_PAYMENTS_TPS"),
     ],
 )
 def test_a_misspelt_variable_is_told_with_the_nearest_right_one(
@@ -195,11 +198,19 @@ def test_a_misspelt_variable_is_told_with_the_nearest_right_one(
     assert unknown_variable_warnings() == [f"{typed} is not a setting headgate knows; did you mean {meant}?"]
 
 
-def test_a_misspelt_variable_of_a_section_is_refused_with_the_nearest_right_one(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_misspelt_variable_of_a_section_is_a_warning_and_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_SLOTS_BTCH", "x")
+    monkeypatch.setenv("HEADGATE_SLOTS_BULK_BATCH", "7")
+    assert Settings.load().slots == SlotSettings(bulk_batch=7)
+
+
+def test_a_misspelt_setting_in_the_file_is_refused_also_if_a_variable_is_misspelt_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "headgate.toml").write_text("[slots]\nbtch = 1\n")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADGATE_SLOTS_BTCH", "1")
-    with pytest.raises(ConfigurationError, match=r"^HEADGATE_SLOTS_BTCH: .*did you mean HEADGATE_SLOTS_BATCH\?$"):
+    with pytest.raises(ConfigurationError, match=r"^slots\.btch: is not a setting headgate knows in headgate\.toml$"):
         Settings.load()
 
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.durations import LATEST_MS
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.slots.model import SlotRequest, Spread, WindowPolicy, checked_id
 from headgate.slots.occupancy import FullRun, RunChanges, joined_runs, split_run
-from headgate.slots.windows import align, even_position, position, share
+from headgate.slots.windows import align, even_position, position, usable
 
 
 @given(st.integers(0, 10**13), st.integers(10, 10**9))
@@ -24,7 +25,7 @@ def test_windows_tile_time(at: int, size: int) -> None:
 @given(st.integers(1, 10**6), st.integers(10, 10**9), st.integers(0, 10**13))
 def test_the_first_window_never_offers_more_than_its_share(limit: int, size: int, at: int) -> None:
     rest = align(at, size) + size - at
-    capacity = share(limit, size, rest)
+    capacity = usable(limit, size, align(at, size), at, LATEST_MS).capacity
     assert capacity * size <= limit * rest < (capacity + 1) * size
 
 

@@ -8,6 +8,5 @@ cached_quota.py  deciding in Redis, with the database kept in step (path_lock.py
 delivery.py      the sender: at least once, each message id once
 attempts.py      every attempt as an event, off the send path
 analytics.py     rates, peaks and anomalies from those events
-log_reader.py    the loop of a reader of the message log
 stores/          SQL and Redis        providers/   the console and a webhook
 """

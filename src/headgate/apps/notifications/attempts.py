@@ -11,11 +11,18 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 
-from headgate.apps.notifications.log_reader import FIRST_PAUSE, LONGEST_PAUSE, RECEIVE_SECONDS, read_until_stopped
 from headgate.apps.notifications.model import AttemptEvent, Outcome
 from headgate.apps.notifications.ports import AnalyticsStore, NotificationObserver
 from headgate.errors import HeadgateError, InvalidInput
-from headgate.messaging import MessageLog, MessageSource, Record
+from headgate.messaging import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    RECEIVE_SECONDS,
+    MessageLog,
+    MessageSource,
+    Record,
+    read_until_stopped,
+)
 
 ANALYTICS_GROUP = "notification-analytics"
 QUEUE = 10_000

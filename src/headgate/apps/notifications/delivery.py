@@ -24,7 +24,6 @@ from typing import NamedTuple, TypeVar
 
 from headgate.apps.notifications.call_slots import CallSlots
 from headgate.apps.notifications.lanes import Lanes
-from headgate.apps.notifications.log_reader import FIRST_PAUSE, LONGEST_PAUSE, leave, wait_for_stop
 from headgate.apps.notifications.model import LONGEST_WAIT, Message, Priority
 from headgate.apps.notifications.ports import (
     Claim,
@@ -42,7 +41,16 @@ from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.batching import Batcher
 from headgate.durations import from_ms
 from headgate.errors import HeadgateError, InvalidInput, StoreError
-from headgate.messaging import Delivered, MessageLog, MessageSource, Record
+from headgate.messaging import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Delivered,
+    MessageLog,
+    MessageSource,
+    Record,
+    leave,
+    wait_for_stop,
+)
 from headgate.tracing import Kind, Tracer
 
 SENDER_GROUP = "sms-sender"

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from headgate.apps.notifications.log_reader import FIRST_PAUSE, LONGEST_PAUSE, wait_for_stop
 from headgate.apps.notifications.ports import NotificationObserver
 from headgate.errors import StoreUnavailable
+from headgate.messaging import FIRST_PAUSE, LONGEST_PAUSE, wait_for_stop
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from headgate.apps.notifications.log_reader import RECEIVE_SECONDS, read_until_stopped
-from headgate.messaging import MessageLog, MessageSource
+from headgate.messaging import RECEIVE_SECONDS, MessageLog, MessageSource, read_until_stopped
 
 BATCH = 500
 

@@ -11,11 +11,10 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from headgate.apps.notifications.log_reader import RECEIVE_SECONDS, read_until_stopped
 from headgate.apps.payments.model import IntakeResult, Payment, PaymentExists
 from headgate.apps.payments.parsing import payment_of_json
 from headgate.errors import HeadgateError, InvalidInput, StoreError
-from headgate.messaging import Delivered, MessageLog, MessageSource, Record
+from headgate.messaging import RECEIVE_SECONDS, Delivered, MessageLog, MessageSource, Record, read_until_stopped
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,14 @@
-"""URL scheme -> queue store."""
+"""URL scheme -> queue store, and the enqueue of an application that writes its own rows in the same transaction."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from sqlalchemy.engine import Connection
+
+from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.ports import QueueStore
+from headgate.dispatch.stores import portable
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.sql.databases import database
 
@@ -10,3 +16,15 @@ from headgate.sql.databases import database
 async def queue_store(url: str, *, pool_size: int = 10) -> QueueStore:
     """The dispatch queue's store at a database URL; `memory://` for one that lives in this process."""
     return SqlQueueStore(await database(url, pool_size=pool_size))
+
+
+def enqueue_within(connection: Connection, requests: Sequence[EnqueueRequest], hints: Sequence[str] = ()) -> None:
+    """Queues items in the transaction of `connection`. Requests are unique and sorted. On PostgreSQL, dispatchers of
+    the item types in `hints` are notified when it commits."""
+    if connection.dialect.name == "postgresql":
+        # Imported here: the driver is an extra that SQLite's users do not have.
+        from headgate.dispatch.stores import postgres
+
+        postgres.enqueue(connection, requests, None, hints)
+    else:
+        portable.enqueue(connection, requests, None)

@@ -14,7 +14,6 @@ from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.rows import (
     CHUNK,
-    audit_entry,
     chunks,
     config_columns,
     dispatch_config,
@@ -141,7 +140,7 @@ def audit_entries(
         statement = statement.where(audit.c.item_id == item_id)
     if before is not None:
         statement = statement.where(audit.c.audit_id < before)
-    return [audit_entry(row) for row in connection.execute(statement)]
+    return [AuditEntry(*row) for row in connection.execute(statement)]
 
 
 # -- operating ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from headgate.dispatch.stores.rows import (
     chunks,
     entry,
     of_items,
-    summary_entry,
     write_audit,
 )
 from headgate.dispatch.stores.tables import IN_FLIGHT as HELD
@@ -32,8 +31,13 @@ from headgate.sql.schema import now as database_clock
 Key = tuple[str, str]
 
 
-def enqueue(connection: sa.Connection, requests: Sequence[EnqueueRequest], now: datetime | None) -> set[Key]:
-    """Writes what is not there yet, and returns it. Requests are unique."""
+def enqueue(
+    connection: sa.Connection,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    _hints: Sequence[str] = (),
+) -> set[Key]:
+    """Writes what is not there yet, and returns it. Requests are unique. There are no listeners to notify here."""
     existing = _existing(connection, requests)
     new = [request for request in requests if (request.item_type, request.item_id) not in existing]
     if not new:
@@ -242,7 +246,8 @@ def settle(
     if finished:
         connection.execute(_FORGET, finished)
     if summary is not None:
-        entries.append(summary_entry(summary, moment))
+        item_type, batch_id, detail = summary
+        entries.append(entry(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, moment))
     write_audit(connection, entries)
     return done
 

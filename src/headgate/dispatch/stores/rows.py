@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import sqlalchemy as sa
 
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import Action, AuditEntry, BatchSummary, Change, Item
+from headgate.dispatch.model import Action, Change, Item
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.tables import audit, queue
 from headgate.errors import InvalidInput, StoreError
@@ -36,53 +36,22 @@ def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
         yield values[first : first + size]
 
 
+_COLUMNS = {field.name: field.name for field in fields(Item)} | {
+    "status": "queue_status",
+    "execute_at": "scheduled_exec_time",
+    "batch_id": "dispatch_batch_id",
+}
+"""The column that holds each field of an `Item`."""
+
+
 def item(row: Any) -> Item:
-    return Item(
-        item_type=row.item_type,
-        item_id=row.item_id,
-        status=Status(row.queue_status),
-        execute_at=row.scheduled_exec_time,
-        due_at=row.due_at,
-        slotted=bool(row.slotted),
-        init_workflow_id=row.init_workflow_id,
-        batch_id=row.dispatch_batch_id,
-        exec_workflow_id=row.exec_workflow_id,
-        claim_epoch=row.claim_epoch,
-        claimed_at=row.claimed_at,
-        seen_at=row.seen_at,
-        dispatched_at=row.dispatched_at,
-        completed_at=row.completed_at,
-        retry_count=row.retry_count,
-        last_error=row.last_error,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        traceparent=row.traceparent,
-    )
+    values = {field: getattr(row, column) for field, column in _COLUMNS.items()}
+    return Item(**values | {"status": Status(row.queue_status), "slotted": bool(row.slotted)})
 
 
 def item_columns(item: Item) -> dict[str, Any]:
     """The item as a row."""
-    return {
-        "item_type": item.item_type,
-        "item_id": item.item_id,
-        "queue_status": item.status.value,
-        "scheduled_exec_time": item.execute_at,
-        "due_at": item.due_at,
-        "slotted": item.slotted,
-        "init_workflow_id": item.init_workflow_id,
-        "dispatch_batch_id": item.batch_id,
-        "exec_workflow_id": item.exec_workflow_id,
-        "claim_epoch": item.claim_epoch,
-        "claimed_at": item.claimed_at,
-        "seen_at": item.seen_at,
-        "dispatched_at": item.dispatched_at,
-        "completed_at": item.completed_at,
-        "retry_count": item.retry_count,
-        "last_error": item.last_error,
-        "created_at": item.created_at,
-        "updated_at": item.updated_at,
-        "traceparent": item.traceparent,
-    }
+    return {column: getattr(item, field) for field, column in _COLUMNS.items()} | {"queue_status": item.status.value}
 
 
 def dispatch_config(row: Any) -> DispatchConfig:
@@ -95,20 +64,6 @@ def dispatch_config(row: Any) -> DispatchConfig:
 
 def config_columns(config: DispatchConfig) -> dict[str, Any]:
     return {field.name: getattr(config, field.name) for field in fields(config)}
-
-
-def audit_entry(row: Any) -> AuditEntry:
-    return AuditEntry(
-        row.audit_id,
-        row.item_type,
-        row.item_id,
-        row.batch_id,
-        row.action,
-        row.status_before,
-        row.status_after,
-        row.detail,
-        row.created_at,
-    )
 
 
 def entry(
@@ -132,11 +87,6 @@ def entry(
         "detail": detail,
         "created_at": now,
     }
-
-
-def summary_entry(summary: BatchSummary, now: datetime) -> dict[str, Any]:
-    item_type, batch_id, detail = summary
-    return entry(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, now)
 
 
 def write_audit(connection: sa.Connection, entries: Sequence[dict[str, Any]]) -> None:

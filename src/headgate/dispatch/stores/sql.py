@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -29,7 +30,7 @@ from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.rows import START, Position
 from headgate.errors import Conflict, InvalidInput
 from headgate.sql.engine import Database
-from headgate.sql.errors import translated
+from headgate.sql.errors import DRIVER_ERRORS, translated
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,12 +64,18 @@ class SqlQueueStore:
         self._database = database
         self._hints = Hints(database)
         self._postgres = database.dialect == "postgresql"
+        self._statements: Any = portable
+        if self._postgres:
+            # Imported here: the driver is an extra that SQLite's users do not have.
+            from headgate.dispatch.stores import postgres
+
+            self._statements = postgres
         self._sweeps: dict[str, _Sweep] = {}
 
     # -- dispatching ---------------------------------------------------------------------------------------------
 
     async def config(self, item_type: str) -> DispatchConfig | None:
-        return await self._read(admin_queries.config, item_type)
+        return await self._database.read(admin_queries.config, item_type)
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
@@ -80,8 +87,11 @@ class SqlQueueStore:
         soon = datetime.now(UTC) + SOON
         item_types = {one.item_type for one in ordered if one.execute_at is None or one.execute_at <= soon}
         hints = self._hints.due(item_types) if within is None else sorted(item_types)
-        new = await self._enqueue(ordered, within, now, hints)
-        if within is None:
+        new: set[tuple[str, str]]
+        if within is not None:
+            new = await _run_within(self._database.dialect, within, self._statements.enqueue, ordered, now, hints)
+        else:
+            new = await self._retried(self._database.once, self._statements.enqueue, ordered, now, hints)
             self._hints.ring(item_types)
             if self._postgres:
                 self._hints.trail(item_types.difference(hints))
@@ -92,36 +102,24 @@ class SqlQueueStore:
             new.discard(key)  # a second request for the same item, in the same call, finds it
         return results
 
-    async def _enqueue(
-        self, requests: Sequence[EnqueueRequest], within: Any, now: datetime | None, hints: Sequence[str]
-    ) -> set[tuple[str, str]]:
-        if not self._postgres:
-            if within is not None:
-                return await _run_within(self._database.dialect, within, portable.enqueue, requests, now)
-            return await self._retried(portable.enqueue, requests, now)
-        # Imported here, as below: the driver is an extra that SQLite's users do not have.
-        from headgate.dispatch.stores import postgres
-
-        if within is not None:
-            return await _run_within(self._database.dialect, within, postgres.enqueue, requests, now, hints)
-        return await self._database.once(postgres.enqueue, requests, now, hints)
-
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
         if not self._postgres:
             return await self._database.write(portable.claim, item_type, limit, look_ahead, now)
-        from headgate.dispatch.stores import postgres
-
+        batch: Batch
+        end: Position
         last = self._sweeps.get(item_type, NEVER)
         pause = SWEEP_PAUSE * last.seconds
         since = time.monotonic() - last.at
         if now is None and since < max(pause, SWEEP_SECONDS):
-            batch, end = await self._database.once(postgres.claim, item_type, limit, look_ahead, now, last.position)
+            batch, end = await self._database.once(
+                self._statements.claim, item_type, limit, look_ahead, now, last.position
+            )
             if batch.items:
                 self._sweeps[item_type] = last._replace(position=end)
             if batch.items or since < pause:
                 return batch
         began = time.monotonic()
-        batch, end = await self._database.once(postgres.claim, item_type, limit, look_ahead, now, START)
+        batch, end = await self._database.once(self._statements.claim, item_type, limit, look_ahead, now, START)
         if now is None:
             # If there was less than asked for, nothing that is due lies before where an earlier claim ended, either.
             position = end if len(batch.items) == limit else max(end, last.position)
@@ -131,27 +129,21 @@ class SqlQueueStore:
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
     ) -> list[tuple[Claim, Status]]:
-        return await self._read(admin_queries.stale, item_type, stale_after, limit, now)
+        return await self._database.read(admin_queries.stale, item_type, stale_after, limit, now)
 
     async def settle(
         self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
     ) -> list[bool]:
         if not changes and summary is None:
             return []
-        if not self._postgres:
-            return await self._database.write(portable.settle, changes, summary, now)
-        from headgate.dispatch.stores import postgres
-
-        return await self._database.once(postgres.settle, changes, summary, now)
+        done: list[bool] = await self._database.once(self._statements.settle, changes, summary, now)
+        return done
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
         if not claims:
             return []
-        if not self._postgres:
-            return await self._database.write(portable.touch, claims, now)
-        from headgate.dispatch.stores import postgres
-
-        return await self._database.once(postgres.touch, claims, now)
+        done: list[bool] = await self._database.once(self._statements.touch, claims, now)
+        return done
 
     async def wait(self, item_type: str, timeout: float) -> None:
         await self._hints.wait(item_type, timeout)
@@ -163,7 +155,7 @@ class SqlQueueStore:
     # -- operating -----------------------------------------------------------------------------------------------
 
     async def configure(self, config: DispatchConfig, *, replace: bool = True, now: datetime | None = None) -> None:
-        await self._retried(admin_queries.configure, config, now, replace)
+        await self._retried(self._database.write, admin_queries.configure, config, now, replace)
         await self._notify(config.item_type)
 
     async def change(
@@ -174,16 +166,16 @@ class SqlQueueStore:
         return config
 
     async def configs(self) -> list[DispatchConfig]:
-        return await self._read(admin_queries.configs)
+        return await self._database.read(admin_queries.configs)
 
     async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
-        return await self._read(admin_queries.find, item_type, item_id)
+        return await self._database.read(admin_queries.find, item_type, item_id)
 
     async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
-        return await self._read(admin_queries.items, item_type, status, limit, after)
+        return await self._database.read(admin_queries.items, item_type, status, limit, after)
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
-        return await self._read(admin_queries.stats, item_type, now)
+        return await self._database.read(admin_queries.stats, item_type, now)
 
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
@@ -202,7 +194,7 @@ class SqlQueueStore:
         return count
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
-        return await self._read(admin_queries.audit_entries, item_type, item_id, limit, before)
+        return await self._database.read(admin_queries.audit_entries, item_type, item_id, limit, before)
 
     async def prune(self, before: datetime) -> PruneResult:
         items = audit = 0
@@ -214,19 +206,12 @@ class SqlQueueStore:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    async def _read(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        if not self._postgres:
-            return await self._database.read(work, *args, **kwargs)
-        return await self._database.once(work, *args, **kwargs)
-
-    async def _retried(self, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    async def _retried(self, transact: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R:
         """Tries again if another writer was first with the same key: then it is there to be found."""
         for _ in range(MAX_TRIES - 1):
-            try:
-                return await self._database.write(work, *args, **kwargs)
-            except Conflict:
-                continue
-        return await self._database.write(work, *args, **kwargs)
+            with contextlib.suppress(Conflict):
+                return await transact(*args, **kwargs)
+        return await transact(*args, **kwargs)
 
     async def _notify(self, item_type: str) -> None:
         self._hints.ring([item_type])
@@ -245,8 +230,10 @@ async def _run_within(
         raise InvalidInput("connection", "must be a SQLAlchemy Connection or AsyncConnection")
     if connection.dialect.name != dialect:
         raise InvalidInput("connection", f"leads to {connection.dialect.name}; the queue is in {dialect}")
-    with translated():
+    try:
         if is_async:
             result: R = await connection.run_sync(work, *args, **kwargs)
             return result
         return work(connection, *args, **kwargs)
+    except DRIVER_ERRORS as error:
+        raise translated(error) from error

@@ -9,6 +9,9 @@ from headgate.server.cli.parameters import Argument, Command
 from headgate.server.cli.terminal import print_line
 
 SHELLS = ("bash", "zsh", "fish")
+ZSH_COMPLETION_SYSTEM = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
+"""Starts zsh's completion if the user's .zshrc has not: click's script ends with "command not found: compdef" there.
+It comes after the first line, which zsh reads if the script lies in a folder of `$fpath`."""
 
 
 @click.command("completion", cls=Command)
@@ -25,4 +28,7 @@ def completion(context: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None, "click completes all of SHELLS"
     # `main` runs the command line under this name, so click listens to this variable.
-    print_line(kind(context.find_root().command, {}, "headgate", "_HEADGATE_COMPLETE").source())
+    script = kind(context.find_root().command, {}, "headgate", "_HEADGATE_COMPLETE").source()
+    if shell == "zsh":
+        script = script.replace("\n", f"\n{ZSH_COMPLETION_SYSTEM}\n", 1)
+    print_line(script)

@@ -13,7 +13,6 @@ from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader
 from headgate.apps.notifications.broker_health import BrokerHealth
 from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic, parked_topic
 from headgate.apps.notifications.intake import Intake
-from headgate.apps.notifications.log_reader import wait_for_stop
 from headgate.apps.notifications.ports import NotificationObserver, NullObserver
 from headgate.apps.notifications.provider_chain import ProviderChain
 from headgate.apps.notifications.quiet_hours import QuietHours
@@ -22,7 +21,7 @@ from headgate.apps.notifications.relay import Relay
 from headgate.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 from headgate.durations import parse_duration, to_ms
 from headgate.errors import StoreError
-from headgate.messaging import MessageLog
+from headgate.messaging import MessageLog, wait_for_stop
 from headgate.server.settings import Settings
 from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.sms_providers import open_providers

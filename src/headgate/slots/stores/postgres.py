@@ -8,7 +8,7 @@ booking and the host's clock; a wrong guess costs another statement (`SqlWindowR
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -16,9 +16,8 @@ from sqlalchemy.engine import Connection
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
-from headgate.slots.stores.sql import lock_active
+from headgate.slots.stores.sql import Booker
 from headgate.slots.stores.window_rows import SqlWindowReader, WindowQuery, window_queries
-from headgate.sql.instants import InstantText
 from headgate.sql.pipeline import (
     BEGIN,
     BY_KEY,
@@ -32,6 +31,7 @@ from headgate.sql.pipeline import (
     run_async,
     texts,
 )
+from headgate.sql.schema import instant_text
 
 COPY_FROM = 400
 """Slots in one transaction from which COPY, which a pipeline can't contain, is worth its own round trip."""
@@ -162,11 +162,8 @@ class BookingSnapshot(NamedTuple):
     """By the query's first window."""
 
 
-class Booker:
-    """Books in two flushes; remembers each config's last policy, as the guess for the next booking."""
-
-    def __init__(self) -> None:
-        self._policies: dict[str, PolicyVersion] = {}
+class PostgresBooker(Booker):
+    """Books in two flushes. A config's last policy is the guess for its next booking."""
 
     def book(
         self,
@@ -174,21 +171,15 @@ class Booker:
         name: str,
         requests: Sequence[SlotRequest],
         now_ms: int | None,
-        uniform: Callable[[], float],
         owner: str | None = None,
     ) -> list[Booking]:
-        """Books every request in this transaction and commits it."""
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
         queries = window_queries(guess.policy, requests, guessed_now) if guess else []
         snapshot: BookingSnapshot = run_async(connection, lambda raw: _read(raw, name, requests, queries))
         if snapshot.version is None:
             return unbooked(name, requests, snapshot.existing)
-        active = guess
-        if active is None or active.version != snapshot.version:
-            active = lock_active(connection, name)
-            assert active is not None, "the config's row is locked, so it is there"
-            self._policies[name] = active
+        active = self.policy(connection, name, snapshot.version)
         policy = active.policy
         occupancy = Occupancy(policy, PostgresWindowReader(connection, name))
         rows_by_window = snapshot.rows_by_window
@@ -197,7 +188,7 @@ class Booker:
             rows_by_window = run_async(connection, lambda raw: _read_windows(raw, name, queries)) if queries else {}
         _learn(occupancy, queries, rows_by_window)
         at_ms = snapshot.now_ms if now_ms is None else now_ms
-        packer = Packer(policy, occupancy, at_ms, uniform)
+        packer = Packer(policy, occupancy, at_ms, self._uniform)
         bookings, fresh = book_all(active, packer, requests, snapshot.existing, owner)
         if fresh:
             # Before the pipeline opens: joining runs may have to read from the database.
@@ -307,7 +298,7 @@ async def _write(
 def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
     """Rows in COPY's text form. Event ids are printable, so only the backslash needs escaping; so does the name.
     All of them have one owner."""
-    text = InstantText()
+    text = instant_text
     name = fresh[0].config_name.replace("\\", "\\\\")
     version, created, owner = fresh[0].config_version, text(now_ms), fresh[0].owner or "\\N"
     return "".join(

@@ -36,8 +36,7 @@ from headgate.slots.stores.window_rows import (
 )
 from headgate.slots.windows import align
 from headgate.sql.engine import Database
-from headgate.sql.instants import InstantText
-from headgate.sql.schema import now
+from headgate.sql.schema import instant_text, now
 
 T = TypeVar("T")
 
@@ -53,6 +52,13 @@ _slot_columns = (
     slot.c.scheduled_at,
     slot.c.owner,
 )
+_COLUMN_NAMES = [column.name for column in (*_slot_columns, slot.c.created_at)]
+_INSERT_SQLITE = f"INSERT INTO headgate_slot ({', '.join(_COLUMN_NAMES)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+_SLOTS_OF = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.bindparam("event_ids", expanding=True)))
+_LOCK = sa.select(slot_config.c.version).where(slot_config.c.name == sa.bindparam("name")).with_for_update()
+_POLICY = sa.select(slot_policy).where(
+    slot_policy.c.name == sa.bindparam("name"), slot_policy.c.version == sa.bindparam("version")
+)
 
 
 class SqlSlotStore:
@@ -61,13 +67,12 @@ class SqlSlotStore:
     def __init__(self, database: Database, *, owns_database: bool = True) -> None:
         self._database = database
         self._owns_database = owns_database
-        self._uniform = random.Random().random
-        self._book = _book
+        self._booker = Booker(random.Random().random)
         if database.dialect == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
-            from headgate.slots.stores.postgres import Booker
+            from headgate.slots.stores.postgres import PostgresBooker
 
-            self._book = Booker().book
+            self._booker = PostgresBooker(random.Random().random)
 
     async def configure(
         self,
@@ -93,7 +98,7 @@ class SqlSlotStore:
     async def book(
         self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
     ) -> list[Booking]:
-        return await self._database.write(self._book, name, requests, now_ms, self._uniform, owner)
+        return await self._database.write(self._booker.book, name, requests, now_ms, owner)
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(_find_all, [event_id])).get(event_id)
@@ -135,7 +140,7 @@ def _configure(
         return active
     if replacing is not None and replacing != (active.version if active else 0):
         raise Conflict
-    now_ms = _now_ms(connection, now_ms)
+    now_ms = to_ms(now(connection)) if now_ms is None else now_ms
     version = PolicyVersion(name, active.version + 1 if active else 1, policy, from_ms(now_ms))
     connection.execute(
         slot_policy.insert().values(
@@ -177,39 +182,54 @@ def _configs(connection: Connection) -> list[PolicyVersion]:
     return sorted((_policy_version(row) for row in rows), key=lambda version: version.name)
 
 
-def _book(
-    connection: Connection,
-    name: str,
-    requests: Sequence[SlotRequest],
-    now_ms: int | None,
-    uniform: Callable[[], float],
-    owner: str | None = None,
-) -> list[Booking]:
-    """Books every request in this transaction."""
-    active = lock_active(connection, name)
-    existing = _find_all(connection, [event_id for event_id, _ in requests])
-    if active is None:
-        return unbooked(name, requests, existing)
-    now_ms = _now_ms(connection, now_ms)
-    reader = SqlWindowReader(connection, name)
-    occupancy = Occupancy(active.policy, reader)
-    if connection.dialect.name == "sqlite" and len({requested for _, requested in requests}) > FEW_WINDOWS:
-        read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
-    bookings, fresh = book_all(active, Packer(active.policy, occupancy, now_ms, uniform), requests, existing, owner)
-    if fresh:
-        _insert_slots(connection, fresh, from_ms(now_ms))
-        write_occupancy(connection, name, occupancy)
-    return bookings
+class Booker:
+    """Books one statement after another. Remembers each config's last policy: a version never changes."""
+
+    def __init__(self, uniform: Callable[[], float]) -> None:
+        self._uniform = uniform
+        self._policies: dict[str, PolicyVersion] = {}
+
+    def book(
+        self,
+        connection: Connection,
+        name: str,
+        requests: Sequence[SlotRequest],
+        now_ms: int | None,
+        owner: str | None = None,
+    ) -> list[Booking]:
+        """Books every request in this transaction."""
+        version = connection.execute(_LOCK, {"name": name}).scalar()
+        event_ids, times = zip(*requests, strict=True)
+        existing = _find_all(connection, event_ids)
+        if version is None:
+            return unbooked(name, requests, existing)
+        active = self.policy(connection, name, version)
+        now_ms = to_ms(now(connection)) if now_ms is None else now_ms
+        reader = SqlWindowReader(connection, name)
+        occupancy = Occupancy(active.policy, reader)
+        if connection.dialect.name == "sqlite" and len(set(times)) > FEW_WINDOWS:
+            read_ahead(reader, occupancy, window_queries(active.policy, requests, now_ms))
+        packer = Packer(active.policy, occupancy, now_ms, self._uniform)
+        bookings, fresh = book_all(active, packer, requests, existing, owner)
+        if fresh:
+            _insert_slots(connection, fresh, now_ms)
+            write_occupancy(connection, name, occupancy)
+        return bookings
+
+    def policy(self, connection: Connection, name: str, version: int) -> PolicyVersion:
+        """The policy of a config whose row is locked."""
+        active = self._policies.get(name)
+        if active is None or active.version != version:
+            active = self._policies[name] = _load_policy(connection, name, version)
+        return active
 
 
 def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
     """The slots that these events have, by event."""
     slots: dict[str, AssignedSlot] = {}
     for first in range(0, len(event_ids), MAX_IN_LIST):
-        rows = connection.execute(
-            sa.select(*_slot_columns).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST]))
-        )
-        slots.update((row.event_id, _assigned(*row)) for row in rows)
+        for row in connection.execute(_SLOTS_OF, {"event_ids": event_ids[first : first + MAX_IN_LIST]}):
+            slots[row.event_id] = _assigned(*row)
     return slots
 
 
@@ -253,7 +273,7 @@ def _survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Oc
         raise NotFound("config", name)
     active = _load_policy(connection, name, version)
     occupancy = Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK)
-    return look(active, occupancy, _now_ms(connection, None))
+    return look(active, occupancy, to_ms(now(connection)))
 
 
 def _prune_ends(connection: Connection, before_ms: int) -> dict[str, int]:
@@ -289,9 +309,7 @@ def _prune_windows(connection: Connection, before_ms: int) -> int:
 
 def lock_active(connection: Connection, name: str) -> PolicyVersion | None:
     """Locks the config's row until the transaction ends and returns its active version."""
-    version = connection.execute(
-        sa.select(slot_config.c.version).where(slot_config.c.name == name).with_for_update()
-    ).scalar()
+    version = connection.execute(_LOCK, {"name": name}).scalar()
     return None if version is None else _load_policy(connection, name, version)
 
 
@@ -309,10 +327,7 @@ def _assigned(
 
 
 def _load_policy(connection: Connection, name: str, version: int) -> PolicyVersion:
-    row = connection.execute(
-        sa.select(slot_policy).where(slot_policy.c.name == name, slot_policy.c.version == version)
-    ).one()
-    return _policy_version(row)
+    return _policy_version(connection.execute(_POLICY, {"name": name, "version": version}).one())
 
 
 def _policy_version(row: Row[Any]) -> PolicyVersion:
@@ -328,50 +343,16 @@ def policy_from_json(text: str) -> WindowPolicy:
     )
 
 
-def _insert_slots(connection: Connection, slots: Sequence[AssignedSlot], created_at: datetime) -> None:
-    if connection.dialect.name == "sqlite":
-        _insert_slots_sqlite(connection, slots, created_at)
-        return
-    connection.execute(
-        slot.insert(),
-        [
-            {
-                "event_id": event_id,
-                "config_name": name,
-                "config_version": version,
-                "requested_at": from_ms(requested),
-                "window_start": from_ms(window),
-                "scheduled_at": from_ms(scheduled),
-                "created_at": created_at,
-                "owner": owner,
-            }
-            for event_id, name, version, requested, window, scheduled, _, owner in slots
-        ],
-    )
-
-
-def _insert_slots_sqlite(connection: Connection, slots: Sequence[AssignedSlot], created_at: datetime) -> None:
-    """The same insert with the text form of times made here: SQLAlchemy's own conversion costs more than SQLite."""
-    text = InstantText()
-    created = text(to_ms(created_at)) + "000"
-    connection.exec_driver_sql(
-        "INSERT INTO headgate_slot (event_id, config_name, config_version, requested_at, window_start, scheduled_at,"
-        " created_at, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (
-                event_id,
-                name,
-                version,
-                text(requested) + "000",
-                text(window) + "000",
-                text(scheduled) + "000",
-                created,
-                owner,
-            )
-            for event_id, name, version, requested, window, scheduled, _, owner in slots
-        ],
-    )
-
-
-def _now_ms(connection: Connection, now_ms: int | None) -> int:
-    return to_ms(now(connection)) if now_ms is None else now_ms
+def _insert_slots(connection: Connection, slots: Sequence[AssignedSlot], now_ms: int) -> None:
+    is_sqlite = connection.dialect.name == "sqlite"
+    # On SQLite the text form of times is made here: SQLAlchemy's own conversion costs more than SQLite.
+    instant: Callable[[int], str | datetime] = instant_text if is_sqlite else from_ms
+    created_at = instant(now_ms)
+    rows = [
+        (event_id, name, version, instant(requested), instant(window), instant(scheduled), owner, created_at)
+        for event_id, name, version, requested, window, scheduled, _, owner in slots
+    ]
+    if is_sqlite:
+        connection.exec_driver_sql(_INSERT_SQLITE, rows)
+    else:
+        connection.execute(slot.insert(), [dict(zip(_COLUMN_NAMES, row, strict=True)) for row in rows])

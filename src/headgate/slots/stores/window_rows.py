@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -15,8 +15,8 @@ from headgate.durations import EPOCH, from_ms, to_ms
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
 from headgate.slots.stores.tables import slot, slot_run, slot_window
-from headgate.slots.windows import align, next_open
-from headgate.sql.instants import InstantText
+from headgate.slots.windows import align
+from headgate.sql.schema import instant_ms, instant_text
 
 MAX_IN_LIST = 900
 """Values in one IN list: Oracle takes 1000 expressions at most."""
@@ -34,6 +34,24 @@ _INSERT_RUNS = sa.text(
     """
 )
 
+_WINDOWS = sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed)
+_WINDOWS_FROM = (
+    _WINDOWS.where(
+        slot_window.c.config_name == sa.bindparam("b_name"), slot_window.c.window_start >= sa.bindparam("b_start")
+    )
+    .order_by(slot_window.c.window_start)
+    .limit(sa.bindparam("b_limit"))
+)
+_COUNTS: dict[str, Any] = {"taken": sa.bindparam("b_taken"), "placed": sa.bindparam("b_placed")}
+_INSERT_WINDOW = slot_window.insert().values(
+    config_name=sa.bindparam("b_name"), window_start=sa.bindparam("b_start"), **_COUNTS
+)
+_UPDATE_WINDOW = (
+    slot_window.update()
+    .where(slot_window.c.config_name == sa.bindparam("b_name"), slot_window.c.window_start == sa.bindparam("b_start"))
+    .values(**_COUNTS)
+)
+
 
 class SqlWindowReader:
     """One config's counters and runs, read through a connection."""
@@ -44,10 +62,7 @@ class SqlWindowReader:
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
         rows = self._connection.execute(
-            sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed)
-            .where(slot_window.c.config_name == self._name, slot_window.c.window_start >= from_ms(start_ms))
-            .order_by(slot_window.c.window_start)
-            .limit(limit)
+            _WINDOWS_FROM, {"b_name": self._name, "b_start": from_ms(start_ms), "b_limit": limit}
         )
         return [WindowCount(to_ms(start), taken, placed) for start, taken, placed in rows]
 
@@ -63,10 +78,8 @@ class SqlWindowReader:
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         if self._connection.dialect.name != "sqlite":
             return [self.run_before(start) for start in starts_ms]
-        text = InstantText()
-        requested = sa.func.json_each(json.dumps([text(start) + "000" for start in starts_ms])).table_valued(
-            "key", "value", name="requested"
-        )
+        texts = json.dumps([instant_text(start) for start in starts_ms])
+        requested = sa.func.json_each(texts).table_valued("key", "value", name="requested")
         before = slot_run.alias("before")
         nearest = (
             sa.select(before.c.window_start)
@@ -88,7 +101,7 @@ class SqlWindowReader:
         counts: dict[int, WindowCount] = {}
         for first in range(0, len(starts_ms), MAX_IN_LIST):
             rows = self._connection.execute(
-                sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed).where(
+                _WINDOWS.where(
                     slot_window.c.config_name == self._name,
                     slot_window.c.window_start.in_(map(from_ms, starts_ms[first : first + MAX_IN_LIST])),
                 )
@@ -107,10 +120,10 @@ class WindowQuery(NamedTuple):
 
 def window_queries(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms: int) -> list[WindowQuery]:
     """The first windows that these requests will look at, and how many windows each may go through."""
-    size, calendar = policy.size_ms, policy.calendar
+    size = policy.size_ms
     firsts = Counter(align(max(requested, now_ms), size) for _, requested in requests)
     return [
-        WindowQuery(first, next_open(calendar, size, first + size), count // policy.max_per_window + 2)
+        WindowQuery(first, policy.next_open(first + size), count // policy.max_per_window + 2)
         for first, count in sorted(firsts.items())[:MAX_WINDOW_QUERIES]
     ]
 
@@ -132,18 +145,17 @@ def read_ahead(reader: SqlWindowReader, occupancy: Occupancy, queries: Sequence[
 
 def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> None:
     """Writes counters and runs back. Under the lock it is known which rows exist, so no upsert is needed."""
-    counts = occupancy.changed_windows()
-    new = [count for count in counts if not occupancy.is_stored(count.start_ms)]
-    old = [count for count in counts if occupancy.is_stored(count.start_ms)]
-    _insert_windows(connection, name, new)
+    new: list[dict[str, Any]] = []
+    old: list[dict[str, Any]] = []
+    for count in occupancy.changed_windows():
+        (old if count.start_ms in occupancy.stored else new).append(_window_row(name, count))
+    if new:
+        connection.execute(_INSERT_WINDOW, new)
     if old:
-        connection.execute(
-            slot_window.update()
-            .where(slot_window.c.config_name == name, slot_window.c.window_start == sa.bindparam("at"))
-            .values(taken=sa.bindparam("held"), placed=sa.bindparam("ever")),
-            [{"at": from_ms(start), "held": taken, "ever": placed} for start, taken, placed in old],
-        )
-    _write_runs(connection, name, occupancy.changed_runs())
+        connection.execute(_UPDATE_WINDOW, old)
+    runs = occupancy.changed_runs()
+    if runs.removed or runs.written:
+        _write_runs(connection, name, runs)
 
 
 def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
@@ -157,19 +169,26 @@ def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int
         counted = sa.select(sa.literal(name), start, sa.func.count(), sa.func.count()).where(ahead).group_by(start)
         connection.execute(slot_window.insert().from_select(list(slot_window.c.keys()), counted))
         return
-    times = connection.execute(sa.select(slot.c.scheduled_at).where(ahead).order_by(slot.c.scheduled_at)).scalars()
-    counts = []
-    for start_ms, group in groupby(align(to_ms(at), size) for at in times):
-        taken = sum(1 for _ in group)
-        counts.append(WindowCount(start_ms, taken, taken))
-    _insert_windows(connection, name, counts)
+    times = connection.execute(
+        sa.select(_stored(connection, slot.c.scheduled_at)).where(ahead).order_by(slot.c.scheduled_at)
+    ).scalars()
+    counts = Counter(align(ms, size) for ms in map(_stored_ms(connection), times.all()))
+    if counts and connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(
+            "INSERT INTO headgate_slot_window (config_name, window_start, taken, placed) VALUES (?, ?, ?, ?)",
+            [(name, instant_text(start), taken, taken) for start, taken in counts.items()],
+        )
+    elif counts:
+        connection.execute(
+            _INSERT_WINDOW, [_window_row(name, WindowCount(start, taken, taken)) for start, taken in counts.items()]
+        )
 
 
 def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
     """Writes the full runs again, from the counters."""
     connection.execute(slot_run.delete().where(slot_run.c.config_name == name))
     full = connection.execute(
-        sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed)
+        sa.select(_stored(connection, slot_window.c.window_start), slot_window.c.taken, slot_window.c.placed)
         .where(
             slot_window.c.config_name == name,
             slot_window.c.window_start >= from_ms(align(now_ms, policy.size_ms)),
@@ -177,7 +196,8 @@ def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms
         )
         .order_by(slot_window.c.window_start)
     )
-    counts = (WindowCount(to_ms(start), taken, placed) for start, taken, placed in full)
+    ms = _stored_ms(connection)
+    counts = (WindowCount(ms(start), taken, placed) for start, taken, placed in full.all())
     _write_runs(connection, name, RunChanges([], full_runs(counts, policy)))
 
 
@@ -200,10 +220,17 @@ def _write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
         )
 
 
-def _insert_windows(connection: Connection, name: str, counts: Iterable[WindowCount]) -> None:
-    rows = [
-        {"config_name": name, "window_start": from_ms(start), "taken": taken, "placed": placed}
-        for start, taken, placed in counts
-    ]
-    if rows:
-        connection.execute(slot_window.insert(), rows)
+def _window_row(name: str, count: WindowCount) -> dict[str, Any]:
+    start_ms, taken, placed = count
+    return {"b_name": name, "b_start": from_ms(start_ms), "b_taken": taken, "b_placed": placed}
+
+
+def _stored(connection: Connection, column: sa.Column[datetime]) -> sa.ColumnElement[Any]:
+    """A column of times as the database holds it: on SQLite the text, which `_stored_ms` reads."""
+    return sa.type_coerce(column, sa.String()) if connection.dialect.name == "sqlite" else column
+
+
+def _stored_ms(connection: Connection) -> Callable[[Any], int]:
+    """Makes epoch milliseconds of what `_stored` selects. A resize reads every slot: SQLAlchemy's own conversion would
+    cost more than all the rest of it."""
+    return instant_ms if connection.dialect.name == "sqlite" else to_ms

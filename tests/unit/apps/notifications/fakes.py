@@ -52,11 +52,11 @@ class MemorySource:
         self.closed = False
         self.drained = asyncio.Event()
 
-    async def receive(self, most: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable
-        batch, self._left = self._left[:most], self._left[most:]
+        batch, self._left = self._left[:max_records], self._left[max_records:]
         self.receives += 1
         await asyncio.sleep(0 if batch else min(wait, 0.005))
         return batch

@@ -10,10 +10,10 @@ from sqlalchemy.engine import Connection
 from headgate.apps.payments.model import ITEM_TYPE
 from headgate.apps.payments.ports import NewPayment
 from headgate.apps.payments.stores.statements import ACCEPTED_DETAIL, to_minor
-from headgate.dispatch.stores import postgres
+from headgate.dispatch.stores import enqueue_within
 from headgate.durations import to_ms
-from headgate.sql.instants import InstantText
 from headgate.sql.pipeline import Raw, copy, run_async
+from headgate.sql.schema import instant_text
 from headgate.sql.schema import now as database_clock
 
 SOON = timedelta(seconds=5)
@@ -40,13 +40,12 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
     run_async(connection, copy_both)
     soon = datetime.now(UTC) + SOON
     hints = [ITEM_TYPE] if any(new.scheduled_time <= soon for new in payments) else []
-    postgres.enqueue(connection, [new.item for new in payments], None, hints)
+    enqueue_within(connection, [new.item for new in payments], hints)
 
 
 def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, str]:
     """Rows in COPY's text form. All texts are printable, so only the backslash needs escaping."""
-    instant = InstantText()
-    now = instant(to_ms(moment)) + "Z"
+    now = instant_text(to_ms(moment)) + "Z"
     rows, audit = [], []
     for payment, terms, scheduled, print_, _ in payments:
         payment_id, amount, currency, payer, payee, execute_at, config_name = payment
@@ -54,8 +53,8 @@ def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, 
         parties = _escape(f"{payer.name}\t{payer.iban}\t{payee.name}\t{payee.iban}")
         config = "\\N" if config_name is None else _escape(config_name)
         rows.append(
-            f"{payment_id}\t{to_minor(amount)}\t{currency}\t{parties}\t{instant(to_ms(execute_at))}Z\t{config}"
-            f"\t{to_minor(terms.fee)}\t{terms.value_date}\t{print_}\tSCHEDULED\t{instant(to_ms(scheduled))}Z"
+            f"{payment_id}\t{to_minor(amount)}\t{currency}\t{parties}\t{instant_text(to_ms(execute_at))}Z\t{config}"
+            f"\t{to_minor(terms.fee)}\t{terms.value_date}\t{print_}\tSCHEDULED\t{instant_text(to_ms(scheduled))}Z"
             f"\t{now}\t{now}\n"
         )
         audit.append(f"{payment_id}\tSCHEDULED\t{ACCEPTED_DETAIL}\t{now}\n")

@@ -24,7 +24,7 @@ from headgate.apps.payments.model import (
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.apps.payments.stores.tables import payment, payment_audit
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, portable
+from headgate.dispatch.stores import admin_queries, enqueue_within
 from headgate.dispatch.stores.tables import queue
 from headgate.errors import Conflict, NotFound
 from headgate.slots.stores.tables import slot
@@ -87,7 +87,7 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
             for new in payments
         ],
     )
-    portable.enqueue(connection, [new.item for new in payments], None)
+    enqueue_within(connection, [new.item for new in payments])
 
 
 def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[bool]:
