@@ -248,8 +248,20 @@ class AnalyticsStore(Protocol):
         """Takes the events in; one it has already is ignored."""
         ...
 
-    async def counts(self, since_ms: int, until_ms: int, user_id: int | None = None) -> list[MinuteCount]:
-        """Attempts by user, minute and outcome, in order of the minutes."""
+    async def counts(self, since_ms: int, until_ms: int, users: Sequence[int]) -> list[MinuteCount]:
+        """Attempts of some users, by user, minute and outcome, in order of the minutes."""
+        ...
+
+    async def totals(self, since_ms: int, until_ms: int) -> tuple[list[MinuteCount], int]:
+        """Attempts of all users together, by minute and outcome; and how many users they are of."""
+        ...
+
+    async def busiest(self, since_ms: int, until_ms: int, limit: int) -> list[int]:
+        """The users with the most attempts, the most first."""
+        ...
+
+    async def suspects(self, since_ms: int, until_ms: int) -> list[int]:
+        """Users who may be unusual: with many attempts, or with a limited one."""
         ...
 
     async def now_ms(self) -> int:

@@ -78,7 +78,10 @@ def everything(connection: Any) -> None:
     message_statements.opt_out(connection, "+491701234567", "STOP")
     message_statements.opt_in(connection, "+491701234567")
     attempt_statements.add_attempts(connection, [AttemptEvent("e", 1, Outcome.SENT, 0)])
-    attempt_statements.attempt_counts(connection, 0, 60_000, 1)
+    attempt_statements.counts(connection, 0, 60_000, list(range(2500)))
+    attempt_statements.totals(connection, 0, 60_000)
+    attempt_statements.busiest(connection, 0, 60_000, 10)
+    attempt_statements.suspects(connection, 0, 60_000)
     attempt = notification_attempt.c
     rows.prune(connection, attempt.minute, attempt.event_id, 0, 100, timedelta(0))
     outbox.append(connection, [Record("t", "k", "v")])

@@ -172,8 +172,19 @@ class SqlAnalyticsStore:
     async def add(self, events: Sequence[AttemptEvent]) -> None:
         await _retry_conflicts(lambda: self._database.write(attempt_statements.add_attempts, events))
 
-    async def counts(self, since_ms: int, until_ms: int, user_id: int | None = None) -> list[MinuteCount]:
-        return await self._database.read(attempt_statements.attempt_counts, since_ms, until_ms, user_id)
+    # Aside: over a day of many users these take seconds, which no send must wait for.
+
+    async def counts(self, since_ms: int, until_ms: int, users: Sequence[int]) -> list[MinuteCount]:
+        return await self._database.read_aside(attempt_statements.counts, since_ms, until_ms, users)
+
+    async def totals(self, since_ms: int, until_ms: int) -> tuple[list[MinuteCount], int]:
+        return await self._database.read_aside(attempt_statements.totals, since_ms, until_ms)
+
+    async def busiest(self, since_ms: int, until_ms: int, limit: int) -> list[int]:
+        return await self._database.read_aside(attempt_statements.busiest, since_ms, until_ms, limit)
+
+    async def suspects(self, since_ms: int, until_ms: int) -> list[int]:
+        return await self._database.read_aside(attempt_statements.suspects, since_ms, until_ms)
 
     async def now_ms(self) -> int:
         return await self._database.read(rows.clock_ms, None)
