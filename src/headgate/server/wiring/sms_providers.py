@@ -93,7 +93,10 @@ def _load(name: str, place: str) -> Provider:
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(_FIELD, f"{place!r} of {name} can't be imported: {error}") from None
     if isinstance(provider, type) or (not hasattr(provider, "send") and callable(provider)):
-        provider = provider()
+        try:
+            provider = provider()
+        except Exception as error:
+            raise ConfigurationError(_FIELD, f"{place!r} of {name} can't be made: {error}") from error
     if not callable(getattr(provider, "send", None)):
         raise ConfigurationError(_FIELD, f"{place!r} of {name} has no method send")
     own: Provider = provider
