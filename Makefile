@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint javascript no-javascript types imports demo bench bench-quick docs clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -39,6 +39,11 @@ pytest: $(STAMP)
 lint: $(STAMP) $(if $(shell command -v npm),javascript,no-javascript)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/generate_blocking.py --check
+
+# Limiter and the Redis client for threads are generated from the forms for event loops.
+blocking: $(STAMP)
+	@$(BIN)/python scripts/generate_blocking.py
 
 # The console's JavaScript: undeclared names, unused ones, layout, types. Both tools are pinned and depend on nothing but
 # their own binary, so there is no lock file.

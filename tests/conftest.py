@@ -25,6 +25,8 @@ LONGEST = (
     "test_wheel.py",
 )
 """Files that take longer than the others: whoever began one of them last would end last."""
+AFTER_TYPES = ("test_document_programs.py", "test_types.py")
+"""They check types, and need not check again what `make types` has until then."""
 APART = {
     "test_dispatch_crashes.py",
     "test_guides.py",
@@ -80,7 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for folder, (item, *_) in zip(folders, pieces, strict=True):
         seen[folder] += 1
         long = LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST)
-        order.append((long, folder == "unit", seen[folder] / folders.count(folder)))
+        late = folder == "unit" or item.path.name in AFTER_TYPES
+        order.append((long, late, seen[folder] / folders.count(folder)))
     items[:] = [
         item for _, tests in sorted(zip(order, pieces, strict=True), key=lambda pair: pair[0]) for item in tests
     ]

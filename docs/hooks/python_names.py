@@ -22,7 +22,6 @@ MODULES = (
     "headgate.integrations.functions",
     "headgate.integrations.httpx",
     "headgate.integrations.requests",
-    "headgate.integrations.opentelemetry",
     "headgate.testing",
 )
 LONGEST_LINE = 100

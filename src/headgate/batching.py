@@ -65,32 +65,27 @@ class Batcher(Generic[Work, Outcome]):
             await asyncio.wait(self._tasks)
 
     async def _drain(self) -> None:
+        futures: Sequence[asyncio.Future[Outcome]] = ()
         try:
             while self.waiting:
-                batch, self.waiting = self.waiting[: self._max_batch], self.waiting[self._max_batch :]
-                await self._flush_batch(*zip(*batch, strict=True))
+                pairs, self.waiting = self.waiting[: self._max_batch], self.waiting[self._max_batch :]
+                batch, futures = zip(*pairs, strict=True)
+                try:
+                    outcomes = await self._flush(batch)
+                except Exception as error:
+                    outcomes = [error] * len(batch)
+                for future, outcome in zip(futures, outcomes, strict=True):
+                    if future.done():
+                        continue
+                    if isinstance(outcome, BaseException):
+                        future.set_exception(outcome)
+                    else:
+                        future.set_result(outcome)
         finally:
             self._busy = False
+            # Cancelled, or the outcomes were too few: nobody may wait for an answer that never comes.
+            for future in futures:
+                future.cancel()
             for _, future in self.waiting:
                 future.cancel()
             self.waiting.clear()
-
-    async def _flush_batch(self, batch: Sequence[Work], futures: Sequence[asyncio.Future[Outcome]]) -> None:
-        try:
-            outcomes = await self._flush(batch)
-        except asyncio.CancelledError:
-            for future in futures:
-                future.cancel()
-            raise
-        except Exception as error:
-            for future in futures:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for future, outcome in zip(futures, outcomes, strict=True):
-            if future.done():
-                continue
-            if isinstance(outcome, BaseException):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)

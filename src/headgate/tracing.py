@@ -1,31 +1,34 @@
 """Traces: all that was done for one request, in whichever process and however much later.
 
+Spans go through OpenTelemetry's API to the SDK that the application has set up, and join the application's own trace.
+Before anybody imports the API there is no trace to join and nobody who collects one: then nothing is traced, and a look
+into `sys.modules` is all that is paid. headgate itself never imports it first.
+
 What belongs to which trace travels as a W3C `traceparent`, a text of 55 characters that fits into a header, a column
-or a memo. Nothing here knows who collects traces; without a `Tracer` nothing is traced and nothing is paid.
+or a memo.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from enum import StrEnum
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
 
 LONGEST = 55
 """Characters of a traceparent."""
+API = "opentelemetry.trace"
 _FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?=$|-)")
 
-
-class Kind(StrEnum):
-    """Which side of a conversation a span is."""
-
-    INTERNAL = "internal"
-    SERVER = "server"
-    CLIENT = "client"
-    PRODUCER = "producer"
-    CONSUMER = "consumer"
+Kind = Literal["INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
+"""Which side of a conversation a span is."""
 
 
 class Origin(NamedTuple):
@@ -40,53 +43,106 @@ Attributes = Mapping[str, str | int | float | bool]
 """Ids, names of configs, counts and outcomes. Never amounts, names of people, accounts, tokens or texts of messages."""
 
 
-class Span(Protocol):
+given_span_id: ContextVar[int] = ContextVar("headgate_span_id", default=0)
+"""The id of the span that is about to begin, if others had to know it before. Read by an SDK's `id_generator` that has
+the attribute `takes_given_ids`."""
+
+
+class Span:
     """Something that is being done."""
 
-    @property
-    def traceparent(self) -> str:
+    __slots__ = ("live", "traceparent")
+
+    def __init__(self, live: trace.Span) -> None:
+        self.live = live
+        self.traceparent = _traceparent(live.get_span_context())
         """What is done for it, here or elsewhere, is part of this."""
-        ...
 
     def end(self, attributes: Attributes | None = None, *, failed: str | None = None, name: str | None = None) -> None:
         """It is done, well or not; `failed` names the kind of failure, `name` what it turned out to be. Only the first
         end counts."""
-        ...
+        live = self.live
+        if not live.is_recording():
+            return
+        if name is not None:
+            live.update_name(name)
+        if attributes:
+            live.set_attributes(attributes)
+        if failed is not None:
+            from opentelemetry.trace import Status, StatusCode
+
+            live.set_attribute("error.type", failed)
+            live.set_status(Status(StatusCode.ERROR, failed))
+        live.end()
 
 
-class Tracer(Protocol):
-    """Keeps spans. Every method is quick, never waits for a collector and never raises."""
+def is_on() -> bool:
+    """Whether the application has set up an SDK, so that spans are collected."""
+    api = sys.modules.get(API)
+    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
-    def origin(self) -> Origin | None:
-        """Where the caller stands: inside a span, or (None) outside of all."""
-        ...
 
-    def begin(
-        self,
-        name: str,
-        attributes: Attributes | None = None,
-        *,
-        parent: str | None,
-        kind: Kind = Kind.INTERNAL,
-        at_ns: int | None = None,
-        own: str | None = None,
-    ) -> Span:
-        """Something begins, now or at a time that was: as part of `parent`, or as the root of a trace of its own.
-        `own` is the traceparent it shall have, if others had to know it before (`derived`)."""
-        ...
+def takes_given_ids() -> bool:
+    """Whether the SDK lets a span have the id it is given."""
+    api = sys.modules.get(API)
+    provider = None if api is None else api.get_tracer_provider()
+    return getattr(getattr(provider, "id_generator", None), "takes_given_ids", False)
 
-    def inside(self, span: Span) -> AbstractContextManager[None]:
-        """What runs inside is part of the span."""
-        ...
+
+def origin() -> Origin | None:
+    """Where the caller stands: inside a span, or (None) outside of all."""
+    api = sys.modules.get(API)
+    if api is None:
+        return None
+    context = api.get_current_span().get_span_context()
+    return Origin(_traceparent(context), time.time_ns()) if context.is_valid else None
+
+
+def begin(
+    name: str,
+    attributes: Attributes | None = None,
+    *,
+    parent: str | None,
+    kind: Kind = "INTERNAL",
+    at_ns: int | None = None,
+    own: str | None = None,
+) -> Span:
+    """Something begins, now or at a time that was: as part of `parent`, or as the root of a trace of its own. `own` is
+    the traceparent it shall have, if others had to know it before (`derived`). Call it if `is_on`, or with an `origin`.
+    """
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+
+    # An empty context is a root; None would be whatever the caller stands in.
+    # What was stored or sent elsewhere may have been spoilt there: then it is no parent.
+    known = None if parent is None else accepted(parent)
+    context = Context() if known is None else trace.set_span_in_context(_remote(known), Context())
+    token = None if own is None else given_span_id.set(int(own.split("-")[2], 16))
+    try:
+        live = _tracer().start_span(name, context, trace.SpanKind[kind], attributes, start_time=at_ns)
+    finally:
+        if token is not None:
+            given_span_id.reset(token)
+    return Span(live)
+
+
+@contextmanager
+def inside(span: Span) -> Iterator[None]:
+    """What runs inside is part of the span."""
+    from opentelemetry.trace import use_span
+
+    # What an exception says may be secret: the span is told its kind, by whoever ends it.
+    with use_span(span.live, end_on_exit=False, record_exception=False, set_status_on_exception=False):
+        yield
 
 
 def accepted(header: str) -> str | None:
     """The traceparent in a header somebody sent, or None if it is not one."""
-    found = _FORM.match(header)
-    if found is None or (header.startswith("00") and len(header) != LONGEST):
+    match = _FORM.match(header)
+    if match is None or (header.startswith("00") and len(header) != LONGEST):
         return None
     # Later versions may say more, which we would not understand.
-    return "00" + found.group()[2:]
+    return "00" + match.group()[2:]
 
 
 def derived(parent: str, seed: str) -> str:
@@ -94,3 +150,31 @@ def derived(parent: str, seed: str) -> str:
     version, trace, span, flags = parent.split("-")
     own = blake2b(f"{span}-{seed}".encode(), digest_size=8).hexdigest()
     return f"{version}-{trace}-{own}-{flags}"
+
+
+_latest: tuple[Any, Any] = (None, None)
+"""A provider and its tracer: an SDK takes longer to make one than to begin a span."""
+
+
+def _tracer() -> trace.Tracer:
+    global _latest  # noqa: PLW0603 - replaced when the application sets up its SDK, which is once
+    from opentelemetry import trace
+
+    provider = trace.get_tracer_provider()
+    known, tracer = _latest
+    if known is not provider:
+        tracer = provider.get_tracer("headgate")
+        _latest = provider, tracer
+    return tracer  # type: ignore[no-any-return]
+
+
+def _traceparent(context: trace.SpanContext) -> str:
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
+
+
+def _remote(traceparent: str) -> trace.NonRecordingSpan:
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+
+    _, trace_id, span_id, flags = traceparent.split("-")
+    sampled = TraceFlags(int(flags, 16) & TraceFlags.SAMPLED)
+    return NonRecordingSpan(SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=sampled))

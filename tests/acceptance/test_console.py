@@ -123,7 +123,7 @@ def is_wrong(text: str, kind: str) -> bool:
 
 
 def log_in(page: Page, console: Console, name: str = "operator", path: str = "") -> None:
-    page.goto(f"/{path}")
+    page.goto(f"./{path}")
     page.get_by_label("Token").fill(console.tokens[name])
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("button", name="Log out")).to_be_visible()

@@ -240,7 +240,7 @@ def imported(*names):
 
 import headgate, headgate.server.wiring, headgate.server.cli, headgate.apps.payments.workflows
 import headgate.dispatch.engines.local.engine, headgate.dispatch.engines.temporal.workers
-print(imported("opentelemetry", "headgate.integrations.opentelemetry"))
+print(imported("opentelemetry"))
 from headgate.server.http.app import create_app
 from headgate.server.settings import Settings
 
@@ -251,7 +251,7 @@ async def main():
 
 asyncio.run(main())
 sending = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto")
-print(imported(*sending, "headgate.integrations.opentelemetry"))
+print(imported(*sending))
 """
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -76,15 +76,16 @@ asyncio.run(main())
 
 ALONE = {
     "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
-    "kafka": "import headgate.kafka.log, headgate.kafka.server_info",
+    "kafka": "import headgate.kafka.log, headgate.kafka.topics",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
     "plot": "import matplotlib.figure",
     "postgres": NO_ANSWER.format(url="postgresql://u:p@127.0.0.1:1/x"),
     "redis": "from headgate import Limiter\nLimiter('redis://127.0.0.1:1')",
     "temporal": "import headgate.dispatch.engines.temporal.worker_group, headgate.dispatch.engines.temporal.engine",
-    "traces": "from headgate.server.wiring.telemetry import get_tracer\nfrom headgate.server.settings import Settings\n"
-    "assert get_tracer(Settings(traces='console')) and get_tracer(Settings(traces='otlp'))",
+    "traces": "from headgate.server.settings import Settings\nfrom headgate import tracing\n"
+    "from headgate.server.wiring.telemetry import collect_traces\ncollect_traces(Settings(traces='otlp'))\n"
+    "assert tracing.is_on()",
 }
 """What each extra is for, without a server to talk to."""
 

@@ -22,16 +22,16 @@ async def publish(log: MessageLog, *records: Record) -> None:
 
 async def take(source: MessageSource, count: int) -> list[Delivered]:
     """Exactly so many records, in the order they came."""
-    found: list[Delivered] = []
+    records: list[Delivered] = []
     deadline = asyncio.get_running_loop().time() + WITHIN
-    while len(found) < count and asyncio.get_running_loop().time() < deadline:
-        found += await source.receive(count - len(found), 1.0)
-    assert len(found) == count, f"{len(found)} of {count} records came within {WITHIN} s"
-    return found
+    while len(records) < count and asyncio.get_running_loop().time() < deadline:
+        records += await source.receive(count - len(records), 1.0)
+    assert len(records) == count, f"{len(records)} of {count} records came within {WITHIN} s"
+    return records
 
 
 def values(delivered: list[Delivered]) -> list[str]:
-    return [each.record.value for each in delivered]
+    return [delivery.record.value for delivery in delivered]
 
 
 class MessageLogContract:
@@ -49,14 +49,14 @@ class MessageLogContract:
         await publish(log, *(Record(topic, "7", value) for value in odd))
         source = await log.read(topic, f"{topic}-readers")
         delivered = await take(source, 3)
-        assert [each.record for each in delivered] == [Record(topic, "7", value) for value in odd]
+        assert [delivery.record for delivery in delivered] == [Record(topic, "7", value) for value in odd]
         await source.close()
 
     async def test_a_record_brings_its_trace_along(self, log: MessageLog, topic: str) -> None:
         traced = Record(topic, "7", "hello", f"00-{'4b' * 16}-{'0f' * 8}-01")
         await publish(log, traced, traced._replace(traceparent=None))
         source = await log.read(topic, f"{topic}-readers")
-        assert [each.record for each in await take(source, 2)] == [traced, traced._replace(traceparent=None)]
+        assert [delivery.record for delivery in await take(source, 2)] == [traced, traced._replace(traceparent=None)]
         await source.close()
 
     async def test_records_of_a_key_keep_their_order(self, log: MessageLog, topic: str) -> None:
@@ -64,8 +64,8 @@ class MessageLogContract:
             await publish(log, *(Record(topic, key, f"{key}-{number}") for key in "abcde"))
         source = await log.read(topic, f"{topic}-readers")
         by_key: dict[str, list[str]] = defaultdict(list)
-        for each in await take(source, 100):
-            by_key[each.record.key].append(each.record.value)
+        for delivery in await take(source, 100):
+            by_key[delivery.record.key].append(delivery.record.value)
         assert by_key == {key: [f"{key}-{number}" for number in range(20)] for key in "abcde"}
         await source.close()
 
@@ -73,8 +73,8 @@ class MessageLogContract:
         await publish(log, *(Record(topic, str(number), "v") for number in range(30)))
         source = await log.read(topic, f"{topic}-readers")
         by_partition: dict[int, list[int]] = defaultdict(list)
-        for each in await take(source, 30):
-            by_partition[each.partition].append(each.position)
+        for delivery in await take(source, 30):
+            by_partition[delivery.partition].append(delivery.position)
         for positions in by_partition.values():
             assert positions == sorted(set(positions))
         await source.close()
@@ -117,7 +117,7 @@ class MessageLogContract:
             await source.close()
 
     async def test_members_share_a_topic_and_lose_nothing_when_one_leaves(self, log: MessageLog, topic: str) -> None:
-        wanted = {str(number) for number in range(60)}
+        expected = {str(number) for number in range(60)}
         members = [await log.read(topic, f"{topic}-readers") for _ in range(2)]
         seen: list[str] = []
         stop = asyncio.Event()
@@ -129,14 +129,14 @@ class MessageLogContract:
                 mine += len(delivered)
                 seen.extend(values(delivered))
                 await source.commit(delivered)
-                if set(seen) >= wanted:
+                if set(seen) >= expected:
                     stop.set()
             await source.close()
 
         await publish(log, *(Record(topic, str(number), str(number)) for number in range(60)))
         async with asyncio.timeout(WITHIN * 2):
             await asyncio.gather(consume(members[0], 10), consume(members[1], 1_000))
-        assert set(seen) == wanted
+        assert set(seen) == expected
 
     async def test_it_answers_when_asked(self, log: MessageLog) -> None:
         await log.ping()

@@ -123,10 +123,10 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
         def burst(self, at: int) -> None:
             self.book([at] * BURST)
 
-        @rule(wanted=st.lists(times, min_size=1, max_size=12))
-        def book(self, wanted: list[int]) -> None:
+        @rule(requested=st.lists(times, min_size=1, max_size=12))
+        def book(self, requested: list[int]) -> None:
             requests = []
-            for at in wanted:
+            for at in requested:
                 self.serial += 1
                 requests.append(SlotRequest(f"{self.name}-{self.serial}", at))
             for request, booking in zip(
@@ -202,8 +202,8 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
     return SlotMachine
 
 
-@pytest.mark.parametrize(("kind", "wanted"), [("memory", 80), ("sqlite", 25), ("postgresql", 15), ("oracle", 25)])
-def test_every_store_does_what_the_naive_model_does(kind: str, wanted: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(("kind", "requested"), [("memory", 80), ("sqlite", 25), ("postgresql", 15), ("oracle", 25)])
+def test_every_store_does_what_the_naive_model_does(kind: str, requested: int, request: pytest.FixtureRequest) -> None:
     url = slot_store_url(kind, request)
     loop = asyncio.new_event_loop()
     store = loop.run_until_complete(slot_store(url))
@@ -211,7 +211,7 @@ def test_every_store_does_what_the_naive_model_does(kind: str, wanted: int, requ
         run_state_machine_as_test(
             machine_on(store, loop),
             settings=settings(
-                max_examples=examples(wanted),
+                max_examples=examples(requested),
                 stateful_step_count=25,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),

@@ -100,6 +100,11 @@ async def test_an_unknown_config_is_not_found_and_writes_nothing(slots: SlotStor
         await slots.survey("nope", lambda *_: None)
 
 
+async def test_no_request_books_nothing(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    assert await slots.book("c", [], now_ms=NOW) == []
+
+
 async def test_a_burst_of_twenty_thousand_and_one_finds_room(slots: SlotStore) -> None:
     """Peer bug 15: a search that gave up after 200 windows."""
     await slots.configure("c", WindowPolicy(100, "PT4S"), now_ms=NOW)
@@ -304,9 +309,9 @@ async def test_odd_ids_survive(slots: SlotStore) -> None:
     booked = await book(slots, requests)
     assert [slot.event_id for slot in booked[: len(odd)]] == odd
     for event_id in odd:
-        found = await slots.find(event_id)
-        assert found is not None
-        assert found.event_id == event_id
+        slot = await slots.find(event_id)
+        assert slot is not None
+        assert slot.event_id == event_id
 
 
 async def test_no_slot_is_booked_in_a_window_that_was_closed_meanwhile(slots: SlotStore) -> None:

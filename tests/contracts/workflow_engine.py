@@ -55,9 +55,9 @@ async def claimed(harness: EngineHarness, contexts: dict[str, Any], delay: timed
 
 
 async def item(harness: EngineHarness, item_id: str) -> Item:
-    found = await harness.store.find(harness.work, item_id)
-    assert found is not None
-    return found[0]
+    row = await harness.store.find(harness.work, item_id)
+    assert row is not None
+    return row[0]
 
 
 async def all_stand(harness: EngineHarness, item_ids: list[str], status: Status) -> bool:
@@ -96,8 +96,8 @@ class WorkflowEngineContract:
         await harness.engine.start(requests)
 
         async def failed() -> Item | None:
-            found = await item(harness, "bad")
-            return found if found.retry_count else None
+            row = await item(harness, "bad")
+            return row if row.retry_count else None
 
         once = await eventually(failed)
         assert once is not None
@@ -142,9 +142,9 @@ class WorkflowEngineContract:
         """The cycle records DISPATCHED after the engine's answer; the execution may be over by then."""
         await harness.engine.start(await claimed(harness, {"quick": {"do": "succeed"}}))
         await eventually(lambda: all_stand(harness, ["quick"], Status.COMPLETED))
-        found = await harness.store.find(harness.work, "quick")
-        assert found is not None
-        assert found[1] is None, "COMPLETED deletes the context"
+        row = await harness.store.find(harness.work, "quick")
+        assert row is not None
+        assert row[1] is None, "COMPLETED deletes the context"
 
     async def test_a_lost_claim_changes_nothing(self, harness: EngineHarness) -> None:
         """Peer bug 19: an execution that lost its claim on the way reports in vain."""

@@ -11,7 +11,8 @@ import pytest
 from headgate import FixedWindow, Limiter, Plan
 from headgate.errors import StoreUnavailable
 from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
+from headgate.limits.stores.redis import AsyncRedisLimitStore
+from headgate.limits.stores.redis_blocking import RedisLimitStore
 from headgate.limits.stores.redis_commands import common_slot
 from headgate.redis.redirects import SLOTS
 from headgate.testing import eventually

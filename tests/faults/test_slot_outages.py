@@ -24,7 +24,7 @@ async def test_a_database_killed_under_load_loses_nothing_that_was_told(own_post
     store = await slot_store(own_postgres.url)
     async with SlotScheduler(store) as slots:
         await slots.configure("c", WindowPolicy(10, "PT1S"))
-        told: dict[str, AssignedSlot] = {}
+        answers: dict[str, AssignedSlot] = {}
         outages = 0
         back = asyncio.Event()
 
@@ -34,15 +34,15 @@ async def test_a_database_killed_under_load_loses_nothing_that_was_told(own_post
                 if back.is_set():
                     break
                 event_id = f"e{number}-{step}"
-                while event_id not in told:
+                while event_id not in answers:
                     try:
-                        told[event_id] = await slots.assign(event_id, "c", T)
+                        answers[event_id] = await slots.assign(event_id, "c", T)
                     except StoreUnavailable:
                         outages += 1
                         await asyncio.sleep(0.01)
 
         callers = asyncio.gather(*(caller(number) for number in range(25)))
-        await eventually(lambda: len(told) > 200)
+        await eventually(lambda: len(answers) > 200)
         await asyncio.to_thread(own_postgres.kill)
         with pytest.raises(StoreUnavailable):
             await slots.assign("while-down", "c", T)
@@ -50,11 +50,11 @@ async def test_a_database_killed_under_load_loses_nothing_that_was_told(own_post
         back.set()
         await callers
         assert outages > 0
-        for event_id, slot in told.items():
+        for event_id, slot in answers.items():
             assert (await slots.find(event_id)).scheduled_ms == slot.scheduled_ms
         held = await check_windows(store, "c", NOW_MS)
         # "while-down" may have been committed or not: its caller was told neither.
-        assert sum(held.values()) - len(told) in (0, 1)
+        assert sum(held.values()) - len(answers) in (0, 1)
         assert sorted(held.values())[1:] == [10] * (len(held) - 1)
 
 

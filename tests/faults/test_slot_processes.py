@@ -80,7 +80,7 @@ async def ask_all(services: list[Service], instant: str, prefix: str, on_progres
     """Every event, from concurrent callers over all processes; a caller whose process dies asks the next one again.
     Returns the acknowledged times. `on_progress` is set once a third is done."""
     numbers = iter(range(EVENTS))
-    told: dict[str, str] = {}
+    answers: dict[str, str] = {}
 
     async def caller(home: int) -> None:
         async with at(home) as connection:
@@ -95,11 +95,11 @@ async def ask_all(services: list[Service], instant: str, prefix: str, on_progres
                         connection[0] = KeepAlive(services[(home + attempt + 1) % PROCESSES].port)
                         continue
                     assert status == 200, answer
-                    told[event_id] = json.loads(answer)["scheduledTime"]
+                    answers[event_id] = json.loads(answer)["scheduledTime"]
                     break
                 else:
                     raise AssertionError(f"no process took {event_id}")
-                if len(told) == EVENTS // 3:
+                if len(answers) == EVENTS // 3:
                     on_progress.set()
 
     @asynccontextmanager
@@ -111,10 +111,10 @@ async def ask_all(services: list[Service], instant: str, prefix: str, on_progres
             await connection[0].close()
 
     await asyncio.gather(*(caller(n % PROCESSES) for n in range(PROCESSES * CALLERS)))
-    return told
+    return answers
 
 
-def check(database_url: str, instant: str, told: dict[str, str]) -> None:
+def check(database_url: str, instant: str, answers: dict[str, str]) -> None:
     """What was told is what is booked, and it is packed without a hole."""
     with psycopg.connect(database_url) as connection:
         rows = connection.execute(
@@ -128,7 +128,7 @@ def check(database_url: str, instant: str, told: dict[str, str]) -> None:
             (instant, EVENTS // LIMIT + 10),
         ).fetchall()
     booked = {event_id: f"{at.isoformat(timespec='milliseconds')}Z" for event_id, at, _ in rows}
-    assert booked == told
+    assert booked == answers
     held = Counter(window for _, _, window in rows)
     assert set(held.values()) == {LIMIT}, "every window is exactly full"
     starts = sorted(held)
@@ -140,9 +140,9 @@ def check(database_url: str, instant: str, told: dict[str, str]) -> None:
 @pytest.mark.timeout(600)
 async def test_eight_processes_pack_one_instant_exactly(services: list[Service], database_url: str) -> None:
     instant = "2031-05-01T16:00:00Z"
-    told = await ask_all(services, instant, "calm", asyncio.Event())
-    assert len(told) == EVENTS
-    check(database_url, instant, told)
+    answers = await ask_all(services, instant, "calm", asyncio.Event())
+    assert len(answers) == EVENTS
+    check(database_url, instant, answers)
 
 
 @pytest.mark.timeout(600)
@@ -157,7 +157,7 @@ async def test_a_process_killed_in_the_middle_loses_and_doubles_nothing(
         services[3].kill()
 
     killing = asyncio.create_task(killer())
-    told = await ask_all(services, instant, "killed", under_way)
+    answers = await ask_all(services, instant, "killed", under_way)
     await killing
-    assert len(told) == EVENTS
-    check(database_url, instant, told)
+    assert len(answers) == EVENTS
+    check(database_url, instant, answers)

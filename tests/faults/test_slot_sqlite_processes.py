@@ -54,15 +54,15 @@ async def test_processes_share_a_file(tmp_path: Path) -> None:
 
     await asyncio.to_thread(prepare)
     children = start_children(url)
-    told: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
     for child in children:
         output, _ = await asyncio.to_thread(child.communicate, timeout=120)
-        told.update(output.split())
+        answers.update(output.split())
     assert [child.returncode for child in children] == [0, -9, 0, 0]
     store = await slot_store(url)
     held = await check_windows(store, "c", to_ms(T) - 1)
-    assert sum(held.values()) >= len(told)
-    assert set(told) <= {slot.event_id for slot in await store.booked(to_ms(T) + 10**9, None, 1000)}
-    assert {f"e{n}" for n in range(500)} - set(told) <= {f"e{n}" for n in range(160, 200)}
+    assert sum(held.values()) >= len(answers)
+    assert set(answers) <= {slot.event_id for slot in await store.booked(to_ms(T) + 10**9, None, 1000)}
+    assert {f"e{n}" for n in range(500)} - set(answers) <= {f"e{n}" for n in range(160, 200)}
     assert sorted(held.values())[1:] == [10] * (len(held) - 1)
     await store.close()

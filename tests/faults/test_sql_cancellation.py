@@ -43,19 +43,19 @@ async def cancelled_at_random(
 
 def unfinished(connection: Connection) -> int:
     """How many connections wait inside a transaction that nobody goes on with."""
-    asked = sa.text(
+    query = sa.text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
     )
-    return int(connection.execute(asked).scalar_one())
+    return int(connection.execute(query).scalar_one())
 
 
 def end_copies(connection: Connection) -> int:
     """Cuts the connections whose COPY waits for a lock; how many there were."""
-    asked = sa.text(
+    query = sa.text(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE 'COPY%'"
     )
-    return len(connection.execute(asked).all())
+    return len(connection.execute(query).all())
 
 
 def slots_by_window(connection: Connection) -> set[int]:
@@ -105,7 +105,7 @@ async def test_flights_end_with_their_callers(postgres_url: str, caplog: pytest.
         await cancelled_at_random(lambda number: store.book("c", [SlotRequest.of(f"e{number}", T)]))
         await check_pool(database, caplog)
         booked = await store.book("c", [SlotRequest.of(f"e{number}", T) for number in range(CALLS)])
-        starts = [each.window_start_ms for each in booked]  # type: ignore[union-attr]
+        starts = [slot.window_start_ms for slot in booked]  # type: ignore[union-attr]
         assert sorted(starts.count(start) for start in set(starts)) == [10] * (CALLS // 10)
     finally:
         await store.close()
@@ -124,7 +124,7 @@ async def test_copies_end_with_their_callers(postgres_url: str, caplog: pytest.L
         )
         await check_pool(database, caplog)
         booked = await store.book("c", [SlotRequest.of(f"last-{number}", T) for number in range(MANY)])
-        assert len({each.window_start_ms for each in booked}) == 1  # type: ignore[union-attr]
+        assert len({slot.window_start_ms for slot in booked}) == 1  # type: ignore[union-attr]
         assert await database.read(slots_by_window) == {MANY}
     finally:
         await store.close()

@@ -71,7 +71,7 @@ async def test_sigkill_at_every_point(postgres_url: str, tmp_path: Path) -> None
                     stack.enter_context(worker_process(postgres_url, server, point.upper(), tmp_path, point))
                     for point in POINTS
                 ]
-                await eventually(lambda: all(each.poll() == -signal.SIGKILL for each in doomed), within=60, every=0.1)
+                await eventually(lambda: {p.poll() for p in doomed} == {-signal.SIGKILL}, within=60, every=0.1)
             with ExitStack() as stack:
                 heirs = [
                     stack.enter_context(worker_process(postgres_url, server, point.upper(), tmp_path))
@@ -80,7 +80,7 @@ async def test_sigkill_at_every_point(postgres_url: str, tmp_path: Path) -> None
 
                 async def all_completed() -> bool:
                     shown = [await queue.show(point.upper(), point) for point in POINTS]
-                    return all(each.item.status is Status.COMPLETED for each in shown)
+                    return all(detail.item.status is Status.COMPLETED for detail in shown)
 
                 await eventually(all_completed, within=90, every=0.2)
                 await asyncio.gather(*(settled(server, point) for point in POINTS))

@@ -25,14 +25,14 @@ async def test_two_processes_keep_the_limit_in_every_sliding_second(
         await queue.configure(ITEM_TYPE, admission_plan=PLAN, jitter_window_ms=0, dispatch_interval_secs=0.1)
         await queue.enqueue_many(ITEM_TYPE, [(f"call-{n}", {}, None) for n in range(ITEMS)])
         limits = postgres_url if store == "postgres" else redis_url
-        told = await asyncio.gather(*(guarded(postgres_url, limits) for _ in range(2)))
-    assert sum(each["runs"] for each in told) == ITEMS
-    admissions = sorted((before, after) for each in told for before, after in each["admissions"])
+        reports = await asyncio.gather(*(guarded(postgres_url, limits) for _ in range(2)))
+    assert sum(report["runs"] for report in reports) == ITEMS
+    admissions = sorted((before, after) for report in reports for before, after in report["admissions"])
     assert len(admissions) == ITEMS, "each execution was admitted, and every admission used"
     for first, _ in admissions:
         surely = [1 for before, after in admissions if before >= first and after < first + SECOND_US]
         assert len(surely) <= LIMIT
-    assert all(each["runs"] for each in told), "both took part"
+    assert all(report["runs"] for report in reports), "both took part"
 
 
 async def guarded(queue_url: str, limits_url: str) -> dict[str, Any]:

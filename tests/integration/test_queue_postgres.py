@@ -65,9 +65,9 @@ async def test_an_outcome_that_waits_for_the_record_of_its_start_is_written(
         await eventually(lambda: somebody_waits_for_a_lock(postgres_url))
         await transaction.commit()
     assert await ending == [True]
-    found = await store.find("PAY", "a")
-    assert found is not None
-    assert found[0].status is Status.COMPLETED
+    row = await store.find("PAY", "a")
+    assert row is not None
+    assert row[0].status is Status.COMPLETED
     trail = [(entry.action, entry.status_before) for entry in await store.audit("PAY", "a", 10, None)]
     assert trail == [("COMPLETED", "DISPATCHED"), ("DISPATCHED", "CLAIMED"), ("CLAIMED", "READY")]
     await other.close()
@@ -87,9 +87,9 @@ async def test_a_zombie_that_waits_for_the_recovery_of_its_claim_writes_nothing(
         await transaction.commit()
     assert await zombie == [False]
     assert await toucher == [False]
-    found = await store.find("PAY", "a")
-    assert found is not None
-    assert found[0].status is Status.READY
+    row = await store.find("PAY", "a")
+    assert row is not None
+    assert row[0].status is Status.READY
     await other.close()
 
 
@@ -242,9 +242,9 @@ async def test_a_cancelled_statement_does_not_go_on_at_the_server(store: QueueSt
             return not await backends(postgres_url, "wait_event_type = 'Lock'")
 
         await eventually(nobody_waits)
-    found = await store.find("PAY", "a")
-    assert found is not None
-    assert found[0].status is Status.CLAIMED
+    row = await store.find("PAY", "a")
+    assert row is not None
+    assert row[0].status is Status.CLAIMED
     assert await store.settle([after_success(claim)], now=T) == [True]
 
 
@@ -271,10 +271,10 @@ async def test_first_settings_do_not_replace_what_an_operator_set_meanwhile(
         look = worker.store.config
 
         async def look_and_dawdle(item_type: str) -> DispatchConfig | None:
-            found = await look(item_type)
-            if found is None:
+            result = await look(item_type)
+            if result is None:
                 await store.configure(DispatchConfig(item_type=item_type, enabled=False, batch_size=7))
-            return found
+            return result
 
         worker.store.config = look_and_dawdle  # type: ignore[method-assign]
         defined = await worker.define(DispatchConfig(item_type="NEW"))
@@ -310,5 +310,5 @@ async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore,
         await listener.execute(f"LISTEN {notify.CHANNEL}")
         # All in one turn of the loop, so that only the first is due to be told of.
         await asyncio.gather(*(store.enqueue([EnqueueRequest.of("PAY", name, {})]) for name in "abc"))
-        heard = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]
-    assert heard == ["PAY", "PAY"]
+        payloads = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]
+    assert payloads == ["PAY", "PAY"]

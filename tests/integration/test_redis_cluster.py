@@ -10,7 +10,8 @@ import pytest
 from headgate import FixedWindow
 from headgate.errors import ConfigurationError
 from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
+from headgate.limits.stores.redis import AsyncRedisLimitStore
+from headgate.limits.stores.redis_blocking import RedisLimitStore
 from headgate.limits.stores.redis_commands import common_slot, names
 from headgate.redis.redirects import SLOTS
 from headgate.testing.availability import available
@@ -39,7 +40,7 @@ async def test_keys_spread_over_all_nodes(redis_cluster: RedisClusterAddress) ->
         chain = [Charge(f"{prefix}{user}", rule) for rule in (MINUTE, HOUR)]
         assert (await store.decide(chain)).remaining == 999
         assert (await store.decide(chain)).remaining == 998
-    assert len(store._client._connections) == 3
+    assert len(store._client._connections.by_address) == 3
     await store.close()
 
 

@@ -19,7 +19,8 @@ from headgate.limits.algorithms import State
 from headgate.limits.chain import rule_on
 from headgate.limits.model import Charge, Rule, Spec
 from headgate.limits.ports import Hold
-from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
+from headgate.limits.stores.redis import AsyncRedisLimitStore
+from headgate.limits.stores.redis_blocking import RedisLimitStore
 from headgate.testing import RedisServer, eventually
 from headgate.testing.availability import available
 
@@ -312,7 +313,9 @@ async def test_connections_that_redis_closed_are_replaced_without_an_error(own_r
         with own_redis.client() as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal")
         # The loop hears of it in its own time; what is called before then is lost with the connection.
-        await eventually(lambda: all(connection.closed for connection in streaming._client._connections.values()))
+        await eventually(
+            lambda: all(connection.closed for connection in streaming._client._connections.by_address.values())
+        )
     blocking.close()
     await streaming.close()
 

@@ -18,7 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from headgate import FixedWindow
 from headgate.errors import StoreUnavailable
 from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
+from headgate.limits.stores.redis import AsyncRedisLimitStore
+from headgate.limits.stores.redis_blocking import RedisLimitStore
 
 CHARGE = Charge("k", Rule("minute", FixedWindow(100, "PT1M")))
 

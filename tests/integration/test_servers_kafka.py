@@ -56,11 +56,15 @@ def test_messages_and_the_port_survive_stop_kill_and_restart(own_kafka: KafkaSer
     assert consume(bootstrap, "kept", 2) == ["a", "b"]
 
 
+def test_loaded_classes_are_kept_for_later_starts(kafka_bootstrap: str) -> None:
+    assert jars.class_archive().stat().st_size > 1_000_000
+
+
 def test_without_java_it_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServerUnavailable, match="no Java"):
-        jars.java.__wrapped__()
+        jars.installed_java.__wrapped__()
 
 
 def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -70,7 +74,7 @@ def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     old.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ServerUnavailable, match=r"(?s)Java 17 or newer is needed.*11\.0\.2"):
-        jars.java.__wrapped__()
+        jars.installed_java.__wrapped__()
 
 
 def test_without_cache_and_maven_it_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -134,4 +134,4 @@ for _ in range(5):
 
 def test_many_start_at_once() -> None:
     starters = [subprocess.Popen([sys.executable, "-c", STARTER]) for _ in range(4)]
-    assert [each.wait(60) for each in starters] == [0, 0, 0, 0]
+    assert [starter.wait(60) for starter in starters] == [0, 0, 0, 0]

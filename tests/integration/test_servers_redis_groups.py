@@ -66,7 +66,7 @@ def can_get(client: ClusterClient, key: str) -> bool:
 
 
 def test_sentinels_promote_a_replica_when_the_master_is_killed(redis_sentinel: RedisSentinel) -> None:
-    addresses = [(each.address.split(":")[0], each.port) for each in redis_sentinel.sentinels]
+    addresses = [(sentinel.address.split(":")[0], sentinel.port) for sentinel in redis_sentinel.sentinels]
     assert redis_sentinel.url.endswith(f",{redis_sentinel.sentinels[-1].address}/mymaster")
     sentinel = Sentinel(addresses, socket_timeout=5, decode_responses=True)
     first = redis_sentinel.master

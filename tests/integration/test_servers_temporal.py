@@ -31,8 +31,8 @@ async def test_the_shared_server_runs_workflows(temporal_address: str) -> None:
 
 
 async def is_listed(client: Client, workflow_id: str) -> bool:
-    found = [each async for each in client.list_workflows(f"WorkflowId = '{workflow_id}'")]
-    return [each.status for each in found] == [WorkflowExecutionStatus.COMPLETED]
+    executions = [execution async for execution in client.list_workflows(f"WorkflowId = '{workflow_id}'")]
+    return [execution.status for execution in executions] == [WorkflowExecutionStatus.COMPLETED]
 
 
 async def test_a_workflow_survives_kill_and_restart(own_temporal: TemporalServer) -> None:

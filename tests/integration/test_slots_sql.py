@@ -40,8 +40,8 @@ async def test_an_event_that_moves_to_another_config_while_it_is_cancelled_frees
                 async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watching:
 
                     async def waits() -> object:
-                        found = await watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
-                        return await found.fetchone()
+                        waiting = await watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+                        return await waiting.fetchone()
 
                     await eventually(waits)
                 # Both change places, which leaves every counter as it should be.

@@ -75,9 +75,9 @@ class Rig:
         await self.store.enqueue([EnqueueRequest.of(self.item_type, item_id, {"n": 1}) for item_id in item_ids])
 
     async def item(self, item_id: str) -> Item:
-        found = await self.store.find(self.item_type, item_id)
-        assert found is not None
-        return found[0]
+        row = await self.store.find(self.item_type, item_id)
+        assert row is not None
+        return row[0]
 
     async def stand(self, status: Status, *item_ids: str) -> bool:
         return all([(await self.item(item_id)).status is status for item_id in item_ids])
@@ -85,8 +85,11 @@ class Rig:
     async def runs(self) -> list[tuple[str, WorkflowExecutionStatus | None]]:
         """The dispatcher's runs, oldest first."""
         query = f"TaskQueue = '{self.task_queue}' AND WorkflowType = 'DispatcherWorkflow'"
-        found = [each async for each in self.client.list_workflows(query)]
-        return [(each.id, each.status) for each in sorted(found, key=lambda each: each.start_time)]
+        executions = [execution async for execution in self.client.list_workflows(query)]
+        return [
+            (execution.id, execution.status)
+            for execution in sorted(executions, key=lambda execution: execution.start_time)
+        ]
 
     async def close(self) -> None:
         handle = self.client.get_schedule_handle(schedule_id(self.item_type))
@@ -127,12 +130,12 @@ async def test_items_go_all_the_way(rig: Rig) -> None:
 
 
 async def test_firings_that_overlap_a_running_cycle_are_skipped(rig: Rig) -> None:
-    running, most, release = 0, 0, asyncio.Event()
+    running, highest, release = 0, 0, asyncio.Event()
 
     async def cycle(item_type: str) -> CycleReport:
-        nonlocal running, most
+        nonlocal running, highest
         running += 1
-        most = max(most, running)
+        highest = max(highest, running)
         await release.wait()
         running -= 1
         return report(rig)
@@ -145,7 +148,7 @@ async def test_firings_that_overlap_a_running_cycle_are_skipped(rig: Rig) -> Non
 
     await eventually(skipped, every=0.1)
     await eventually(lambda: running)
-    assert most == 1
+    assert highest == 1
     release.set()
 
     async def two_ended() -> bool:
@@ -153,7 +156,7 @@ async def test_firings_that_overlap_a_running_cycle_are_skipped(rig: Rig) -> Non
         return len(ended) >= 2
 
     await eventually(two_ended, every=0.1)
-    assert most == 1
+    assert highest == 1
 
 
 async def test_a_changed_interval_reaches_the_schedule_without_a_restart(rig: Rig) -> None:
@@ -162,8 +165,8 @@ async def test_a_changed_interval_reaches_the_schedule_without_a_restart(rig: Ri
     handle = rig.client.get_schedule_handle(schedule_id(rig.item_type))
 
     async def intervals() -> list[timedelta] | None:
-        found = [each.every for each in (await handle.describe()).schedule.spec.intervals]
-        return found if found != [timedelta(seconds=1)] else None
+        intervals = [interval.every for interval in (await handle.describe()).schedule.spec.intervals]
+        return intervals if intervals != [timedelta(seconds=1)] else None
 
     assert await eventually(intervals, every=0.1) == [timedelta(seconds=7)]
 
@@ -173,14 +176,14 @@ async def test_keeping_a_schedule_leaves_an_operators_pause_alone(rig: Rig) -> N
     handle = rig.client.get_schedule_handle(schedule_id(rig.item_type))
     await handle.pause(note="payday")
     await asyncio.gather(*(rig.schedules.keep(rig.item_type, 9) for _ in range(3)))
-    found = (await handle.describe()).schedule
-    assert found.state.paused
-    assert found.state.note == "payday"
-    assert [each.every for each in found.spec.intervals] == [timedelta(seconds=9)]
-    assert found.policy.overlap is ScheduleOverlapPolicy.SKIP
-    assert found.policy.catchup_window == timedelta(seconds=10), "Temporal's default is a year (peer bug 25)"
-    assert isinstance(found.action, ScheduleActionStartWorkflow)
-    assert found.action.task_queue == rig.task_queue
+    schedule = (await handle.describe()).schedule
+    assert schedule.state.paused
+    assert schedule.state.note == "payday"
+    assert [interval.every for interval in schedule.spec.intervals] == [timedelta(seconds=9)]
+    assert schedule.policy.overlap is ScheduleOverlapPolicy.SKIP
+    assert schedule.policy.catchup_window == timedelta(seconds=10), "Temporal's default is a year (peer bug 25)"
+    assert isinstance(schedule.action, ScheduleActionStartWorkflow)
+    assert schedule.action.task_queue == rig.task_queue
 
 
 async def test_a_refused_cycle_slows_down_more_and_more(rig: Rig) -> None:
@@ -214,8 +217,8 @@ async def test_a_broken_cycle_is_left_to_the_next_firing(rig: Rig) -> None:
     await rig.start_dispatching(cycle)
 
     async def recovered() -> bool:
-        found = [status for _, status in await rig.runs()]
-        return found[:2] == [WorkflowExecutionStatus.FAILED, WorkflowExecutionStatus.COMPLETED]
+        statuses = [status for _, status in await rig.runs()]
+        return statuses[:2] == [WorkflowExecutionStatus.FAILED, WorkflowExecutionStatus.COMPLETED]
 
     await eventually(recovered, every=0.1)
 

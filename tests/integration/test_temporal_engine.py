@@ -78,7 +78,7 @@ async def test_an_exhausted_server_is_not_the_items_fault_and_the_batch_stops_pr
     with TemporalServer(durable=False, dynamic_config={"frontend.namespaceRPS": 5}) as server:
         engine = TemporalEngine(await connect_for_dispatch(server.address), concurrency=8)
         outcomes = await engine.start([desk.request(f"{n}") for n in range(400)])
-    counted = {start: [each.start for each in outcomes].count(start) for start in Start}
+    counted = {start: [outcome.start for outcome in outcomes].count(start) for start in Start}
     assert counted[Start.STARTED] > 0
     assert counted[Start.EXHAUSTED] > 300, "once refused, the rest is given back untried"
     assert counted[Start.STARTED] + counted[Start.EXHAUSTED] == 400
@@ -148,8 +148,8 @@ async def test_a_run_timeout_counts_from_the_end_of_the_start_delay(temporal_add
     async with desk.worker(await connect(temporal_address)):
 
         async def ended() -> list[Execution] | None:
-            found = await states(engine, quick.claim, stuck.claim)
-            return None if Execution.RUNNING in found else found
+            known = await states(engine, quick.claim, stuck.claim)
+            return None if Execution.RUNNING in known else known
 
         assert await eventually(ended) == [Execution.COMPLETED, Execution.FAILED]
     (state,) = await engine.describe([stuck.claim])
@@ -170,9 +170,9 @@ async def test_what_has_ended_well_is_not_started_again_and_is_told_at_once(temp
         await eventually(lambda: reached(engine, lost, Execution.COMPLETED))
         (again,) = await engine.start([StartRequest(batch.items[0].claim, desk.config, "{}", NO_DELAY)])
     assert again.start is Start.ALREADY_STARTED
-    found = await store.find(item_type, "one")
-    assert found is not None
-    assert found[0].status is Status.COMPLETED
+    row = await store.find(item_type, "one")
+    assert row is not None
+    assert row[0].status is Status.COMPLETED
 
 
 async def test_a_terminated_execution_has_failed_and_may_be_started_again(
@@ -200,9 +200,9 @@ async def test_an_execution_still_waiting_under_an_older_claim_gives_way_to_the_
     (outcome,) = await asyncio.wait_for(engine.start([later]), 1.5)
     assert outcome.start is Start.STARTED
     assert await states(engine, later.claim) == [Execution.RUNNING]
-    found = await (await connect(temporal_address)).get_workflow_handle(later.execution_id).describe()
-    assert (await found.memo_value("headgate"))["epoch"] == 2
-    assert found.history_length == 1, "it waits for its time"
+    description = await (await connect(temporal_address)).get_workflow_handle(later.execution_id).describe()
+    assert (await description.memo_value("headgate"))["epoch"] == 2
+    assert description.history_length == 1, "it waits for its time"
 
 
 async def test_an_execution_that_has_begun_under_an_older_claim_goes_on(
@@ -234,5 +234,5 @@ async def test_a_workflow_somebody_else_started_under_the_items_id_is_left_alone
     assert (await client.get_workflow_handle(request.execution_id).describe()).run_id == theirs.first_execution_run_id
 
 
-async def reached(engine: TemporalEngine, claim: Claim, wanted: Execution) -> bool:
-    return await states(engine, claim) == [wanted]
+async def reached(engine: TemporalEngine, claim: Claim, expected: Execution) -> bool:
+    return await states(engine, claim) == [expected]

@@ -39,12 +39,12 @@ class Turnstile:
     """A guard that counts, and lets nobody pass while it is shut."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
         self.open = asyncio.Event()
         self.open.set()
 
     async def admit(self, plan: str, key: str) -> None:
-        self.asked.append((plan, key))
+        self.calls.append((plan, key))
         await self.open.wait()
 
 
@@ -95,9 +95,9 @@ class Bench:
         await eventually(known)
 
     async def item(self, item_id: str) -> Item:
-        found = await self.store.find(self.item_type, item_id)
-        assert found is not None
-        return found[0]
+        row = await self.store.find(self.item_type, item_id)
+        assert row is not None
+        return row[0]
 
     async def until(self, item_id: str, status: Status) -> Item:
         async def reached() -> Item | None:
@@ -224,7 +224,7 @@ async def test_a_workflow_somebody_else_started_passes_untouched(bench: Make) ->
         task_queue=desk.domain.config.exec_task_queue,
     )
     assert result == "charged stranger"
-    assert desk.guard.asked == []
+    assert desk.guard.calls == []
 
 
 async def test_the_kill_switch_holds_back_what_was_already_handed_over(bench: Make) -> None:
@@ -272,14 +272,14 @@ async def test_the_guard_stands_before_each_attempt_of_a_guarded_activity_only(b
     desk = await bench(admission_plan="downstream", guarded=("charge",))
     await desk.start({"invoice-1": {"declines": 2}})
     await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.guard.asked == [("downstream", desk.item_type)] * 3, "each attempt is a call"
+    assert desk.guard.calls == [("downstream", desk.item_type)] * 3, "each attempt is a call"
 
 
 async def test_without_names_every_activity_is_guarded(bench: Make) -> None:
     desk = await bench(admission_plan="downstream")
     await desk.start({"invoice-1": {}})
     await desk.until("invoice-1", Status.COMPLETED)
-    assert desk.guard.asked == [("downstream", desk.item_type)] * 2
+    assert desk.guard.calls == [("downstream", desk.item_type)] * 2
 
 
 async def test_a_guard_for_an_activity_that_does_not_exist_is_refused(bench: Make) -> None:
@@ -322,9 +322,9 @@ async def test_a_long_wait_at_the_guard_is_no_silence(bench: Make) -> None:
     desk = await bench(admission_plan="downstream", guarded=("charge",))
     desk.guard.open.clear()
     await desk.start({"invoice-1": {}})
-    await eventually(lambda: desk.guard.asked)
+    await eventually(lambda: desk.guard.calls)
     with pytest.raises(TimeoutError):
-        await eventually(lambda: len(desk.guard.asked) > 1, within=2.0)
+        await eventually(lambda: len(desk.guard.calls) > 1, within=2.0)
     assert desk.billing.attempts == {}
     desk.guard.open.set()
     await desk.until("invoice-1", Status.COMPLETED)
@@ -336,11 +336,11 @@ class Moody:
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
-        self.asked = 0
+        self.reads = 0
         self.open = asyncio.Event()
 
     async def admit(self, plan: str, key: str) -> None:
-        self.asked += 1
+        self.reads += 1
         answer = self.answers.pop(0) if self.answers else "admit"
         if answer == "wait":
             await self.open.wait()
@@ -353,7 +353,7 @@ async def test_the_kill_switch_gives_back_what_waits_at_the_plan(bench: Make) ->
     desk = await bench(admission_plan="downstream", guarded=("charge",))
     desk.guard.open.clear()
     (request,) = await desk.start({"invoice-1": {"forgives": True}})
-    await eventually(lambda: desk.guard.asked)
+    await eventually(lambda: desk.guard.calls)
     await desk.switch(on=False)
     item = await desk.until("invoice-1", Status.READY)
     assert item.retry_count == 0
@@ -391,10 +391,10 @@ async def test_an_execution_that_has_called_waits_at_the_plan_until_the_switch_i
     guard = Moody("admit", "wait")
     desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard)
     await desk.start({"invoice-1": {"declines": 1}})
-    await eventually(lambda: guard.asked == 2)
+    await eventually(lambda: guard.reads == 2)
     await desk.switch(on=False)
     with pytest.raises(TimeoutError):
-        await eventually(lambda: guard.asked > 2 or desk.billing.attempts["invoice-1"] > 1, within=1.5)
+        await eventually(lambda: guard.reads > 2 or desk.billing.attempts["invoice-1"] > 1, within=1.5)
     guard.open.set()
     assert (await desk.item("invoice-1")).status is Status.CLAIMED
     await desk.switch(on=True)
@@ -407,7 +407,7 @@ async def test_waiting_at_the_plan_uses_up_no_attempt(bench: Make) -> None:
     desk = await bench(admission_plan="downstream", guarded=("charge",), guard=guard, max_dispatch_retries=1)
     (request,) = await desk.start({"invoice-1": {"timeout": 0.5}})
     await desk.until("invoice-1", Status.COMPLETED)
-    assert guard.asked == 6
+    assert guard.reads == 6
     assert desk.billing.attempts == {"invoice-1": 1}
     await replayed(desk, request)
 
@@ -433,7 +433,7 @@ async def test_what_waits_at_the_plan_can_be_cancelled(bench: Make) -> None:
     desk = await bench(admission_plan="downstream", guarded=("charge",), max_dispatch_retries=1)
     desk.guard.open.clear()
     (request,) = await desk.start({"invoice-1": {"timeout": 0.5}})
-    await eventually(lambda: len(desk.guard.asked) > 1)
+    await eventually(lambda: len(desk.guard.calls) > 1)
     await desk.client.get_workflow_handle(request.execution_id).cancel()
     item = await desk.until("invoice-1", Status.DEAD_LETTER)
     assert item.last_error is not None
@@ -451,5 +451,5 @@ async def replayed(desk: Bench, request: StartRequest) -> None:
 
 
 async def closed(client: Client, workflow_id: str) -> bool:
-    found = await client.get_workflow_handle(workflow_id).describe()
-    return found.status is not WorkflowExecutionStatus.RUNNING
+    description = await client.get_workflow_handle(workflow_id).describe()
+    return description.status is not WorkflowExecutionStatus.RUNNING

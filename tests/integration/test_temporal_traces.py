@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowFailureError
@@ -20,9 +21,9 @@ from temporalio.worker import Worker
 from headgate.dispatch.engines.temporal.client import connect
 from headgate.dispatch.engines.temporal.trace_interceptor import MEMO, TraceInterceptor
 from headgate.dispatch.engines.temporal.workers import PASSED_THROUGH
-from headgate.integrations.opentelemetry import OpenTelemetryTracer
 from headgate.testing import eventually
 from headgate.tracing import derived
+from tests.collected_spans import Collected, collecting
 
 with workflow.unsafe.imports_passed_through():
     from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -57,10 +58,8 @@ class Steps:
 
 
 class Rig:
-    def __init__(self, client: Client, queue: str) -> None:
-        self.client, self.queue = client, queue
-        self.exporter = InMemorySpanExporter()
-        self.tracer = OpenTelemetryTracer(self.exporter)
+    def __init__(self, client: Client, queue: str, collected: Collected) -> None:
+        self.client, self.queue, self.collected = client, queue, collected
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -70,7 +69,7 @@ class Rig:
             task_queue=self.queue,
             workflows=[Steps],
             activities=[work],
-            interceptors=[TraceInterceptor(self.tracer)],
+            interceptors=[TraceInterceptor()],
             workflow_runner=SandboxedWorkflowRunner(restrictions=restrictions),
             max_cached_workflows=0,  # every step evicts the workflow, and the next one replays it
         ):
@@ -89,13 +88,13 @@ class Rig:
         return str(handle.first_execution_run_id)
 
     def spans(self) -> list[ReadableSpan]:
-        self.tracer.close()
-        return list(self.exporter.get_finished_spans())
+        return self.collected.spans()
 
 
 @pytest.fixture
-async def rig(temporal_address: str) -> Rig:
-    return Rig(await connect(temporal_address), f"traces-{uuid.uuid4()}")
+async def rig(temporal_address: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    with collecting(monkeypatch) as collected:
+        yield Rig(await connect(temporal_address), f"traces-{uuid.uuid4()}", collected)
 
 
 def shown(span: ReadableSpan) -> tuple[str, object, str | None]:
@@ -149,11 +148,7 @@ async def test_a_worker_that_stops_ends_no_workflow(rig: Rig) -> None:
 
 
 async def _until_waiting(rig: Rig) -> None:
-    def told() -> bool:
-        rig.tracer._provider.force_flush()
-        return bool(rig.exporter.get_finished_spans())
-
-    await eventually(told)
+    await eventually(lambda: bool(rig.spans()))
 
 
 async def test_a_workflow_that_continues_as_new_stays_in_the_trace(rig: Rig) -> None:
@@ -172,3 +167,20 @@ async def test_a_workflow_nobody_traced_is_left_alone(rig: Rig) -> None:
     async with rig.working():
         await rig.run("a", traced=False)
     assert rig.spans() == []
+
+
+async def test_an_sdk_that_makes_up_all_ids_has_activities_beside_their_workflow(
+    temporal_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with collecting(monkeypatch, exporter, provider) as collected:
+        rig = Rig(await connect(temporal_address), f"traces-{uuid.uuid4()}", collected)
+        async with rig.working():
+            await rig.run("a")
+        spans = rig.spans()
+    assert [span.name for span in spans] == ["activity work", "workflow Steps"]
+    assert [f"{span.parent.span_id:016x}" for span in spans if span.parent is not None] == [SPAN, SPAN], (
+        "every parent is a span that somebody has recorded"
+    )

@@ -69,10 +69,10 @@ class Turnstile:
     """A guard that holds an activity until its worker is asked to stop."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
 
     async def admit(self, plan: str, key: str) -> None:
-        self.asked.set()
+        self.requested.set()
         await activity.wait_for_worker_shutdown()
 
 
@@ -90,7 +90,7 @@ async def test_a_crew_that_is_stopped_lets_activities_in_flight_finish(temporal_
     (item,) = (await store.claim(work.item_type, 1, timedelta(0))).items
     memo = ClaimMemo(item.claim, "plan")
     await run_one(client, work, "one", memo={KEY: memo.to_json()})
-    await asyncio.wait_for(guard.asked.wait(), 20)
+    await asyncio.wait_for(guard.requested.wait(), 20)
     stop.set()
     await asyncio.wait_for(running, 20)
     assert billing.charges == {"one": 1}
@@ -180,11 +180,11 @@ async def promote(client: Client, version: WorkerDeploymentVersion) -> bool:
 
 
 async def known(client: Client, version: WorkerDeploymentVersion) -> bool:
-    found = await client.workflow_service.describe_worker_deployment(
+    deployment = await client.workflow_service.describe_worker_deployment(
         DescribeWorkerDeploymentRequest(namespace=client.namespace, deployment_name=version.deployment_name)
     )
-    summaries = found.worker_deployment_info.version_summaries
-    return any(each.deployment_version.build_id == version.build_id for each in summaries)
+    summaries = deployment.worker_deployment_info.version_summaries
+    return any(summary.deployment_version.build_id == version.build_id for summary in summaries)
 
 
 @pytest.mark.parametrize("module", ["dispatcher", "item_workflow", "interceptor", "workers"])

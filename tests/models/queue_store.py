@@ -107,8 +107,8 @@ class MemoryQueueStore:
             for item in self._items.values()
             if item.item_type == item_type and item.status in IN_FLIGHT and (item.seen_at or EPOCH) <= deadline
         )
-        found = [self._items[item_type, item_id] for _, item_id in silent[:limit]]
-        return [(Claim(item_type, item.item_id, item.claim_epoch, item.retry_count), item.status) for item in found]
+        rows = [self._items[item_type, item_id] for _, item_id in silent[:limit]]
+        return [(Claim(item_type, item.item_id, item.claim_epoch, item.retry_count), item.status) for item in rows]
 
     async def settle(
         self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
@@ -189,7 +189,7 @@ class MemoryQueueStore:
         return None if item is None else (item, self._contexts.get((item_type, item_id)))
 
     async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
-        found = sorted(
+        rows = sorted(
             (
                 item
                 for item in self._items.values()
@@ -199,7 +199,7 @@ class MemoryQueueStore:
             ),
             key=lambda item: item.item_id,
         )
-        return found[:limit]
+        return rows[:limit]
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)
@@ -236,14 +236,14 @@ class MemoryQueueStore:
         return len(items)
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
-        found = (
+        rows = (
             entry
             for entry in reversed(self._audit)
             if entry.item_type == item_type
             and (item_id is None or entry.item_id == item_id)
             and (before is None or entry.audit_id < before)
         )
-        return list(itertools.islice(found, limit))
+        return list(itertools.islice(rows, limit))
 
     async def prune(self, before: datetime) -> PruneResult:
         old = [key for key, item in self._items.items() if item.status in FINISHED and item.updated_at < before]

@@ -79,13 +79,10 @@ class MemorySlotStore:
         policy: WindowPolicy,
         *,
         now_ms: int | None = None,
-        only_if_absent: bool = False,
         replacing: int | None = None,
     ) -> PolicyVersion:
         now_ms = self._now(now_ms)
         config = self._configs.get(name)
-        if config is not None and only_if_absent:
-            return config.active
         if replacing is not None and replacing != (config.active.version if config else 0):
             raise Conflict
         version = PolicyVersion(name, config.active.version + 1 if config else 1, policy, from_ms(now_ms))
@@ -151,12 +148,12 @@ class MemorySlotStore:
         return slot._replace(existing=True)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
-        found = sorted(
+        slots = sorted(
             (slot for slot in self._slots.values() if slot.scheduled_ms < before_ms),
             key=lambda slot: (slot.scheduled_ms, slot.event_id),
         )
-        first = bisect_right(found, after, key=lambda slot: (slot.scheduled_ms, slot.event_id)) if after else 0
-        return [slot._replace(existing=True) for slot in found[first : first + limit]]
+        first = bisect_right(slots, after, key=lambda slot: (slot.scheduled_ms, slot.event_id)) if after else 0
+        return [slot._replace(existing=True) for slot in slots[first : first + limit]]
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         config = self._configs.get(name)

@@ -15,10 +15,10 @@ class Database:
     """One that never answers."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.called = threading.Event()
 
     async def ask(self) -> None:
-        self.asked.set()
+        self.called.set()
         await asyncio.Event().wait()
 
     async def close(self) -> None:
@@ -35,7 +35,7 @@ def test_closing_ends_the_calls_under_way() -> None:
     background = Background(make)
     with ThreadPoolExecutor() as threads:
         call = threads.submit(background.run, lambda database: database.ask())
-        assert databases[0].asked.wait(30)
+        assert databases[0].called.wait(30)
         background.close()
         with pytest.raises(CancelledError):
             call.result(30)

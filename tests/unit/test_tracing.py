@@ -1,17 +1,19 @@
-"""Traces: whose word is believed, and what the OpenTelemetry adapter makes of the port."""
+"""Traces: whose word is believed, and which spans join the application's own trace."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from headgate import tracing
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.engines.local.engine import LocalEngine
@@ -20,15 +22,15 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.status import Status
 from headgate.errors import ConfigurationError, NotFound, SlotsExhausted, StoreUnavailable
-from headgate.integrations import opentelemetry as adapter
-from headgate.integrations.opentelemetry import OpenTelemetryTracer
 from headgate.server.settings import Settings
-from headgate.server.wiring.telemetry import get_tracer
+from headgate.server.wiring import telemetry
+from headgate.server.wiring.telemetry import collect_traces, traces_sent
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.packing import Booking
 from headgate.slots.scheduler import SlotScheduler
 from headgate.testing import eventually
 from headgate.tracing import accepted, derived
+from tests.collected_spans import Collected, collecting
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore
 
@@ -38,20 +40,9 @@ AT = "2030-03-01T16:00:00Z"
 
 
 @pytest.fixture
-def exporter() -> InMemorySpanExporter:
-    return InMemorySpanExporter()
-
-
-@pytest.fixture
-def tracer(exporter: InMemorySpanExporter) -> Iterator[OpenTelemetryTracer]:
-    made = OpenTelemetryTracer(exporter)
-    yield made
-    made.close()
-
-
-def exported(tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter) -> Sequence[ReadableSpan]:
-    tracer.close()
-    return exporter.get_finished_spans()
+def collected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collected]:
+    with collecting(monkeypatch) as collected:
+        yield collected
 
 
 @pytest.mark.parametrize(
@@ -89,19 +80,19 @@ def test_a_derived_traceparent_is_the_same_everywhere_and_another_for_another_ru
     assert len({one, PARENT, derived(PARENT, "run-2"), derived(one, "run-1")}) == 4
 
 
-def test_spans_know_their_parents_ids_and_failures(tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter) -> None:
-    assert tracer.origin() is None
-    outer = tracer.begin("outer", {"n": 1}, parent=PARENT)
-    with tracer.inside(outer):
-        origin = tracer.origin()
+def test_spans_know_their_parents_ids_and_failures(collected: Collected) -> None:
+    assert tracing.origin() is None
+    outer = tracing.begin("outer", {"n": 1}, parent=PARENT)
+    with tracing.inside(outer):
+        origin = tracing.origin()
         assert origin is not None
         assert origin.traceparent == outer.traceparent
         own = derived(outer.traceparent, "run")
-        tracer.begin("inner", parent=origin.traceparent, at_ns=origin.at_ns - 5, own=own).end(failed="Conflict")
-        tracer.begin("root", parent=None).end()
+        tracing.begin("inner", parent=origin.traceparent, at_ns=origin.at_ns - 5, own=own).end(failed="Conflict")
+        tracing.begin("root", parent=None).end()
     outer.end({"more": True}, name="renamed")
     outer.end({"late": True}, failed="too late")
-    inner, root, renamed = exported(tracer, exporter)
+    inner, root, renamed = collected.spans()
     assert (renamed.name, dict(renamed.attributes or {})) == ("renamed", {"n": 1, "more": True})
     assert renamed.parent is not None
     assert f"{renamed.parent.span_id:016x}" == SPAN
@@ -113,37 +104,35 @@ def test_spans_know_their_parents_ids_and_failures(tracer: OpenTelemetryTracer, 
 
 
 @pytest.mark.parametrize("spoilt", ["", "nonsense", PARENT[:-1], "00-xyz-1-01"])
-def test_a_spoilt_parent_is_no_parent(spoilt: str, tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter) -> None:
-    tracer.begin("whole", parent=spoilt).end()
-    (only,) = exported(tracer, exporter)
+def test_a_spoilt_parent_is_no_parent(spoilt: str, collected: Collected) -> None:
+    tracing.begin("whole", parent=spoilt).end()
+    (only,) = collected.spans()
     assert only.parent is None
 
 
-def test_an_exception_leaves_no_text_in_the_span(tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter) -> None:
-    span = tracer.begin("call", parent=PARENT)
-    with pytest.raises(ValueError, match="secret"), tracer.inside(span):
+def test_an_exception_leaves_no_text_in_the_span(collected: Collected) -> None:
+    span = tracing.begin("call", parent=PARENT)
+    with pytest.raises(ValueError, match="secret"), tracing.inside(span):
         raise ValueError("secret")
     span.end(failed="ValueError")
-    (only,) = exported(tracer, exporter)
+    (only,) = collected.spans()
     assert "secret" not in only.to_json()
     assert only.events == ()
 
 
-def test_an_unsampled_trace_stays_so_and_is_passed_on(
-    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
-) -> None:
-    span = tracer.begin("quiet", parent=PARENT[:-1] + "0")
-    with tracer.inside(span):
-        origin = tracer.origin()
+def test_an_unsampled_trace_stays_so_and_is_passed_on(collected: Collected) -> None:
+    span = tracing.begin("quiet", parent=PARENT[:-1] + "0")
+    with tracing.inside(span):
+        origin = tracing.origin()
     span.end()
     assert origin is not None
     assert origin.traceparent == span.traceparent
     assert span.traceparent.startswith(f"00-{TRACE}-")
     assert span.traceparent.endswith("-00")
-    assert exported(tracer, exporter) == ()
+    assert collected.spans() == []
 
 
-def test_closing_does_not_wait_for_a_collector_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_does_not_wait_for_a_collector_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
 
     class Stuck(SpanExporter):
@@ -151,12 +140,38 @@ def test_closing_does_not_wait_for_a_collector_for_ever(monkeypatch: pytest.Monk
             never.wait(60)
             return SpanExportResult.FAILURE
 
-    monkeypatch.setattr(adapter, "CLOSING_SECONDS", 0.05)
-    tracer = OpenTelemetryTracer(Stuck())
-    tracer.begin("lost", parent=None).end()
-    tracer.close()
-    assert not never.is_set(), "it gave up while the collector was still silent"
-    never.set()
+    monkeypatch.setattr(telemetry, "CLOSING_SECONDS", 0.05)
+    with collecting(monkeypatch, Stuck()) as collected:
+        monkeypatch.setattr(telemetry, "_flush", [collected.provider.force_flush])
+        async with traces_sent():
+            tracing.begin("lost", parent=None).end()
+        assert not never.is_set(), "it gave up while the collector was still silent"
+        never.set()
+
+
+def test_without_an_sdk_the_applications_trace_goes_on_through_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not tracing.is_on()
+    assert tracing.origin() is None
+    outer = tracing.begin("outer", parent=PARENT)
+    with tracing.inside(outer):
+        origin = tracing.origin()
+        assert origin is not None
+        assert origin.traceparent == PARENT
+    outer.end({"n": 1}, failed="nothing is kept")
+    monkeypatch.setattr(tracing, "API", "opentelemetry.never_loaded")
+    with tracing.inside(outer):
+        assert tracing.origin() is None, "nobody has loaded the API"
+
+
+def test_a_memory_decision_loads_nothing_of_opentelemetry() -> None:
+    script = """
+import sys
+from headgate import DispatchQueue, Limiter, Plan, SlotScheduler, TokenBucket
+limiter = Limiter(plans=[Plan("gold", TokenBucket(1, 1))])
+assert limiter.acquire("user:1", "gold").allowed
+assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 class Stores(MemorySlotStore):
@@ -178,15 +193,13 @@ class Stores(MemorySlotStore):
         return await super().book(name, requests, now_ms=now_ms, owner=owner)
 
 
-async def test_each_of_many_gathered_callers_has_a_span_in_its_own_trace(
-    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
-) -> None:
+async def test_each_of_many_gathered_callers_has_a_span_in_its_own_trace(collected: Collected) -> None:
     store = Stores()
-    async with SlotScheduler(store, tracer=tracer) as slots:
+    async with SlotScheduler(store) as slots:
         await slots.configure("default", WindowPolicy(max_per_window=100, window="PT4S"))
 
         async def ask(number: int) -> None:
-            with tracer.inside(tracer.begin("caller", parent=f"00-{number + 1:032x}-{SPAN}-01")):
+            with tracing.inside(tracing.begin("caller", parent=f"00-{number + 1:032x}-{SPAN}-01")):
                 await slots.assign(f"e{number}", "default", AT)
 
         first = asyncio.create_task(ask(0))
@@ -196,21 +209,19 @@ async def test_each_of_many_gathered_callers_has_a_span_in_its_own_trace(
         await asyncio.sleep(0)  # all of them have asked by now
         store.let_go.set()
         await asyncio.gather(first, *others, untraced)
-    spans = {str((span.attributes or {})["headgate.event_id"]): span for span in exported(tracer, exporter)}
+    spans = {str((span.attributes or {})["headgate.event_id"]): span for span in collected.spans()}
     assert sorted(spans) == [f"e{number}" for number in range(5)]
     assert [spans[f"e{number}"].context.trace_id for number in range(5)] == [1, 2, 3, 4, 5]
     sizes = [(spans[f"e{number}"].attributes or {})["headgate.batch_size"] for number in range(5)]
     assert sizes == [1, 5, 5, 5, 5], "the first went alone, the others shared a transaction"
 
 
-async def test_refusals_and_failures_are_named_and_not_quoted(
-    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
-) -> None:
+async def test_refusals_and_failures_are_named_and_not_quoted(collected: Collected) -> None:
     store = Stores()
     store.let_go.set()
-    async with SlotScheduler(store, tracer=tracer) as slots:
+    async with SlotScheduler(store) as slots:
         await slots.configure("tight", WindowPolicy(max_per_window=1, window="PT4S", max_delay="PT1S"))
-        with tracer.inside(tracer.begin("caller", parent=PARENT)):
+        with tracing.inside(tracing.begin("caller", parent=PARENT)):
             await slots.assign("first", "tight", AT)
             with pytest.raises(SlotsExhausted):
                 await slots.assign("second", "tight", AT)
@@ -219,7 +230,7 @@ async def test_refusals_and_failures_are_named_and_not_quoted(
             store.fails = True
             with pytest.raises(StoreUnavailable):
                 await slots.assign("fourth", "tight", AT)
-    spans = exported(tracer, exporter)
+    spans = collected.spans()
     outcomes = [((span.attributes or {})["headgate.outcome"], span.status.description) for span in spans]
     assert outcomes == [
         ("assigned", None),
@@ -230,18 +241,16 @@ async def test_refusals_and_failures_are_named_and_not_quoted(
     assert "10.0.0.1" not in "".join(span.to_json() for span in spans)
 
 
-async def test_an_item_queued_in_a_trace_carries_it_and_many_at_once_do_not(
-    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter
-) -> None:
-    async with DispatchQueue(MemoryQueueStore(), tracer=tracer) as queue:
+async def test_an_item_queued_in_a_trace_carries_it_and_many_at_once_do_not(collected: Collected) -> None:
+    async with DispatchQueue(MemoryQueueStore()) as queue:
         await queue.define(DispatchConfig(item_type="WORK"))
         await queue.enqueue("WORK", "before")
-        with tracer.inside(tracer.begin("caller", parent=PARENT)):
+        with tracing.inside(tracing.begin("caller", parent=PARENT)):
             await queue.enqueue("WORK", "alone")
             await queue.enqueue("WORK", "alone")
             await queue.enqueue_many("WORK", [("one", {}, None), ("two", {}, None)])
         traces = {item.item_id: item.traceparent for item in await queue.list("WORK")}
-    first, second = exported(tracer, exporter)
+    first, second = collected.spans()
     assert traces == {
         "alone": f"00-{TRACE}-{first.context.span_id:016x}-01",
         "before": None,
@@ -252,25 +261,25 @@ async def test_an_item_queued_in_a_trace_carries_it_and_many_at_once_do_not(
 
 
 async def test_an_execution_is_part_of_its_items_trace_or_a_trace_of_its_own(
-    tracer: OpenTelemetryTracer, exporter: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
+    collected: Collected, caplog: pytest.LogCaptureFixture
 ) -> None:
     inside: dict[str, str] = {}
 
     async def execute(item_id: str, context: object) -> None:
-        origin = tracer.origin()
+        origin = tracing.origin()
         assert origin is not None
         inside[item_id] = origin.traceparent
         if item_id == "traced":
             raise ValueError("IBAN DE89370400440532013000 is unknown")
 
     config = DispatchConfig(item_type="WORK", jitter_window_ms=0, max_dispatch_retries=0)
-    async with DispatchQueue(MemoryQueueStore(), tracer=tracer) as queue:
+    async with DispatchQueue(MemoryQueueStore()) as queue:
         await queue.define(config)
-        with tracer.inside(tracer.begin("caller", parent=PARENT)):
+        with tracing.inside(tracing.begin("caller", parent=PARENT)):
             await queue.enqueue("WORK", "traced")
             await queue.enqueue_many("WORK", [("alone", {}, None)])
-        engine = LocalEngine(Registry(Domain(config, execute)), OutcomeReporter(queue.store), tracer=tracer)
-        await DispatchCycle(queue.store, engine, tracer=tracer).run("WORK")
+        engine = LocalEngine(Registry(Domain(config, execute)), OutcomeReporter(queue.store))
+        await DispatchCycle(queue.store, engine).run("WORK")
 
         async def settled() -> bool:
             depth = (await queue.stats("WORK")).depth
@@ -278,7 +287,7 @@ async def test_an_execution_is_part_of_its_items_trace_or_a_trace_of_its_own(
 
         await eventually(settled)
         await engine.close()
-    spans = {(span.name, str((span.attributes or {})["headgate.item_id"])): span for span in exported(tracer, exporter)}
+    spans = {(span.name, str((span.attributes or {})["headgate.item_id"])): span for span in collected.spans()}
     for item_id in ("traced", "alone"):
         started, ran = spans["dispatch", item_id], spans["execute WORK", item_id]
         assert ran.parent is not None
@@ -300,14 +309,20 @@ async def test_an_execution_is_part_of_its_items_trace_or_a_trace_of_its_own(
 
 
 def test_the_switch_says_what_it_needs_and_opentelemetrys_own_one_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert get_tracer(Settings.load()) is None
+    collect_traces(Settings.load())
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert get_tracer(Settings.load(traces="console")) is None
+    collect_traces(Settings.load(traces="console"))
+    assert not tracing.is_on()
     monkeypatch.delenv("OTEL_SDK_DISABLED")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
     with pytest.raises(ConfigurationError, match="traces: an OTEL_… variable does not fit: max_queue_size"):
-        get_tracer(Settings.load(traces="console"))
+        collect_traces(Settings.load(traces="console"))
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
-    monkeypatch.delitem(sys.modules, "headgate.integrations.opentelemetry")
     with pytest.raises(ConfigurationError, match=r"traces needs: pip install 'headgate\[traces\]'"):
-        get_tracer(Settings.load(traces="console"))
+        collect_traces(Settings.load(traces="console"))
+    assert not tracing.is_on()
+
+
+def test_an_sdk_that_the_application_has_set_up_stays(collected: Collected) -> None:
+    collect_traces(Settings.load(traces="console"))
+    assert trace.get_tracer_provider() is collected.provider

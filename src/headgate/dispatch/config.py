@@ -46,7 +46,7 @@ class DispatchSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchConfig:
-    """One item type's settings. The wire form (`to_json`) has the same names in camelCase."""
+    """One item type's settings. On the wire they have the same names in camelCase."""
 
     item_type: str
     enabled: bool = True
@@ -107,12 +107,10 @@ class DispatchConfig:
         pause = timedelta(seconds=self.retry_backoff_secs) * (1 << min(max(retry - 1, 0), 20))
         return min(pause, max(LONGEST_BACKOFF, timedelta(seconds=self.retry_backoff_secs)))
 
-    def to_json(self) -> dict[str, Any]:
-        return {_camel(field.name): getattr(self, field.name) for field in fields(self)}
-
     def summary(self) -> str:
-        """The settings on one line, for the audit."""
-        return ", ".join(f"{name}={value}" for name, value in self.to_json().items() if name != "itemType")
+        """The settings on one line, for the audit, named as on the wire."""
+        names = [field.name for field in fields(self) if field.name != "item_type"]
+        return ", ".join(f"{_camel(name)}={getattr(self, name)}" for name in names)
 
     def changed(self, changes: Mapping[str, Any]) -> DispatchConfig:
         """This config with some settings changed, named in snake_case or camelCase; errors name them as typed."""

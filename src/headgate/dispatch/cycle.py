@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from headgate import tracing
 from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
@@ -31,7 +32,7 @@ from headgate.dispatch.ports import (
 )
 from headgate.dispatch.status import Status
 from headgate.errors import NotFound
-from headgate.tracing import Attributes, Kind, Span, Tracer
+from headgate.tracing import Attributes, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +68,21 @@ class DispatchCycle:
         engine: WorkflowEngine,
         *,
         observer: DispatchObserver | None = None,
-        tracer: Tracer | None = None,
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._engine = engine
         self._observer = observer or NullObserver()
-        self._tracer = tracer
         self._uniform = uniform
         self._recovered_at: dict[str, float] = {}
 
     async def run(self, item_type: str, *, now: datetime | None = None) -> CycleReport:
-        """One cycle. Raises `NotFound` for an unknown item type and `StoreError` if the store fails; whatever was
-        claimed by then is found by stale recovery."""
+        """One cycle.
+
+        Raises:
+            NotFound: there is no such item type.
+            StoreError: the store failed; whatever was claimed by then is found by stale recovery.
+        """
         began = time.monotonic()
         config = await self._store.config(item_type)
         if config is None:
@@ -197,22 +200,20 @@ class DispatchCycle:
                 StartRequest(item.claim, config, item.context_json, delay, item.traceparent, batch.claim_requested_at)
             )
         if requests:
-            if self._tracer is None:
-                outcomes = await self._start_all(requests)
+            if tracing.is_on():
+                outcomes = await self._start_with_spans(batch, requests)
             else:
-                outcomes = await self._start_with_spans(self._tracer, batch, requests)
+                outcomes = await self._start_all(requests)
             changes += [
                 after_start(request.claim, outcome, config, batch.batch_id)
                 for request, outcome in zip(requests, outcomes, strict=True)
             ]
         return changes
 
-    async def _start_with_spans(
-        self, tracer: Tracer, batch: Batch, requests: Sequence[StartRequest]
-    ) -> list[StartOutcome]:
+    async def _start_with_spans(self, batch: Batch, requests: Sequence[StartRequest]) -> list[StartOutcome]:
         """`_start_all`, as a span for each item from its claim to its start. An item that was queued outside of any
         trace becomes one of its own."""
-        spans = [_dispatch_span(tracer, batch, request) for request in requests]
+        spans = [_dispatch_span(batch, request) for request in requests]
         traced = [request._replace(traceparent=span.traceparent) for request, span in zip(requests, spans, strict=True)]
         outcomes = await self._start_all(traced)
         for span, outcome in zip(spans, outcomes, strict=True):
@@ -252,7 +253,7 @@ class DispatchCycle:
                 self._observer.dead_lettered(config.item_type, dead)
 
 
-def _dispatch_span(tracer: Tracer, batch: Batch, request: StartRequest) -> Span:
+def _dispatch_span(batch: Batch, request: StartRequest) -> Span:
     attributes: Attributes = {
         "headgate.item_type": request.claim.item_type,
         "headgate.item_id": request.claim.item_id,
@@ -262,7 +263,7 @@ def _dispatch_span(tracer: Tracer, batch: Batch, request: StartRequest) -> Span:
     }
     # The claim's time is the store's; it must not lie after its own end.
     claimed_ns = min(int(batch.claimed_at.timestamp() * 1_000_000) * 1000, time.time_ns())
-    return tracer.begin("dispatch", attributes, parent=request.traceparent, kind=Kind.CONSUMER, at_ns=claimed_ns)
+    return tracing.begin("dispatch", attributes, parent=request.traceparent, kind="CONSUMER", at_ns=claimed_ns)
 
 
 def _unreadable(context: str | None) -> str | None:

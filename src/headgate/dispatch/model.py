@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from headgate.dispatch.config import DispatchConfig, checked_type
+from headgate.dispatch.config import checked_type
 from headgate.dispatch.status import Status, origins
 from headgate.durations import format_instant, parse_instant
 from headgate.errors import Conflict, InvalidInput
@@ -183,19 +183,6 @@ class AuditEntry(NamedTuple):
     detail: str | None
     created_at: datetime
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "auditId": self.audit_id,
-            "itemType": self.item_type,
-            "itemId": self.item_id,
-            "batchId": self.batch_id,
-            "action": self.action,
-            "statusBefore": self.status_before,
-            "statusAfter": self.status_after,
-            "detail": self.detail,
-            "createdAt": format_instant(self.created_at),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -225,29 +212,6 @@ class Item:
     traceparent: str | None = None
     """The trace it was queued in, for looking it up."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "itemType": self.item_type,
-            "itemId": self.item_id,
-            "status": self.status.value,
-            "executeAt": format_instant(self.execute_at),
-            "dueAt": format_instant(self.due_at),
-            "slotted": self.slotted,
-            "initWorkflowId": self.init_workflow_id,
-            "batchId": self.batch_id,
-            "execWorkflowId": self.exec_workflow_id,
-            "claimEpoch": self.claim_epoch,
-            "claimedAt": _instant(self.claimed_at),
-            "seenAt": _instant(self.seen_at),
-            "dispatchedAt": _instant(self.dispatched_at),
-            "completedAt": _instant(self.completed_at),
-            "retryCount": self.retry_count,
-            "lastError": self.last_error,
-            "createdAt": format_instant(self.created_at),
-            "updatedAt": format_instant(self.updated_at),
-            "traceparent": self.traceparent,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
@@ -257,14 +221,6 @@ class QueueStats:
     depth: Mapping[Status, int]
     oldest_ready_age: timedelta | None
     """How long the oldest due item has waited past its time; None if none is due."""
-
-    def to_json(self) -> dict[str, Any]:
-        age = self.oldest_ready_age
-        return {
-            "itemType": self.item_type,
-            "depth": {status.value: self.depth.get(status, 0) for status in Status},
-            "oldestReadyAgeSecs": None if age is None else age.total_seconds(),
-        }
 
 
 class PruneResult(NamedTuple):
@@ -294,23 +250,3 @@ def shortened(error: str) -> str:
 
 def _instant(moment: datetime | None) -> str | None:
     return None if moment is None else format_instant(moment)
-
-
-__all__ = [
-    "Action",
-    "AuditEntry",
-    "Batch",
-    "BatchSummary",
-    "Change",
-    "Claim",
-    "ClaimedItem",
-    "DispatchConfig",
-    "EnqueueRequest",
-    "EnqueueResult",
-    "Item",
-    "PruneResult",
-    "QueueStats",
-    "Status",
-    "context_json",
-    "shortened",
-]

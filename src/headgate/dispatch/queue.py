@@ -6,9 +6,9 @@ import json
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from types import TracebackType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
 from headgate.dispatch.model import (
@@ -25,7 +25,7 @@ from headgate.dispatch.status import Status
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.slots.model import AssignedSlot, checked_id
-from headgate.tracing import Kind, Origin, Span, Tracer
+from headgate.tracing import Origin, Span
 
 BULK = 5000
 """Items a transaction, when very many are queued at once, …"""
@@ -43,20 +43,12 @@ class ItemDetail(NamedTuple):
     audit: list[AuditEntry]
     """Oldest first."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **self.item.to_json(),
-            "context": self.context,
-            "audit": [entry.to_json() for entry in self.audit],
-        }
-
 
 class QueueOptions(TypedDict, total=False):
     """What `DispatchQueue` takes beside its store."""
 
     largest_context: int
     batch: int
-    tracer: Tracer | None
 
 
 class DispatchQueue:
@@ -72,10 +64,8 @@ class DispatchQueue:
         *,
         largest_context: int = LARGEST_CONTEXT,
         batch: int = 1000,
-        tracer: Tracer | None = None,
     ) -> None:
         self.store = store
-        self._tracer = tracer
         self._largest_context = largest_context
         self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, max_batch=batch)
         self._known: set[str] = set()
@@ -87,16 +77,13 @@ class DispatchQueue:
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.dispatch.stores import queue_store
 
-        store = await queue_store(url)
-        async with cls(store, **options) as queue:
+        async with cls(await queue_store(url), **options) as queue:
             yield queue
 
     async def __aenter__(self) -> DispatchQueue:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -122,6 +109,11 @@ class DispatchQueue:
         With `connection`, a SQLAlchemy `Connection` or `AsyncConnection` in a transaction of yours, the item is
         queued if and when that commits. Called inside a trace, the item's execution is part of that trace, whenever
         and wherever it runs.
+
+        Raises:
+            InvalidInput: the id, the context, the time or the connection is wrong.
+            NotFound: there is no such item type.
+            StoreUnavailable: the store does not answer; the item may have been queued.
         """
         request = EnqueueRequest.of(
             item_type,
@@ -134,14 +126,14 @@ class DispatchQueue:
         )
         if item_type not in self._known:
             await self._check_known(item_type)
-        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
-            return await self._traced(self._tracer, origin, request, connection)
+        if (origin := tracing.origin()) is not None:
+            return await self._traced(origin, request, connection)
         if connection is not None:
             return (await self.store.enqueue([request], within=connection))[0]
         return await self._writer.submit(request)
 
-    async def _traced(self, tracer: Tracer, origin: Origin, request: EnqueueRequest, connection: Any) -> EnqueueResult:
-        span = enqueue_span(tracer, request.item_type, request.item_id, origin.traceparent)
+    async def _traced(self, origin: Origin, request: EnqueueRequest, connection: Any) -> EnqueueResult:
+        span = enqueue_span(request.item_type, request.item_id, origin.traceparent)
         request = request._replace(traceparent=span.traceparent)
         try:
             if connection is not None:
@@ -164,7 +156,12 @@ class DispatchQueue:
     ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
         are written in one transaction. `slotted` says that their times are booked slots. Each item's execution is a
-        trace of its own: thousands in one would be of no use to anybody."""
+        trace of its own: thousands in one would be of no use to anybody.
+
+        Raises:
+            InvalidInput: an item is wrong; nothing was written.
+            NotFound: there is no such item type.
+        """
         requests = [
             EnqueueRequest.of(
                 item_type, item_id, context, execute_at, slotted=slotted, largest_context=self._largest_context
@@ -186,7 +183,11 @@ class DispatchQueue:
     # -- settings ------------------------------------------------------------------------------------------------
 
     async def configure(self, item_type: str, **settings: Unpack[DispatchSettings]) -> DispatchConfig:
-        """Changes some of an item type's settings, in snake_case or camelCase; a new type begins with the defaults."""
+        """Changes some of an item type's settings, in snake_case or camelCase; a new type begins with the defaults.
+
+        Raises:
+            ConfigurationError: there is no such setting, or its value is wrong.
+        """
         config = await self.store.change(checked_type(item_type), settings)
         if config is None:
             config = DispatchConfig(item_type=item_type).changed(settings)
@@ -204,7 +205,11 @@ class DispatchQueue:
         return existing or config
 
     async def config(self, item_type: str) -> DispatchConfig:
-        """The item type's settings; `NotFound` for an unknown type."""
+        """The item type's settings.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
         config = await self.store.config(checked_type(item_type))
         if config is None:
             raise NotFound("item type", item_type)
@@ -216,11 +221,19 @@ class DispatchQueue:
         return await self.store.configs()
 
     async def pause(self, item_type: str) -> DispatchConfig:
-        """Throws the kill switch: nothing of this type starts any more, nothing is lost."""
+        """Throws the kill switch: nothing of this type starts any more, nothing is lost.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
         return await self._switched(item_type, enabled=False)
 
     async def resume(self, item_type: str) -> DispatchConfig:
-        """Lets a paused type go on."""
+        """Lets a paused type go on.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
         return await self._switched(item_type, enabled=True)
 
     async def _switched(self, item_type: str, *, enabled: bool) -> DispatchConfig:
@@ -232,21 +245,34 @@ class DispatchQueue:
     # -- looking -------------------------------------------------------------------------------------------------
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
-        """How many items stand where, and how late the oldest due one is."""
+        """How many items stand where, and how late the oldest due one is.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
         await self._check_known(checked_type(item_type))
         return await self.store.stats(item_type, now=now)
 
     async def list(
         self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None
     ) -> list[Item]:
-        """A page of items in order of their ids; `after` is the last id of the page before."""
+        """A page of items in order of their ids; `after` is the last id of the page before.
+
+        Raises:
+            InvalidInput: the status, the limit or the id is wrong.
+            NotFound: there is no such item type.
+        """
         await self._check_known(checked_type(item_type))
         if after is not None:
             checked_id(after, "after")
         return await self.store.items(item_type, checked_status(status), _checked_limit(limit), after)
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
-        """One item with its context and its audit."""
+        """One item with its context and its audit.
+
+        Raises:
+            NotFound: there is no such item.
+        """
         row = await self.store.find(checked_type(item_type), checked_id(item_id, "item_id"))
         if row is None:
             raise NotFound("item", item_id)
@@ -257,7 +283,12 @@ class DispatchQueue:
     async def audit(
         self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
     ) -> Sequence[AuditEntry]:
-        """Audit entries, newest first; `before` is the last `audit_id` of the page before."""
+        """Audit entries, newest first; `before` is the last `audit_id` of the page before.
+
+        Raises:
+            InvalidInput: the id, the limit or `before` is wrong.
+            NotFound: there is no such item type.
+        """
         await self._check_known(checked_type(item_type))
         if item_id is not None:
             checked_id(item_id, "item_id")
@@ -269,15 +300,29 @@ class DispatchQueue:
 
     async def requeue(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
         """Makes dead letters READY again, as new; without ids, all of the type. All or, if one of them is not a dead
-        letter, none."""
+        letter, none.
+
+        Raises:
+            Conflict: one of them is not a dead letter; nothing was changed.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
         return await self._redirect(item_type, item_ids, Status.READY)
 
     async def discard(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none."""
+        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none.
+
+        Raises:
+            Conflict: one of them is in flight or finished; nothing was changed.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
         return await self._redirect(item_type, item_ids, Status.CANCELLED)
 
     async def prune(self, before: datetime | str) -> PruneResult:
-        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept."""
+        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
+
+        Raises:
+            InvalidInput: the time is wrong.
+        """
         return await self.store.prune(parse_instant(before, "before"))
 
     async def _redirect(self, item_type: str, item_ids: Iterable[str] | None, to: Status) -> int:
@@ -293,10 +338,10 @@ class DispatchQueue:
             await self.config(item_type)
 
 
-def enqueue_span(tracer: Tracer, item_type: str, item_id: str, parent: str) -> Span:
+def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:
     """The queueing of one item, as part of a trace; its traceparent is what the item carries."""
     attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
-    return tracer.begin("queue.enqueue", attributes, parent=parent, kind=Kind.PRODUCER)
+    return tracing.begin("queue.enqueue", attributes, parent=parent, kind="PRODUCER")
 
 
 def checked_status(status: Status | str | None) -> Status | None:
@@ -324,9 +369,6 @@ def _readable(context: str | None) -> Any:
         return json.loads(context)
     except (ValueError, RecursionError):
         return context
-
-
-__all__ = ["DispatchQueue", "ItemDetail", "checked_status", "enqueue_span"]
 
 
 def _portions(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:

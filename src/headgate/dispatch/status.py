@@ -71,7 +71,7 @@ def origins(path: tuple[Status, ...]) -> tuple[Status, ...]:
     """The statuses in flight from which `path`, a chain of steps made in one write, may start."""
     for before, after in pairwise(path):
         checked_step(before, after)
-    found = tuple(status for status in IN_FLIGHT if may(status, path[0]))
-    if not found:
+    allowed = tuple(status for status in IN_FLIGHT if may(status, path[0]))
+    if not allowed:
         raise Conflict(f"an item in flight can't become {path[0]}")
-    return found
+    return allowed

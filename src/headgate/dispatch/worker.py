@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from headgate.dispatch.cycle import CycleReport, DispatchCycle
 from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore, WorkflowEngine
 from headgate.errors import HeadgateError
-from headgate.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +29,11 @@ class DispatchWorker:
         item_types: Sequence[str],
         *,
         observer: DispatchObserver | None = None,
-        tracer: Tracer | None = None,
     ) -> None:
         self._store = store
         self._engine = engine
         self._item_types = list(item_types)
-        self._cycle = DispatchCycle(store, engine, observer=observer or NullObserver(), tracer=tracer)
+        self._cycle = DispatchCycle(store, engine, observer=observer or NullObserver())
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:

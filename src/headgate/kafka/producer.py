@@ -48,12 +48,12 @@ class KafkaProducer:
             "log_level": 0,
             **settings,
         }
-        self._patience = delivery_seconds + 5.0
+        self._timeout = delivery_seconds + 5.0
         self._ping_seconds = min(PING_SECONDS, delivery_seconds)
         # Of its own: an event loop's default threads are few, and a broker that is away holds each for a while.
         self._pinger = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-ping")
         self._producer = Producer(self._settings)
-        self._heard: list[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]] = []
+        self._reports: list[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,7 +66,7 @@ class KafkaProducer:
             self._thread = threading.Thread(target=self._poll, name="headgate-kafka", daemon=True)
             self._thread.start()
         waiting = [self._produce(loop, record) for record in records]
-        done, late = await asyncio.wait(waiting, timeout=self._patience)
+        done, late = await asyncio.wait(waiting, timeout=self._timeout)
         for future in late:
             future.cancel()
         return [future.result() if future in done else BrokerUnavailable() for future in waiting]
@@ -75,7 +75,7 @@ class KafkaProducer:
         future: asyncio.Future[HeadgateError | None] = loop.create_future()
 
         def reported(error: KafkaError | None, _message: object) -> None:
-            self._heard.append((future, None if error is None else self._translated(error)))
+            self._reports.append((future, None if error is None else self._translated(error)))
 
         try:
             self._producer.produce(
@@ -94,10 +94,10 @@ class KafkaProducer:
     def _poll(self) -> None:
         while not self._stop.is_set():
             self._producer.poll(POLL_SECONDS)
-            if self._heard:
-                heard, self._heard = self._heard, []
+            if self._reports:
+                reports, self._reports = self._reports, []
                 assert self._loop is not None
-                self._loop.call_soon_threadsafe(_settle, heard)
+                self._loop.call_soon_threadsafe(_settle, reports)
 
     def _translated(self, error: KafkaError) -> HeadgateError:
         if error.fatal():
@@ -110,7 +110,11 @@ class KafkaProducer:
         return BrokerUnavailable(f"Kafka: {error.str()}")
 
     async def ping(self) -> None:
-        """Raises `BrokerUnavailable` if no broker answers."""
+        """Returns when a broker answers.
+
+        Raises:
+            BrokerUnavailable: none answers.
+        """
         try:
             await asyncio.get_running_loop().run_in_executor(self._pinger, self._list_topics)
         except KafkaException as error:
@@ -121,7 +125,7 @@ class KafkaProducer:
 
     async def close(self) -> None:
         """Waits for what is under way, not longer than a delivery may take."""
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self._timeout
         # librdkafka reports its backlog only on request.
         while len(self._producer) and self._thread is not None and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS / 10)
@@ -131,7 +135,7 @@ class KafkaProducer:
         self._pinger.shutdown(wait=False)
 
 
-def _settle(heard: Sequence[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]]) -> None:
-    for future, outcome in heard:
+def _settle(reports: Sequence[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]]) -> None:
+    for future, outcome in reports:
         if not future.done():
             future.set_result(outcome)

@@ -1,10 +1,11 @@
-"""Makes topics with the partitions they are meant to have, before a producer's first record makes them otherwise."""
+"""A cluster's topics: which there are, and making those that are missing, before a producer's first record makes them
+with other partitions."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -16,19 +17,41 @@ PARTITIONS = 4
 BROKERS_DEFAULT = -1
 
 
+class KafkaInfo(NamedTuple):
+    """The brokers, and how many partitions each of the given topics has; None for one that is not there."""
+
+    brokers: int
+    partitions: dict[str, int | None]
+
+
+async def kafka_info(bootstrap: str, topics: Collection[str], *, timeout: float) -> KafkaInfo:
+    """What any broker says of the cluster. Changes nothing.
+
+    Raises:
+        BrokerUnavailable: no broker answers in time.
+    """
+    metadata = await asyncio.to_thread(_metadata, {"bootstrap.servers": bootstrap}, timeout)
+    known = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
+    return KafkaInfo(len(metadata.brokers), {topic: known.get(topic) for topic in topics})
+
+
 async def ensure_topics(
     bootstrap: str, topics: Collection[str], settings: Mapping[str, Any], *, seconds: float
 ) -> None:
-    """Creates what is missing; a topic that exists keeps its partitions. `BrokerUnavailable` if a step takes longer
-    than `seconds`."""
+    """Creates what is missing; a topic that exists keeps its partitions.
+
+    Raises:
+        BrokerUnavailable: a step takes longer than `seconds`.
+    """
     await asyncio.to_thread(_ensure, bootstrap, topics, settings, seconds)
 
 
 def _ensure(bootstrap: str, topics: Collection[str], settings: Mapping[str, Any], seconds: float) -> None:
-    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **settings})
-    missing = set(topics) - _list(client, seconds)
+    settings = {"bootstrap.servers": bootstrap, **settings}
+    missing = set(topics) - set(_metadata(settings, seconds).topics)
     if not missing:
         return
+    client = AdminClient({"log_level": 0, **settings})
     new_topics = [NewTopic(topic, num_partitions=PARTITIONS, replication_factor=BROKERS_DEFAULT) for topic in missing]
     for created in client.create_topics(new_topics, request_timeout=seconds).values():
         try:
@@ -40,9 +63,9 @@ def _ensure(bootstrap: str, topics: Collection[str], settings: Mapping[str, Any]
             raise BrokerUnavailable("Kafka did not create its topics in time") from error
 
 
-def _list(client: AdminClient, seconds: float) -> set[str]:
+def _metadata(settings: Mapping[str, Any], seconds: float) -> Any:
     try:
-        topics = client.list_topics(timeout=seconds).topics
+        # Of all topics: a request for one by name might make it.
+        return AdminClient({"log_level": 0, **settings}).list_topics(timeout=seconds)
     except KafkaException as error:
         raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
-    return set(topics)

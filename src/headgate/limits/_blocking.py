@@ -1,9 +1,11 @@
-"""`Limiter`: may this run now? For threads; `AsyncLimiter` is the same for event loops."""
+# Generated from limits/limiter.py by scripts/generate_blocking.py. Do not edit.
+"""`Limiter`: may this run now? For threads."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from inspect import iscoroutinefunction
 from time import perf_counter, sleep
 from types import TracebackType
@@ -12,16 +14,15 @@ from uuid import uuid4
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
-from headgate.errors import ConfigurationError, RateLimitExceeded, StoreError, StoreUnavailable
-from headgate.limits.active_plans import ActivePlans
-from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, smaller_request
+from headgate.errors import ConfigurationError, NotFound, RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
+from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, RefillLock, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
 from headgate.limits.plan_book import check_key
 from headgate.limits.plan_loader import PlanLoader
-from headgate.limits.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry, Settlement
+from headgate.limits.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry
 from headgate.limits.reservations import (
     DEFAULT_TTL,
-    Reservation,
     check_actual,
     check_id,
     check_settlement,
@@ -43,12 +44,13 @@ class Limiter(ActivePlans):
         with Limiter("redis://cache", plans=[Plan("gold", TokenBucket(10, 1))]) as limiter:
             decision = limiter.acquire("user:1", "gold")
 
-    `store` is a URL (`memory://`, `redis://…`, `postgresql://…`) or a `LimitStore`. A store that the limiter opened is
-    closed with it. `plans` are given here or come from a registry: it is loaded at once, and again in the background
-    when `refresh_every` has passed; until it returns, the plans in force decide. While the store is unavailable, each
-    plan's `on_error` decides, or else this limiter's: `open`, `closed`, or `fallback` to another store (memory unless
-    given). A call to the store may take `deadline` seconds; if not given, what its URL says, or else 0.5. With a
-    `lease`, tokens are taken many at a time and spent in this process.
+    `store` is a URL (`memory://`, `redis://…`, `postgresql://…`) or a `LimitStore`. A store that the limiter
+    opened is closed with it. `plans` are given here or come from a registry: it is loaded at once, and again
+    in the background when `refresh_every` has passed; until it returns, the plans in force decide.
+
+    While the store is unavailable, each plan's `on_error` decides, or else this limiter's: `open`, `closed`, or
+    `fallback` to another store (memory unless given). A call to the store may take `deadline` seconds; if not given,
+    what its URL says, or else 0.5. With a `lease`, tokens are taken many at a time and spent in this process.
 
     Raises:
         ConfigurationError: the store, its URL, the plans or an option can't be used.
@@ -72,11 +74,13 @@ class Limiter(ActivePlans):
         clock: Clock | None = None,
         pause: Callable[[float], object] = sleep,
     ) -> None:
-        super().__init__(on_error, breaker, LocalLeases(lease) if lease is not None else None, observer, clock)
+        leases = LocalLeases(lease, RefillLock) if lease is not None else None
+        super().__init__(on_error, breaker, leases, observer, clock)
         self._pause = pause
         self._opened_stores: list[LimitStore] = []
         self._deadline = deadline
         self._given_clock = clock
+        self._timeout = DEFAULT_DEADLINE if deadline is None else deadline
         self._check_store("store", store)
         self._check_store("fallback", fallback)
         if not isinstance(store, str) and iscoroutinefunction(store.decide):
@@ -84,17 +88,14 @@ class Limiter(ActivePlans):
         self._use_store(self._open_store(store))
         self._fallback_source = fallback
         self._wait_queues = WaitQueues()
-        self._loader = PlanLoader(self._load_plans)
-        try:
-            if isinstance(plans, Iterable):
-                self.replace_plans(plans)
-            else:
-                self._registry = plans
-                self.refresh()
-                self._schedule_refresh()
-        except BaseException:
-            self.close()
-            raise
+        self._loader: PlanLoader | None = None
+        self._may_lease = True
+        if isinstance(plans, Iterable):
+            self.replace_plans(plans)
+        else:
+            self._registry, self._refresh_at_us = plans, NEVER_LOADED
+            self._loader = PlanLoader(plans.load, self._apply)
+            self.refresh()
 
     def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing.
@@ -120,7 +121,8 @@ class Limiter(ActivePlans):
 
     def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
         """`acquire` over any (key, plan, cost): all or nothing, in one decision. Raises what `acquire` does."""
-        self._maybe_refresh()
+        if self._refresh_at_us is not None:
+            self._maybe_refresh()
         return self._acquire_and_observe(self._book.links(links))
 
     def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
@@ -210,24 +212,26 @@ class Limiter(ActivePlans):
             StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
         """
         chain, actual = self._chain(key, plans, 1), check_actual(actual)
-        settlement: Settlement = self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
+        settlement = self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
         return check_settlement(id, settlement)
 
     def refresh(self) -> None:
         """Loads the plans from the registry now. Its errors are raised; then the plans in force stay."""
-        if self._registry is not None:
+        if self._loader is not None:
             self._loader.load_now()
 
     def close(self) -> None:
-        """Gives leased tokens back and closes the stores that this limiter opened. Plans that are being loaded have
-        `deadline` seconds to arrive. Closing twice is fine."""
-        self._loader.join(DEFAULT_DEADLINE if self._deadline is None else self._deadline)
-        for lease in self._leases.clear() if self._leases is not None else ():
-            with lease.lock:
-                self._return_tokens(lease, everything=True)
-        for store in self._opened_stores:
-            store.close()
-        self._opened_stores.clear()
+        """Gives leased tokens back and closes the stores that this limiter opened. Closing twice is fine.
+
+        Plans that are being loaded have `deadline` seconds to arrive.
+        """
+        if self._loader is not None:
+            self._loader.close(self._timeout)
+        self._may_lease = False  # calls after this go to the store: nobody would give a new lease back
+        if self._leases is not None and (leases := self._leases.clear()):
+            self._return_leases(leases)
+        while self._opened_stores:
+            self._opened_stores.pop().close()
         self._health.close()
 
     def __enter__(self) -> Self:
@@ -249,14 +253,15 @@ class Limiter(ActivePlans):
         return opened
 
     def _chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
-        self._maybe_refresh()
+        if self._refresh_at_us is not None:
+            self._maybe_refresh()
         return self._book.chain(key, plans, cost)
 
     def _acquire_and_observe(self, chain: list[Charge]) -> Decision:
         return self._health.observe(self._acquire_with_lease(chain))
 
     def _acquire_with_lease(self, chain: list[Charge]) -> Decision:
-        if self._leases is None or not self._leases.is_leasable(chain):
+        if self._leases is None or not self._may_lease or not self._leases.is_leasable(chain):
             return self._decide(chain)
         return self._acquire_from_lease(chain, self._leases)
 
@@ -291,7 +296,8 @@ class Limiter(ActivePlans):
             try:
                 if self._fallback is None:
                     self._fallback = self._open_store(self._fallback_source)
-                return health.mark_fallback(self._fallback.decide(fallback_chain, spend=spend, hold=hold))
+                answer = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
+                return health.mark_fallback(answer)
             except StoreUnavailable as error:
                 log.warning("the fallback store can't be asked either: %s", error)
         return health.policy_decision(chain)
@@ -313,6 +319,9 @@ class Limiter(ActivePlans):
 
     def _acquire_from_lease(self, chain: list[Charge], leases: LocalLeases) -> Decision:
         lease, cost = leases.find(chain), chain[0].cost
+        decision = leases.spin_lock.run(lease.spend, cost, self._clock.monotonic_us())
+        if decision is not None:
+            return decision
         refills = lease.refills
         with lease.lock:
             # The result of a refill holds for all who waited for it: one deadline for all, not one each.
@@ -321,36 +330,39 @@ class Limiter(ActivePlans):
             if decision is not None:
                 return decision
             if not (waited and lease.refill_failed):
-                with lease.refilling():
-                    decision = self._refill(lease, cost)
+                decision = self._refill(lease, cost, leases)
         stale = leases.record_refill(lease, self._clock.monotonic_us())
         if decision is None:
             # No lease on the fallback store: its tokens would be lost.
             return self._fall_back(chain)
         if stale is not None:
-            with stale.lock:
-                self._return_tokens(stale, everything=True)
+            self._return_leases([stale])
         return decision
 
-    def _refill(self, lease: LocalLease, cost: int) -> Decision | None:
+    def _refill(self, lease: LocalLease, cost: int, leases: LocalLeases) -> Decision | None:
         """The store's decision on `cost`, with more than that credited to the lease if the store has it; `None` if the
         store is unavailable."""
-        decision = None
-        if self._return_tokens(lease):
-            now_us = self._clock.monotonic_us()
-            amount = lease.requested(cost, now_us)
-            while True:
-                decision = self._decide_on_store(lease.charges(amount))
-                if decision is None or decision.allowed or amount == cost:
-                    break
-                amount = smaller_request(decision, amount, cost)
-        if decision is None:
-            lease.record_failed_refill()
-            return None
-        if decision.allowed and amount > cost:
-            self._health.record_lease(decision.plan, amount)
-        assert self._leases is not None
-        return self._leases.spin_lock.run(lease.credit, amount, cost, decision, now_us)
+        with lease.refilling():
+            decision = None
+            if self._return_tokens(lease):
+                now_us = self._clock.monotonic_us()
+                amount = lease.requested(cost, now_us)
+                while True:
+                    decision = self._decide_on_store(lease.charges(amount))
+                    if decision is None or decision.allowed or amount == cost:
+                        break
+                    amount = smaller_request(decision, amount, cost)
+            if decision is None:
+                lease.record_failed_refill()
+                return None
+            if decision.allowed and amount > cost:
+                self._health.record_lease(decision.plan, amount)
+            return leases.spin_lock.run(lease.credit, amount, cost, decision, now_us)
+
+    def _return_leases(self, leases: Iterable[LocalLease]) -> None:
+        for lease in leases:
+            with lease.lock:
+                self._return_tokens(lease, everything=True)
 
     def _return_tokens(self, lease: LocalLease, *, everything: bool = False) -> bool:
         """Gives back the tokens a lease may not keep; false if the store is unavailable."""
@@ -366,10 +378,51 @@ class Limiter(ActivePlans):
 
     def _maybe_refresh(self) -> None:
         due = self._refresh_at_us
-        if due is not None and self._clock.monotonic_us() >= due:
-            self._schedule_refresh()
-            self._loader.load_soon()
+        if due is None or self._loader is None or self._clock.monotonic_us() < due:
+            return
+        self._schedule_refresh()
+        self._loader.load_soon()
 
-    def _load_plans(self) -> None:
-        assert self._registry is not None
-        self._apply(self._registry.load())
+
+class Reservation:
+    """A cost reserved under an id. True if it was allowed.
+
+        with limiter.reserve("user:1", "tokens", 500) as reservation:
+            reservation.settle(call_model())
+
+    As a context manager it is cancelled when the block raises, and stays as reserved when it was not settled.
+    """
+
+    def __init__(self, id: str, decision: Decision, settle: Callable[[int], bool]) -> None:
+        self._settle = settle
+        self._open = decision.allowed and not decision.degraded
+        self.id = id
+        self.decision = decision
+
+    def __bool__(self) -> bool:
+        return self.decision.allowed
+
+    def settle(self, actual: int) -> bool:
+        """Corrects the cost to `actual`. False if there was nothing to correct: settled before, denied, or decided by
+        a failure policy. Raises what `Limiter.settle` does."""
+        check_actual(actual)
+        if not self._open:
+            return False
+        applied = self._settle(actual)
+        self._open = False
+        return applied
+
+    def cancel(self) -> bool:
+        """Gives back all of the cost that still counts, and frees the id to be reserved anew."""
+        return self.settle(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            # A cost that can't be given back stays spent; the block's own error is raised.
+            with suppress(NotFound, StoreError):
+                self.cancel()

@@ -17,6 +17,9 @@ from headgate.limits.plan_book import PlanBook
 from headgate.limits.ports import AdmissionObserver
 from headgate.limits.store_health import StoreHealth
 
+NEVER_LOADED = -1
+"""The time of the next refresh while a registry's plans were never loaded: long past."""
+
 
 class ActivePlans:
     """The plans a limiter decides by, their fast paths, and the health of its store."""
@@ -110,6 +113,8 @@ class ActivePlans:
         if plans is not None and plans != self._loaded:
             self.replace_plans(plans.values())
             self._loaded = dict(plans)
+        if self._refresh_at_us == NEVER_LOADED:
+            self._schedule_refresh()
 
     @staticmethod
     def _check_store(option: str, store: Any) -> None:

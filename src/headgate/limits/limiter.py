@@ -1,11 +1,14 @@
-"""`AsyncLimiter`: may this run now? For event loops; `Limiter` is the same for threads."""
+"""`AsyncLimiter`: may this run now? For event loops.
+
+`Limiter`, the same for threads, is generated from this file: `scripts/generate_blocking.py`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from inspect import isawaitable, iscoroutinefunction
+from contextlib import suppress
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -13,16 +16,15 @@ from uuid import uuid4
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
-from headgate.errors import RateLimitExceeded, StoreError, StoreUnavailable
-from headgate.limits.active_plans import ActivePlans
-from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, smaller_request
+from headgate.errors import NotFound, RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
+from headgate.limits.local_lease import AsyncRefillLock, LeasePolicy, LocalLease, LocalLeases, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
 from headgate.limits.plan_book import check_key
-from headgate.limits.plan_loader import log_load_failure, run_in_thread
+from headgate.limits.plan_loader import AsyncPlanLoader
 from headgate.limits.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
 from headgate.limits.reservations import (
     DEFAULT_TTL,
-    AsyncReservation,
     check_actual,
     check_id,
     check_settlement,
@@ -35,18 +37,26 @@ from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, AsyncWaitQueues, beyo
 log = logging.getLogger("headgate.limits")
 
 ONE = 1
-NEVER_LOADED = -1
 T = TypeVar("T")
 
 
 class AsyncLimiter(ActivePlans):
-    """`Limiter` for event loops: the same methods, awaited. One limiter serves one event loop.
+    """Decides by plans, whose states are kept in a store. One limiter serves one event loop.
 
         async with AsyncLimiter("redis://cache", plans=[Plan("gold", TokenBucket(10, 1))]) as limiter:
             decision = await limiter.acquire("user:1", "gold")
 
-    Plans from a registry are loaded at the first call, and again in the background when `refresh_every` has passed. A
-    registry that isn't awaited is loaded in a thread.
+    `store` is a URL (`memory://`, `redis://…`, `postgresql://…`) or an `AsyncLimitStore`. A store that the limiter
+    opened is closed with it. `plans` are given here or come from a registry: it is loaded at the first call, and again
+    in the background when `refresh_every` has passed; until it returns, the plans in force decide.
+    A registry that isn't awaited is loaded in a thread.
+
+    While the store is unavailable, each plan's `on_error` decides, or else this limiter's: `open`, `closed`, or
+    `fallback` to another store (memory unless given). A call to the store may take `deadline` seconds; if not given,
+    what its URL says, or else 0.5. With a `lease`, tokens are taken many at a time and spent in this process.
+
+    Raises:
+        ConfigurationError: the store, its URL, the plans or an option can't be used.
     """
 
     _store: AsyncLimitStore
@@ -67,29 +77,29 @@ class AsyncLimiter(ActivePlans):
         clock: Clock | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        leases = LocalLeases(lease, asyncio.Lock) if lease is not None else None
+        leases = LocalLeases(lease, AsyncRefillLock) if lease is not None else None
         super().__init__(on_error, breaker, leases, observer, clock)
         self._pause = pause
         self._opened_stores: list[AsyncLimitStore] = []
         self._deadline = deadline
         self._given_clock = clock
         self._timeout = DEFAULT_DEADLINE if deadline is None else deadline
-        """Seconds, for stores that were not opened here. The others keep the deadline themselves."""
         self._check_store("store", store)
         self._check_store("fallback", fallback)
+        # blocking: if not isinstance(store, str) and iscoroutinefunction(store.decide):
+        # blocking:     raise ConfigurationError("store", f"{store!r} is for event loops; give it to an AsyncLimiter")
         self._use_store(self._open_store(store))
         self._fallback_source = fallback
         self._wait_queues = AsyncWaitQueues()
-        self._load_lock = asyncio.Lock()
-        self._loads: set[asyncio.Task[None]] = set()
-        self._refreshing: asyncio.Task[None] | None = None
-        self._lease_tasks: set[asyncio.Task[Any]] = set()
+        self._loader: AsyncPlanLoader | None = None
+        self._lease_tasks: set[asyncio.Task[Any]] = set()  # async only
         self._may_lease = True
         if isinstance(plans, Iterable):
             self.replace_plans(plans)
         else:
-            self._registry = plans
-            self._refresh_at_us = NEVER_LOADED
+            self._registry, self._refresh_at_us = plans, NEVER_LOADED
+            self._loader = AsyncPlanLoader(plans.load, self._apply)
+            # blocking: self.refresh()
 
     async def acquire(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """Decides, and charges `cost` to `key` under every plan if all have room; else charges nothing.
@@ -208,30 +218,26 @@ class AsyncLimiter(ActivePlans):
             StoreUnavailable: the store can't be reached. Besides, what `acquire` raises.
         """
         chain, actual = await self._chain(key, plans, 1), check_actual(actual)
-        return check_settlement(
-            id, await self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
-        )
+        settlement = await self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
+        return check_settlement(id, settlement)
 
     async def refresh(self) -> None:
         """Loads the plans from the registry now. Its errors are raised; then the plans in force stay."""
-        if self._registry is not None:
-            await asyncio.shield(self._start_load(self._load_plans()))
+        if self._loader is not None:
+            await self._loader.load_now()
 
     async def close(self) -> None:
-        """Gives leased tokens back, also those of refills in flight, and closes the stores that this limiter opened.
-        Plans that are being loaded in a thread have `deadline` seconds to arrive. Closing twice is fine."""
-        if self._loads:
-            loads = tuple(self._loads)
-            if not iscoroutinefunction(getattr(self._registry, "load", None)):
-                await asyncio.wait(loads, timeout=self._timeout)
-            for load in loads:
-                load.cancel()
-            await asyncio.gather(*loads, return_exceptions=True)
+        """Gives leased tokens back and closes the stores that this limiter opened. Closing twice is fine.
+
+        Plans that are being loaded in a thread have `deadline` seconds to arrive.
+        """
+        if self._loader is not None:
+            await self._loader.close(self._timeout)
         self._may_lease = False  # calls after this go to the store: nobody would give a new lease back
-        while self._lease_tasks:
-            await asyncio.wait(self._lease_tasks)
+        while self._lease_tasks:  # async only
+            await asyncio.wait(self._lease_tasks)  # async only
         if self._leases is not None and (leases := self._leases.clear()):
-            await self._shielded(self._return_leases(leases))
+            await self._shielded(None, self._return_leases(leases))
         while self._opened_stores:
             await self._opened_stores.pop().close()
         self._health.close()
@@ -300,8 +306,8 @@ class AsyncLimiter(ActivePlans):
             try:
                 if self._fallback is None:
                     self._fallback = self._open_store(self._fallback_source)
-                call = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
-                return health.mark_fallback(await self._with_deadline(self._fallback, call))
+                answer = self._fallback.decide(fallback_chain, spend=spend, hold=hold)
+                return health.mark_fallback(await self._with_deadline(self._fallback, answer))
             except StoreUnavailable as error:
                 log.warning("the fallback store can't be asked either: %s", error)
         return health.policy_decision(chain)
@@ -321,7 +327,9 @@ class AsyncLimiter(ActivePlans):
         self._health.record_success(operation, started)
         return result
 
+    # async only: begin
     def _with_deadline(self, store: AsyncLimitStore, call: Awaitable[T]) -> Awaitable[T]:
+        """A store that was opened here keeps the deadline itself."""
         return call if store in self._opened_stores else self._time_out(call)
 
     async def _time_out(self, call: Awaitable[T]) -> T:
@@ -331,67 +339,67 @@ class AsyncLimiter(ActivePlans):
         except TimeoutError:
             raise StoreUnavailable(f"no answer within {self._timeout:g} s") from None
 
+    # async only: end
+
     async def _acquire_from_lease(self, chain: list[Charge], leases: LocalLeases) -> Decision:
         lease, cost = leases.find(chain), chain[0].cost
-        decision = lease.spend(cost, self._clock.monotonic_us())
+        decision = leases.spin_lock.run(lease.spend, cost, self._clock.monotonic_us())
         if decision is not None:
             return decision
-        refills, refill = lease.refills, None
-        await lease.lock.acquire()
-        try:
+        refills = lease.refills
+        async with lease.lock:
             # The result of a refill holds for all who waited for it: one deadline for all, not one each.
             waited = lease.refills != refills
-            decision = lease.spend(cost, self._clock.monotonic_us(), waited)
+            decision = leases.spin_lock.run(lease.spend, cost, self._clock.monotonic_us(), waited)
             if decision is not None:
                 return decision
             if not (waited and lease.refill_failed):
-                refill = self._shielded(self._refill(lease, cost), lease.lock.release)
-        finally:
-            if refill is None:
-                lease.lock.release()
-        if refill is not None:
-            decision = await refill
+                decision = await self._shielded(lease.lock, self._refill(lease, cost, leases))
         stale = leases.record_refill(lease, self._clock.monotonic_us())
         if decision is None:
             # No lease on the fallback store: its tokens would be lost.
             return await self._fall_back(chain)
         if stale is not None:
-            await self._shielded(self._return_leases([stale]))
+            await self._shielded(None, self._return_leases([stale]))
         return decision
 
-    def _shielded(self, work: Coroutine[Any, Any, T], on_done: Callable[[], None] | None = None) -> Awaitable[T]:
-        """Starts work that goes on if its caller is cancelled: tokens in flight would be lost."""
+    # async only: begin
+    async def _shielded(self, lock: AsyncRefillLock | None, work: Coroutine[Any, Any, T]) -> T:
+        """The result of work that goes on if its caller is cancelled: tokens in flight would be lost."""
         task = asyncio.get_running_loop().create_task(work)
         self._lease_tasks.add(task)
+        if lock is not None:
+            lock.refill = task
 
         def done(_: asyncio.Task[T]) -> None:
             self._lease_tasks.discard(task)
             if not task.cancelled():
                 task.exception()  # retrieved: asyncio logs one that a cancelled caller never awaited
-            if on_done is not None:
-                on_done()
 
         task.add_done_callback(done)
-        return _result_of(task)
+        await asyncio.wait((task,))
+        return task.result()
 
-    async def _refill(self, lease: LocalLease, cost: int) -> Decision | None:
+    # async only: end
+    async def _refill(self, lease: LocalLease, cost: int, leases: LocalLeases) -> Decision | None:
         """The store's decision on `cost`, with more than that credited to the lease if the store has it; `None` if the
         store is unavailable."""
-        decision = None
-        if await self._return_tokens(lease):
-            now_us = self._clock.monotonic_us()
-            amount = lease.requested(cost, now_us)
-            while True:
-                decision = await self._decide_on_store(lease.charges(amount))
-                if decision is None or decision.allowed or amount == cost:
-                    break
-                amount = smaller_request(decision, amount, cost)
-        if decision is None:
-            lease.record_failed_refill()
-            return None
-        if decision.allowed and amount > cost:
-            self._health.record_lease(decision.plan, amount)
-        return lease.credit(amount, cost, decision, now_us)
+        with lease.refilling():
+            decision = None
+            if await self._return_tokens(lease):
+                now_us = self._clock.monotonic_us()
+                amount = lease.requested(cost, now_us)
+                while True:
+                    decision = await self._decide_on_store(lease.charges(amount))
+                    if decision is None or decision.allowed or amount == cost:
+                        break
+                    amount = smaller_request(decision, amount, cost)
+            if decision is None:
+                lease.record_failed_refill()
+                return None
+            if decision.allowed and amount > cost:
+                self._health.record_lease(decision.plan, amount)
+            return leases.spin_lock.run(lease.credit, amount, cost, decision, now_us)
 
     async def _return_leases(self, leases: Iterable[LocalLease]) -> None:
         for lease in leases:
@@ -400,7 +408,8 @@ class AsyncLimiter(ActivePlans):
 
     async def _return_tokens(self, lease: LocalLease, *, everything: bool = False) -> bool:
         """Gives back the tokens a lease may not keep; false if the store is unavailable."""
-        tokens = lease.withdraw(self._clock.monotonic_us(), everything=everything)
+        assert self._leases is not None
+        tokens = self._leases.spin_lock.run(lease.withdraw, self._clock.monotonic_us(), everything=everything)
         if tokens:
             try:
                 await self._call_store("refund", lambda: self._store.refund(lease.charges(tokens)))
@@ -411,41 +420,57 @@ class AsyncLimiter(ActivePlans):
 
     async def _maybe_refresh(self) -> None:
         due = self._refresh_at_us
-        if due is None or self._clock.monotonic_us() < due:
+        if due is None or self._loader is None or self._clock.monotonic_us() < due:
             return
-        if due != NEVER_LOADED:
-            self._schedule_refresh()
-        if self._refreshing is None or self._refreshing.done():
-            first = due == NEVER_LOADED
-            self._refreshing = self._start_load(self._load_plans() if first else self._load_and_log())
+        # async only: begin
         if due == NEVER_LOADED:
             # There are no plans to decide by.
-            await asyncio.shield(self._refreshing)
-
-    def _start_load(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Starts a load as a task. It is not cancelled with its caller: a registry may return a change only once."""
-        task = asyncio.get_running_loop().create_task(load)
-        self._loads.add(task)
-        task.add_done_callback(self._loads.discard)
-        return task
-
-    async def _load_plans(self) -> None:
-        assert self._registry is not None
-        # Of two loads at once, the one that read first could finish last and bring old plans back.
-        async with self._load_lock:
-            load: Callable[[], Any] = self._registry.load
-            plans = load() if iscoroutinefunction(load) else await run_in_thread(load)
-            self._apply(await plans if isawaitable(plans) else plans)
-            if self._refresh_at_us == NEVER_LOADED:
-                self._schedule_refresh()
-
-    async def _load_and_log(self) -> None:
-        try:
-            await self._load_plans()
-        except Exception as error:
-            log_load_failure(error)
+            await self._loader.load_first()
+            return
+        # async only: end
+        self._schedule_refresh()
+        self._loader.load_soon()
 
 
-async def _result_of(task: asyncio.Task[T]) -> T:
-    await asyncio.wait((task,))
-    return task.result()
+class AsyncReservation:
+    """A cost reserved under an id. True if it was allowed.
+
+        async with await limiter.reserve("user:1", "tokens", 500) as reservation:
+            await reservation.settle(await call_model())
+
+    As a context manager it is cancelled when the block raises, and stays as reserved when it was not settled.
+    """
+
+    def __init__(self, id: str, decision: Decision, settle: Callable[[int], Awaitable[bool]]) -> None:
+        self._settle = settle
+        self._open = decision.allowed and not decision.degraded
+        self.id = id
+        self.decision = decision
+
+    def __bool__(self) -> bool:
+        return self.decision.allowed
+
+    async def settle(self, actual: int) -> bool:
+        """Corrects the cost to `actual`. False if there was nothing to correct: settled before, denied, or decided by
+        a failure policy. Raises what `AsyncLimiter.settle` does."""
+        check_actual(actual)
+        if not self._open:
+            return False
+        applied = await self._settle(actual)
+        self._open = False
+        return applied
+
+    async def cancel(self) -> bool:
+        """Gives back all of the cost that still counts, and frees the id to be reserved anew."""
+        return await self.settle(0)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            # A cost that can't be given back stays spent; the block's own error is raised.
+            with suppress(NotFound, StoreError):
+                await self.cancel()

@@ -14,6 +14,7 @@ A forked child starts without leases: their tokens are the parent's.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -26,7 +27,7 @@ from weakref import WeakSet
 
 from headgate.clock import Clock, SystemClock
 from headgate.errors import ConfigurationError
-from headgate.limits.locks import SpinLock
+from headgate.limits.locks import NoLock, SpinLock
 from headgate.limits.model import (
     Charge,
     Decision,
@@ -230,14 +231,29 @@ class LocalLease:
         )
 
 
+RefillLock = threading.Lock
+"""A lease's lock, for threads. `with` never loses it to a signal handler that raises."""
+
+
+class AsyncRefillLock(asyncio.Lock):
+    """A lease's lock, for tasks. It is held until the refill in flight has ended, also if its caller is cancelled."""
+
+    refill: asyncio.Task[Any] | None = None
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.refill is None or self.refill.done():
+            self.release()
+        else:
+            self.refill.add_done_callback(lambda _: self.release())
+
+
 class LocalLeases:
     """A limiter's leases, by key and plans, the least recently refilled first."""
 
-    def __init__(self, policy: LeasePolicy, new_lock: Callable[[], Any] = threading.Lock) -> None:
+    def __init__(self, policy: LeasePolicy, new_lock: Callable[[], Any]) -> None:
         self._policy = policy
-        self.spin_lock = SpinLock()
-        """Guards the tokens of all leases against other threads. A lease's own lock is held during a refill; it is a
-        `threading.Lock`, which `with` never loses to a signal handler that raises."""
+        self.spin_lock = SpinLock() if new_lock is RefillLock else NoLock()
+        """Guards the tokens of all leases against other threads. A lease's own lock is held during a refill."""
         self._new_lock = new_lock
         self._lock = threading.Lock()
         self._by_name: OrderedDict[tuple[str, ...], LocalLease] = OrderedDict()
@@ -354,7 +370,7 @@ class LocalLeases:
             lease = leases.get((key, plan))
             return None if lease is None or lease.rule is not rule else lease.spend(1, monotonic_us())
 
-        return spend_one if self._new_lock is threading.Lock else spend_one_on_a_loop
+        return spend_one if self._new_lock is RefillLock else spend_one_on_a_loop
 
 
 def _token_us(spec: Spec) -> int:

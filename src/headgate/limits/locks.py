@@ -88,6 +88,13 @@ class SpinLock:
         self._queue_lock = threading.Lock()
 
 
+class NoLock(SpinLock):
+    """A `SpinLock` for an event loop, where nobody else runs between two awaits."""
+
+    def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return work(*args, **kwargs)
+
+
 _instances: WeakSet[SpinLock] = WeakSet()
 
 

@@ -6,21 +6,28 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import TypeVar
+from inspect import isawaitable, iscoroutinefunction
+from typing import Any, TypeAlias, TypeVar
+
+from headgate.limits.model import Plan
 
 log = logging.getLogger("headgate.limits")
 
 THREAD = "headgate-plans"
 T = TypeVar("T")
+Plans: TypeAlias = Mapping[str, Plan] | None
 
 
 class PlanLoader:
-    """Runs `load`, one at a time: in the caller, or in a thread of its own. A forked child loads for itself."""
+    """Loads plans and applies them, one load at a time: in the caller, or in a thread of its own.
 
-    def __init__(self, load: Callable[[], None]) -> None:
-        self._load = load
+    A forked child loads for itself.
+    """
+
+    def __init__(self, load: Callable[[], Plans], apply: Callable[[Plans], None]) -> None:
+        self._load, self._apply = load, apply
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -28,7 +35,7 @@ class PlanLoader:
     def load_now(self) -> None:
         """Loads now, after the load in flight. Errors are raised."""
         with self._process_lock():
-            self._load()
+            self._apply(self._load())
 
     def load_soon(self) -> None:
         """Starts a load in a thread, unless one is in flight. Errors are logged."""
@@ -44,7 +51,7 @@ class PlanLoader:
         else:
             self._thread = thread
 
-    def join(self, timeout: float) -> None:
+    def close(self, timeout: float) -> None:
         """Waits for the load in flight, up to `timeout` seconds."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
@@ -57,11 +64,67 @@ class PlanLoader:
 
     def _load_and_log(self, lock: threading.Lock) -> None:
         try:
-            self._load()
+            self._apply(self._load())
         except Exception as error:
             log_load_failure(error)
         finally:
             lock.release()
+
+
+class AsyncPlanLoader:
+    """Loads plans and applies them, one load at a time, as tasks. A `load` that isn't awaited runs in a thread.
+
+    A load is not cancelled with its caller: a registry may return a change only once.
+    """
+
+    def __init__(self, load: Callable[[], Plans | Awaitable[Plans]], apply: Callable[[Plans], None]) -> None:
+        self._load, self._apply = load, apply
+        self._is_awaited = iscoroutinefunction(load)
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._shared: asyncio.Task[None] | None = None
+
+    async def load_first(self) -> None:
+        """Loads now. Callers who come meanwhile share the load and its error."""
+        if self._shared is None or self._shared.done():
+            self._shared = self._start(self._load_in_turn())
+        await asyncio.shield(self._shared)
+
+    async def load_now(self) -> None:
+        """Loads now, after the load in flight. Errors are raised."""
+        await asyncio.shield(self._start(self._load_in_turn()))
+
+    def load_soon(self) -> None:
+        """Starts a load, unless one is in flight. Errors are logged."""
+        if self._shared is None or self._shared.done():
+            self._shared = self._start(self._load_and_log())
+
+    async def close(self, timeout: float) -> None:
+        """Ends the loads in flight. Those in a thread have `timeout` seconds to arrive."""
+        tasks = tuple(self._tasks)
+        if tasks and not self._is_awaited:
+            await asyncio.wait(tasks, timeout=timeout)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start(self, load: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(load)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _load_in_turn(self) -> None:
+        # Of two loads at once, the one that read first could finish last and bring old plans back.
+        async with self._lock:
+            plans = self._load() if self._is_awaited else await run_in_thread(self._load)
+            self._apply(await plans if isawaitable(plans) else plans)
+
+    async def _load_and_log(self) -> None:
+        try:
+            await self._load_in_turn()
+        except Exception as error:
+            log_load_failure(error)
 
 
 def log_load_failure(error: Exception) -> None:

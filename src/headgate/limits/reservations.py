@@ -1,100 +1,14 @@
-"""Reservations: spend an estimate now, correct it when the cost is known."""
+"""What a reservation accepts, and what its settlement came to."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from types import TracebackType
-from typing import Self
-
-from headgate.errors import InvalidInput, NotFound, StoreError
-from headgate.limits.model import Charge, Decision
+from headgate.errors import InvalidInput, NotFound
+from headgate.limits.model import Charge
 from headgate.limits.ports import Settlement
 
 DEFAULT_TTL = 60.0
 LONGEST_TTL = 86_400.0
 ID_LENGTH = 128
-
-
-class Reservation:
-    """A cost reserved under an id. True if it was allowed.
-
-        with limiter.reserve("user:1", "tokens", 500) as reservation:
-            reservation.settle(call_model())
-
-    As a context manager it is cancelled when the block raises, and stays as reserved when it was not settled.
-    """
-
-    def __init__(self, id: str, decision: Decision, settle: Callable[[int], bool]) -> None:
-        self._settle = settle
-        self._open = decision.allowed and not decision.degraded
-        self.id = id
-        self.decision = decision
-
-    def __bool__(self) -> bool:
-        return self.decision.allowed
-
-    def settle(self, actual: int) -> bool:
-        """Corrects the cost to `actual`. False if there was nothing to correct: settled before, denied, or decided by
-        a failure policy. Raises what `Limiter.settle` does."""
-        check_actual(actual)
-        if not self._open:
-            return False
-        applied = self._settle(actual)
-        self._open = False
-        return applied
-
-    def cancel(self) -> bool:
-        """Gives back all of the cost that still counts, and frees the id to be reserved anew."""
-        return self.settle(0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            # A cost that can't be given back stays spent; the block's own error is raised.
-            with suppress(NotFound, StoreError):
-                self.cancel()
-
-
-class AsyncReservation:
-    """`Reservation` for event loops."""
-
-    def __init__(self, id: str, decision: Decision, settle: Callable[[int], Awaitable[bool]]) -> None:
-        self._settle = settle
-        self._open = decision.allowed and not decision.degraded
-        self.id = id
-        self.decision = decision
-
-    def __bool__(self) -> bool:
-        return self.decision.allowed
-
-    async def settle(self, actual: int) -> bool:
-        """Corrects the cost to `actual`. False if there was nothing to correct: settled before, denied, or decided by
-        a failure policy. Raises what `Limiter.settle` does."""
-        check_actual(actual)
-        if not self._open:
-            return False
-        applied = await self._settle(actual)
-        self._open = False
-        return applied
-
-    async def cancel(self) -> bool:
-        """Gives back all of the cost that still counts, and frees the id to be reserved anew."""
-        return await self.settle(0)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            with suppress(NotFound, StoreError):
-                await self.cancel()
 
 
 def check_id(value: object) -> str:

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Generic, TypeVar
 
 from headgate.clock import Clock
 from headgate.errors import InvalidInput
@@ -20,25 +21,25 @@ MAX_PAUSE_SECONDS = 5.0
 FOREVER = 1e9
 """Seconds beyond which a timeout is none: not far above is the longest that threads can wait."""
 
+Event = TypeVar("Event", threading.Event, asyncio.Event)
 
-class WaitQueues:
-    """Queues of waiting threads, by what they wait for. An empty queue is removed."""
+
+class _Queues(Generic[Event]):
+    """Queues of events, by what is waited for. The first of a queue is set. An empty queue is removed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._queues: dict[Hashable, deque[threading.Event]] = {}
+        self._queues: dict[Hashable, deque[Event]] = {}
 
     @contextmanager
-    def wait_turn(self, name: Hashable, deadline_us: int | None, clock: Clock) -> Iterator[bool]:
-        """Waits to be first in the queue, or until the deadline. Yields whether it is first. On exit the next is."""
-        turn = threading.Event()
+    def _queued(self, name: Hashable, turn: Event) -> Iterator[None]:
         with self._lock:
             queue = self._queues.setdefault(name, deque())
             queue.append(turn)
             if queue[0] is turn:
                 turn.set()
         try:
-            yield turn.wait(seconds_until(deadline_us, clock))
+            yield
         finally:
             with self._lock:
                 queue.remove(turn)
@@ -48,33 +49,31 @@ class WaitQueues:
                     del self._queues[name]
 
 
-class AsyncWaitQueues:
-    """Queues of waiting tasks of one event loop."""
+class WaitQueues(_Queues[threading.Event]):
+    """Queues of waiting threads."""
 
-    def __init__(self) -> None:
-        self._queues: dict[Hashable, deque[asyncio.Event]] = {}
+    @contextmanager
+    def wait_turn(self, name: Hashable, deadline_us: int | None, clock: Clock) -> Iterator[bool]:
+        """Waits to be first in the queue, or until the deadline. Yields whether it is first. On exit the next is."""
+        turn = threading.Event()
+        with self._queued(name, turn):
+            yield turn.wait(seconds_until(deadline_us, clock))
+
+
+class AsyncWaitQueues(_Queues[asyncio.Event]):
+    """Queues of waiting tasks of one event loop."""
 
     @asynccontextmanager
     async def wait_turn(self, name: Hashable, deadline_us: int | None, clock: Clock) -> AsyncIterator[bool]:
         """Waits to be first in the queue, or until the deadline. Yields whether it is first. On exit the next is."""
         turn = asyncio.Event()
-        queue = self._queues.setdefault(name, deque())
-        queue.append(turn)
-        if queue[0] is turn:
-            turn.set()
-        try:
+        with self._queued(name, turn):
             if not turn.is_set():
                 # Not `wait_for`: until Python 3.12 it swallows a cancellation that comes with the turn.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds_until(deadline_us, clock)):
                         await turn.wait()
             yield turn.is_set()
-        finally:
-            queue.remove(turn)
-            if queue:
-                queue[0].set()
-            else:
-                del self._queues[name]
 
 
 def seconds_until(deadline_us: int | None, clock: Clock) -> float | None:

@@ -7,12 +7,11 @@ import time
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import hiredis
-
 from headgate.errors import StoreError
-from headgate.redis.blocking_client import RedisClient, RedisConnection
+from headgate.redis.blocking_client import RedisClient
+from headgate.redis.blocking_connection import RedisConnection
 from headgate.redis.protocol import packed
-from headgate.redis.redirects import store_error
+from headgate.redis.redirects import ErrorReply, store_error
 from headgate.redis.url import Address, RedisUrl
 
 INFO = packed(b"INFO")
@@ -105,8 +104,8 @@ def _server(address: Address, url: RedisUrl) -> RedisInfo:
 
 def _execute(connection: RedisConnection, command: bytes) -> Any:
     reply = connection.exchange(command)
-    if isinstance(reply, hiredis.ReplyError):
-        raise store_error(reply, connection.address)
+    if isinstance(reply, ErrorReply):
+        raise store_error(*reply)
     return reply
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
+from headgate import tracing
 from headgate.extras import require
 from headgate.server.settings import Settings, unknown_variable_warnings
-from headgate.tracing import Tracer
 
 REQUEST_ID: ContextVar[str] = ContextVar("headgate_request_id", default="")
 """Of the request that is being answered; empty outside of all."""
@@ -32,21 +32,13 @@ _CALLED = re.compile(r"(with url: )\S+")
 """How an HTTP client's error message shows the path it called."""
 
 
-def configure_traced(settings: Settings, opened: Callable[[], Tracer | None]) -> None:
-    """`configure`, with a tracer that `opened` makes when there is a log already for what it complains about."""
-    configure(settings)
-    tracer = opened()
-    if tracer is not None:
-        configure(settings, tracer)
-
-
 def warn_unknown_variables() -> None:
     """Logs a warning per variable that looks like a setting and is none."""
     for line in unknown_variable_warnings():
         logging.getLogger("headgate").warning(line)
 
 
-def configure(settings: Settings, tracer: Tracer | None = None) -> None:
+def configure(settings: Settings) -> None:
     """Sends headgate's and every library's log lines to standard error in the configured format."""
     # Libraries log warnings and errors only: httpx2 logs every URL it calls, and a provider's is a secret.
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
@@ -64,7 +56,7 @@ def configure(settings: Settings, tracer: Tracer | None = None) -> None:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _belonging(tracer),
+        _belonging,
     ]
     renderer: list[Any] = [structlog.processors.format_exc_info, _without_secrets(settings)]
     if settings.log_format == "json":
@@ -98,19 +90,15 @@ def _of_a_library(_logger: Any, _method: str, event: Any) -> Any:
     return event
 
 
-def _belonging(tracer: Tracer | None) -> Callable[[Any, str, Any], Any]:
-    """A processor that says which request and which trace a line belongs to."""
-
-    def belonging(_logger: Any, _method: str, event: Any) -> Any:
-        request_id = REQUEST_ID.get()
-        if request_id:
-            event.setdefault("request_id", request_id)
-        origin = None if tracer is None else tracer.origin()
-        if origin is not None:
-            event["trace_id"] = origin.traceparent.split("-")[1]
-        return event
-
-    return belonging
+def _belonging(_logger: Any, _method: str, event: Any) -> Any:
+    """Says which request and which trace a line belongs to."""
+    request_id = REQUEST_ID.get()
+    if request_id:
+        event.setdefault("request_id", request_id)
+    origin = tracing.origin()
+    if origin is not None:
+        event["trace_id"] = origin.traceparent.split("-")[1]
+    return event
 
 
 def _text(_logger: Any, _method: str, event: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from datetime import datetime
-from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from headgate.slots.forecast import Forecast
@@ -60,12 +59,7 @@ class BlockingSlots:
         return self._run(self._slots.cancel(event_id))
 
     def forecast(
-        self,
-        config_name: str,
-        events: int = 1,
-        at: datetime | str | None = None,
-        *,
-        max_per_window: int | None = None,
+        self, config_name: str, events: int = 1, at: datetime | str | None = None, *, max_per_window: int | None = None
     ) -> Forecast:
         """When that many events would land, without booking anything; with `max_per_window`, as if that were the
         limit already."""
@@ -79,9 +73,7 @@ class BlockingSlots:
     def __enter__(self) -> BlockingSlots:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -155,12 +155,12 @@ class Calendar:
 
     def _open_on(self, day: int) -> tuple[Interval, ...]:
         """The open intervals of one UTC day, in epoch milliseconds, ordered and disjoint."""
-        found = self._days.get(day)
-        if found is None:
+        spans = self._days.get(day)
+        if spans is None:
             if len(self._days) >= 4096:
                 self._days.clear()
-            found = self._days[day] = tuple(_without(_merged(self._opened(day)), self._closures))
-        return found
+            spans = self._days[day] = tuple(_without(_merged(self._opened(day)), self._closures))
+        return spans
 
     def _opened(self, day: int) -> Iterator[Interval]:
         for start, end, offset in _offsets(self.zone, day):

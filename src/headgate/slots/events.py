@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from headgate import tracing
 from headgate.durations import format_instant, from_ms
 from headgate.errors import HeadgateError, SlotsExhausted
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, TracedRequest
 from headgate.slots.packing import Booking
-from headgate.tracing import Attributes, Tracer
+from headgate.tracing import Attributes
 
 log = logging.getLogger("headgate.slots")
 
@@ -62,9 +63,7 @@ def log_change(version: PolicyVersion, history: Sequence[PolicyVersion]) -> None
         log.info("Config updated: %s maxPerWindow=%d->%d", version.name, before, now, extra=fields)
 
 
-def trace_bookings(
-    tracer: Tracer, name: str, batch: Sequence[SlotRequest], bookings: Sequence[Booking] | HeadgateError
-) -> None:
+def trace_bookings(name: str, batch: Sequence[SlotRequest], bookings: Sequence[Booking] | HeadgateError) -> None:
     """A span for each request that is part of a trace, from when it was asked to when all of its transaction was
     committed."""
     for at, request in enumerate(batch):
@@ -76,7 +75,7 @@ def trace_bookings(
                 "headgate.batch_size": len(batch),
             }
             origin = request.origin
-            span = tracer.begin("slots.assign", attributes, parent=origin.traceparent, at_ns=origin.at_ns)
+            span = tracing.begin("slots.assign", attributes, parent=origin.traceparent, at_ns=origin.at_ns)
             if isinstance(booking, HeadgateError):
                 span.end({"headgate.outcome": "refused"}, failed=type(booking).__name__)
             else:

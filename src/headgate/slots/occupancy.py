@@ -9,7 +9,7 @@ one run even across nights and weekends.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from headgate.durations import LATEST_MS
@@ -168,9 +168,10 @@ class Occupancy:
             if run.start_ms <= at_ms < run.resume_ms:
                 self._jumps[at_ms] = run.resume_ms
 
-    def changed_windows(self) -> list[WindowCount]:
+    def changed_windows(self) -> Iterator[WindowCount]:
         """The counters to write back, in order."""
-        return [WindowCount(start, *self._counts[start]) for start in sorted(self._changed)]
+        for start in sorted(self._changed):
+            yield WindowCount(start, *self._counts[start])
 
     def changed_runs(self) -> RunChanges:
         """The runs to remove and write, so that the table again holds exactly the maximal full runs."""

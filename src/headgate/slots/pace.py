@@ -23,7 +23,7 @@ class Pace:
         self.size = min(first, max_size)
         self._max_size = max_size
 
-    def took(self, count: int, seconds: float) -> None:
+    def learn(self, count: int, seconds: float) -> None:
         """Learns that a transaction of `count` requests took that long. A small one that was quick says nothing."""
         if seconds > TARGET_SECONDS:
             self.size = max(min(LEAST, self._max_size), int(count * TARGET_SECONDS / seconds))

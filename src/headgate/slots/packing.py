@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from headgate.durations import LATEST_MS, from_ms
@@ -39,6 +40,10 @@ class Full(NamedTuple):
     earliest_ms: int | None
 
 
+NOWHERE = Full(None)
+
+
+@dataclass(slots=True)
 class Packer:
     """Places requests one after another into an `Occupancy`, at one moment in time.
 
@@ -46,21 +51,20 @@ class Packer:
     passed over. Nothing may be released meanwhile: who wants the same time as the one before goes on from its window.
     """
 
-    def __init__(self, policy: WindowPolicy, occupancy: Occupancy, now_ms: int, uniform: Callable[[], float]) -> None:
-        self._policy = policy
-        self._occupancy = occupancy
-        self._now_ms = now_ms
-        self._uniform = uniform
-        self._effective_ms = -1
-        self._room: Room | Full = Full(None)
-        """The result of the last search, which was for the time above."""
+    policy: WindowPolicy
+    occupancy: Occupancy
+    now_ms: int
+    uniform: Callable[[], float]
+    _effective_ms: int = -1
+    _room: Room | Full = NOWHERE
+    """The result of the last search, which was for the time above."""
 
     def place(self, requested_ms: int) -> Place | Full:
         """Takes a place for an event that wants `requested_ms`, or nothing at all."""
-        effective = requested_ms if requested_ms > self._now_ms else self._now_ms
+        effective = requested_ms if requested_ms > self.now_ms else self.now_ms
         room = self._room
         if effective != self._effective_ms or (
-            isinstance(room, Room) and self._occupancy.taken(room.start_ms) >= room.capacity
+            isinstance(room, Room) and self.occupancy.taken(room.start_ms) >= room.capacity
         ):
             self._effective_ms, self._room = effective, (room := self._search(effective))
         if isinstance(room, Full):
@@ -69,17 +73,17 @@ class Packer:
         if is_cut:
             # The horizon moves with the clock, and under overload each step of it opens a little more of this window:
             # places keep pace with it. Drawn from all of the span so far, they would crowd at the window's start.
-            low += self._occupancy.taken(start) * (high - low) // capacity
-        ordinal = self._occupancy.take(start)
-        return Place(start, position(self._policy.spread, ordinal, low, high, self._uniform))
+            low += self.occupancy.taken(start) * (high - low) // capacity
+        ordinal = self.occupancy.take(start)
+        return Place(start, position(self.policy.spread, ordinal, low, high, self.uniform))
 
     def _search(self, effective_ms: int) -> Room | Full:
         """The first open window with room for a slot that may not lie before `effective_ms`."""
-        policy, occupancy = self._policy, self._occupancy
+        policy, occupancy = self.policy, self.occupancy
         size, limit = policy.size_ms, policy.max_per_window
         horizon = LATEST_MS - 1
         if effective_ms > horizon:
-            return Full(None)
+            return NOWHERE
         if policy.max_delay_ms is not None:
             horizon = min(effective_ms + policy.max_delay_ms, horizon)
         start = align(effective_ms, size)

@@ -27,18 +27,13 @@ class SlotStore(Protocol):
     """
 
     async def configure(
-        self,
-        name: str,
-        policy: WindowPolicy,
-        *,
-        now_ms: int | None = None,
-        only_if_absent: bool = False,
-        replacing: int | None = None,
+        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
     ) -> PolicyVersion:
-        """Makes `policy` the active version of `name`, recounting future windows if their size changed; with
-        `only_if_absent`, a config that is there is left as it is. Returns the version that is active now.
+        """Makes `policy` the active version of `name`, recounting future windows if their size changed. Returns that
+        version.
 
-        `Conflict`: `replacing` is given and is not the active version (0: no version yet); nothing was changed.
+        Raises:
+            Conflict: `replacing` is given and is not the active version (0: no version yet); nothing was changed.
         """
         ...
 
@@ -60,7 +55,10 @@ class SlotStore(Protocol):
         """Books a slot for each request, in order, exactly packed; one that has a slot keeps it. New slots belong to
         `owner`.
 
-        Serialised per name. `Conflict`: another writer was booking the same event; nothing was booked, try again.
+        Serialised per name.
+
+        Raises:
+            Conflict: another writer was booking the same event; nothing was booked, try again.
         """
         ...
 
@@ -71,7 +69,8 @@ class SlotStore(Protocol):
     async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
         """Removes the event's slot and frees its room; None if it has none.
 
-        `SlotOwned`: the slot is not `owner`'s; nothing was changed.
+        Raises:
+            SlotOwned: the slot is not `owner`'s; nothing was changed.
         """
         ...
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
+from headgate import tracing
 from headgate.batching import Batcher
 from headgate.durations import duration_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound, StoreUnavailable
@@ -31,7 +31,6 @@ from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import NullObserver, PruneResult, SlotObserver, SlotStore
-from headgate.tracing import Tracer
 
 MAX_TRIES = 8
 """How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
@@ -47,7 +46,6 @@ class SchedulerOptions(TypedDict, total=False):
     """What `SlotScheduler` takes beside its store."""
 
     observer: SlotObserver | None
-    tracer: Tracer | None
     batch: int
     bulk_batch: int
     cache_ttl: float
@@ -65,14 +63,12 @@ class SlotScheduler:
         store: SlotStore,
         *,
         observer: SlotObserver | None = None,
-        tracer: Tracer | None = None,
         batch: int = 1000,
         bulk_batch: int = 10_000,
         cache_ttl: float = 5.0,
     ) -> None:
         self._store = store
         self._observer = observer or NullObserver()
-        self._tracer = tracer
         self._batch = batch
         self._bulk_batch = bulk_batch
         self._paces = Paces(bulk_batch)
@@ -83,20 +79,22 @@ class SlotScheduler:
     @classmethod
     @asynccontextmanager
     async def open(cls, url: str, **options: Unpack[SchedulerOptions]) -> AsyncIterator[SlotScheduler]:
-        """A scheduler on the database at `url`, migrated and ready; closed when the block ends."""
+        """A scheduler on the database at `url`, migrated and ready; closed when the block ends.
+
+        Raises:
+            ConfigurationError: the URL is not a database's, or its driver is not installed.
+            StoreUnavailable: the database does not answer.
+        """
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.slots.stores import slot_store
 
-        store = await slot_store(url)
-        async with cls(store, **options) as scheduler:
+        async with cls(await slot_store(url), **options) as scheduler:
             yield scheduler
 
     async def __aenter__(self) -> SlotScheduler:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -107,12 +105,33 @@ class SlotScheduler:
     # -- policies ------------------------------------------------------------------------------------------------
 
     async def configure(self, name: str, policy: WindowPolicy, *, now: datetime | None = None) -> PolicyVersion:
-        """Makes `policy` the active version of `name`. Effective from the next call on any node."""
-        return await self._configure(name, policy, now, only_if_absent=False)
+        """Makes `policy` the active version of `name`. Effective from the next call on any node.
+
+        Raises:
+            ConfigurationError: the policy's calendar never opens.
+            InvalidInput: the name is no config's name.
+        """
+        checked_name(name)
+        now_ms = None if now is None else to_ms(parse_instant(now, "now"))
+        await self._check_opens(policy, now_ms)
+        return await self._after_change(await self._retried(name, self._store.configure, name, policy, now_ms=now_ms))
 
     async def ensure(self, name: str, policy: WindowPolicy) -> PolicyVersion:
-        """The active version of `name`; if there is none, `policy` becomes its first one."""
-        return await self._configure(name, policy, None, only_if_absent=True)
+        """The active version of `name`; if there is none, `policy` becomes its first one.
+
+        Raises:
+            ConfigurationError: the policy's calendar never opens.
+        """
+        checked_name(name)
+        await self._check_opens(policy, None)
+
+        async def attempt() -> PolicyVersion:
+            versions = await self._store.history(name)
+            return versions[0] if versions else await self._store.configure(name, policy, replacing=0)
+
+        version = await self._retried(name, attempt)
+        self._policies[name] = time.monotonic(), version
+        return version
 
     async def change(self, name: str, changes: Mapping[str, Any]) -> PolicyVersion:
         """Makes a new version of `name` that differs from the active one in the given fields of `WindowPolicy` only;
@@ -131,20 +150,6 @@ class SlotScheduler:
             return await self._store.configure(name, policy, replacing=versions[0].version if versions else 0)
 
         return await self._after_change(await self._retried(name, attempt))
-
-    async def _configure(
-        self, name: str, policy: WindowPolicy, now: datetime | None, *, only_if_absent: bool
-    ) -> PolicyVersion:
-        checked_name(name)
-        now_ms = None if now is None else to_ms(parse_instant(now, "now"))
-        await self._check_opens(policy, now_ms)
-        version = await self._retried(
-            name, self._store.configure, name, policy, now_ms=now_ms, only_if_absent=only_if_absent
-        )
-        if only_if_absent:
-            self._policies[name] = time.monotonic(), version
-            return version
-        return await self._after_change(version)
 
     async def _check_opens(self, policy: WindowPolicy, now_ms: int | None) -> None:
         at = int(time.time() * 1000) if now_ms is None else now_ms
@@ -189,7 +194,11 @@ class SlotScheduler:
         return cached[1]
 
     async def history(self, name: str) -> list[PolicyVersion]:
-        """Every version of `name`, newest first."""
+        """Every version of `name`, newest first.
+
+        Raises:
+            NotFound: there is no such config.
+        """
         versions = await self._store.history(checked_name(name))
         if not versions:
             raise NotFound("config", name)
@@ -206,9 +215,16 @@ class SlotScheduler:
     # -- slots ---------------------------------------------------------------------------------------------------
 
     async def assign(self, event_id: str, config_name: str, requested_time: datetime | str) -> AssignedSlot:
-        """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now."""
+        """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now.
+
+        Raises:
+            InvalidInput: the id, the name or the time is wrong.
+            NotFound: there is no such config.
+            SlotsExhausted: nothing is free within the policy's `max_delay`.
+            StoreUnavailable: the store does not answer; the slot may have been booked.
+        """
         request = SlotRequest.of(event_id, requested_time)
-        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
+        if (origin := tracing.origin()) is not None:
             request = TracedRequest.within(origin, request)
         started = time.perf_counter()
         writer = self._writers.get(config_name)
@@ -223,7 +239,13 @@ class SlotScheduler:
         self, events: Iterable[EventTime] | Sequence[SlotRequest], config_name: str, *, owner: str | None = None
     ) -> list[AssignedSlot]:
         """A slot for each event, in order; new ones belong to `owner`. All are checked before any is booked; the first
-        that can't have a slot raises its error, after the others have theirs."""
+        that can't have a slot raises its error, after the others have theirs.
+
+        Raises:
+            InvalidInput: an event is wrong; nothing was booked.
+            NotFound: there is no such config.
+            SlotsExhausted: nothing is free within the policy's `max_delay`.
+        """
         bookings = await self.book(
             [event if isinstance(event, SlotRequest) else SlotRequest.of(*event) for event in events],
             config_name,
@@ -235,15 +257,19 @@ class SlotScheduler:
         self, requests: Sequence[SlotRequest], config_name: str, *, owner: str | None = None
     ) -> list[Booking]:
         """What came of each request, in order: its slot or its error. Large lists go in several transactions, each
-        short enough that other callers need not wait a second for it. New
-        slots belong to `owner`, an application that alone may cancel them; without one, anybody may."""
+        short enough that other callers need not wait a second for it. New slots belong to `owner`, an application that
+        alone may cancel them; without one, anybody may.
+
+        Raises:
+            StoreUnavailable: the store does not answer; what was booked before stays booked.
+        """
         checked_name(config_name)
         bookings: list[Booking] = []
         while len(bookings) < len(requests):
             batch, pace = self._paces.next(requests, len(bookings))
             started = time.perf_counter()
             bookings += await self._flush(config_name, batch, owner)
-            pace.took(len(batch), time.perf_counter() - started)
+            pace.learn(len(batch), time.perf_counter() - started)
         return bookings
 
     async def assign_stream(
@@ -261,7 +287,11 @@ class SlotScheduler:
             yield await self.book(batch, config_name)
 
     async def find(self, event_id: str) -> AssignedSlot:
-        """The event's slot."""
+        """The event's slot.
+
+        Raises:
+            NotFound: the event has no slot.
+        """
         slot = await self._store.find(checked_id(event_id))
         if slot is None:
             raise NotFound("slot", event_id)
@@ -283,15 +313,15 @@ class SlotScheduler:
     # -- looking ahead and behind --------------------------------------------------------------------------------
 
     async def forecast(
-        self,
-        config_name: str,
-        events: int = 1,
-        at: datetime | str | None = None,
-        *,
-        max_per_window: int | None = None,
+        self, config_name: str, events: int = 1, at: datetime | str | None = None, *, max_per_window: int | None = None
     ) -> Forecast:
         """When `events` events requested for `at` (now, if not given) would be scheduled. Books nothing. With
-        `max_per_window`, as if that were the limit already."""
+        `max_per_window`, as if that were the limit already.
+
+        Raises:
+            InvalidInput: the number of events or the time is wrong.
+            NotFound: there is no such config.
+        """
         requested_ms = None if at is None else to_ms(parse_instant(at, "at"))
 
         def look(version: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Forecast:
@@ -335,7 +365,11 @@ class SlotScheduler:
         return leaked
 
     async def prune(self, before: datetime) -> PruneResult:
-        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot."""
+        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot.
+
+        Raises:
+            InvalidInput: the time lies in the future.
+        """
         before = parse_instant(before, "before")
         if before > datetime.now(UTC):
             raise InvalidInput("before", "lies in the future; slots that are still to come are not forgotten")
@@ -363,13 +397,13 @@ class SlotScheduler:
         try:
             bookings = await self._retried(name, self._store.book, name, batch, owner=owner)
         except HeadgateError as error:
-            if self._tracer is not None:
-                events.trace_bookings(self._tracer, name, batch, error)
+            if tracing.is_on():
+                events.trace_bookings(name, batch, error)
             raise
         self._observer.booked(name, bookings, time.perf_counter() - started)
         events.log_bookings(name, batch, bookings)
-        if self._tracer is not None:
-            events.trace_bookings(self._tracer, name, batch, bookings)
+        if tracing.is_on():
+            events.trace_bookings(name, batch, bookings)
         return bookings
 
     async def _retried(self, name: str | None, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -103,9 +103,12 @@ class Database:
     async def write(self, work: Callable[Concatenate[Connection, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Runs `work(connection, …)` in a transaction: committed when it returns, rolled back when it raises.
 
-        `StoreUnavailable` if there is no answer within the deadline; it may then have been committed or not. A
-        PostgreSQL that falls silent inside a transaction takes up to ten seconds more: so long psycopg tries to cancel
-        the statement before it hangs up.
+        A PostgreSQL that falls silent inside a transaction takes up to ten seconds longer than the deadline: so long
+        psycopg tries to cancel the statement before it closes the connection.
+
+        Raises:
+            Conflict: another writer was first; the transaction may be tried again.
+            StoreUnavailable: no answer within the deadline; it may then have been committed or not.
         """
         return await self._run(self._engine, self._threads, self._deadline, False, work, args, kwargs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -100,3 +101,23 @@ def now(connection: sa.Connection) -> datetime:
     moment = connection.execute(sa.select(database_now())).scalar_one()
     assert moment is not None
     return moment
+
+
+def instant_form(connection: sa.Connection) -> Callable[[int], str | datetime]:
+    """Makes of epoch milliseconds what `insert_rows` takes for a time."""
+    return instant_text if connection.dialect.name == "sqlite" else from_ms
+
+
+def insert_rows(
+    connection: sa.Connection, table: sa.Table, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+) -> None:
+    """Inserts rows, if there are any. Times are given as `instant_form` makes them: on SQLite as text, because
+    SQLAlchemy's conversion of each would cost more than storing it."""
+    if rows and connection.dialect.name == "sqlite":
+        marks = ", ".join("?" * len(columns))
+        connection.exec_driver_sql(
+            f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({marks})",  # noqa: S608  # our own names
+            list(rows),
+        )
+    elif rows:
+        connection.execute(table.insert(), [dict(zip(columns, row, strict=True)) for row in rows])

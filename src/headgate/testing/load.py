@@ -6,7 +6,6 @@ A general HTTP client costs more per request than the service under test, and wo
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
 
 
 class KeepAlive:
@@ -41,7 +40,5 @@ class KeepAlive:
     async def __aenter__(self) -> KeepAlive:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_error: object) -> None:
         await self.close()

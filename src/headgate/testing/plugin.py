@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import headgate.testing
 from headgate.testing.availability import available, check_requirements, require
 from headgate.testing.shared import SharedServers, SharedServersClient
 
 if TYPE_CHECKING:
-    from headgate.testing.servers.kafka import KafkaServer
-    from headgate.testing.servers.postgres import PostgresDatabases, PostgresServer
-    from headgate.testing.servers.redis import RedisServer
+    from headgate.testing.servers.postgres import PostgresDatabases
     from headgate.testing.servers.redis_cluster import RedisClusterAddress
-    from headgate.testing.servers.redis_sentinel import RedisSentinel
-    from headgate.testing.servers.temporal import TemporalServer
 
 SHARED = pytest.StashKey[SharedServers | SharedServersClient]()
 SHARED_ADDRESS = "headgate_servers"
@@ -95,16 +92,6 @@ def postgres_url(postgres_server: PostgresDatabases) -> Iterator[str]:
 
 
 @pytest.fixture
-def own_postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL of the test's own, to kill, pause and restart."""
-    require("postgres")
-    from headgate.testing.servers.postgres import PostgresServer
-
-    with available("postgres"), PostgresServer() as server:
-        yield server
-
-
-@pytest.fixture
 def redis_url(pytestconfig: pytest.Config) -> Iterator[str]:
     """The URL of an empty database in the shared Redis, this test's only."""
     shared = pytestconfig.stash[SHARED]
@@ -120,32 +107,12 @@ def redis_url(pytestconfig: pytest.Config) -> Iterator[str]:
     shared.return_database(number)
 
 
-@pytest.fixture
-def own_redis() -> Iterator[RedisServer]:
-    """A Redis of the test's own that keeps its data, to kill, pause and restart."""
-    require("redis")
-    from headgate.testing.servers.redis import RedisServer
-
-    with available("redis"), RedisServer() as server:
-        yield server
-
-
 @pytest.fixture(scope="session")
 def redis_cluster(pytestconfig: pytest.Config) -> RedisClusterAddress:
     """Where the run's shared Redis Cluster of three masters is; tests keep apart by their keys."""
     with available("redis"):
         location: RedisClusterAddress = pytestconfig.stash[SHARED].locate("redis_cluster")
         return location
-
-
-@pytest.fixture
-def redis_sentinel() -> Iterator[RedisSentinel]:
-    """A master, a replica and three sentinels of the test's own, to `fail_over`."""
-    require("redis")
-    from headgate.testing.servers.redis_sentinel import RedisSentinel
-
-    with available("redis"), RedisSentinel() as group:
-        yield group
 
 
 @pytest.fixture(scope="session")
@@ -155,16 +122,6 @@ def temporal_address(pytestconfig: pytest.Config) -> str:
         return str(pytestconfig.stash[SHARED].locate("temporal"))
 
 
-@pytest.fixture
-def own_temporal() -> Iterator[TemporalServer]:
-    """A Temporal of the test's own that keeps its workflows, to kill, pause and restart."""
-    require("temporal")
-    from headgate.testing.servers.temporal import TemporalServer
-
-    with available("temporal"), TemporalServer() as server:
-        yield server
-
-
 @pytest.fixture(scope="session")
 def kafka_bootstrap(pytestconfig: pytest.Config) -> str:
     """`host:port` of the run's shared Kafka broker; tests keep apart by topics and groups."""
@@ -172,11 +129,24 @@ def kafka_bootstrap(pytestconfig: pytest.Config) -> str:
         return str(pytestconfig.stash[SHARED].locate("kafka"))
 
 
-@pytest.fixture
-def own_kafka() -> Iterator[KafkaServer]:
-    """A Kafka broker of the test's own, to kill, pause and restart."""
-    require("kafka")
-    from headgate.testing.servers.kafka import KafkaServer
+def _own(server: str, name: str, doc: str) -> Any:
+    """A fixture that runs the server of that name for one test."""
 
-    with available("kafka"), KafkaServer() as server:
-        yield server
+    def own() -> Iterator[Any]:
+        require(server)
+        with available(server), getattr(headgate.testing, name)() as running:
+            yield running
+
+    own.__doc__ = doc
+    return pytest.fixture(own)
+
+
+own_postgres = _own("postgres", "PostgresServer", "A PostgreSQL of the test's own, to kill, pause and restart.")
+own_redis = _own("redis", "RedisServer", "A Redis of the test's own that keeps its data, to kill, pause and restart.")
+redis_sentinel = _own(
+    "redis", "RedisSentinel", "A master, a replica and three sentinels of the test's own, to `fail_over`."
+)
+own_temporal = _own(
+    "temporal", "TemporalServer", "A Temporal of the test's own that keeps its workflows, to kill, pause and restart."
+)
+own_kafka = _own("kafka", "KafkaServer", "A Kafka broker of the test's own, to kill, pause and restart.")

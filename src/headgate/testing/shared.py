@@ -47,7 +47,9 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "postgres": Kind("postgres", lambda m: m.PostgresServer(settings=POSTGRES_SETTINGS).start(), lambda server: server.port),
+    "postgres": Kind(
+        "postgres", lambda m: m.PostgresServer(settings=POSTGRES_SETTINGS).start(), lambda server: server.port
+    ),
     "redis": Kind("redis", lambda m: m.RedisServer(durable=False).start(), lambda server: server.port),
     "redis_cluster": Kind(
         "redis_cluster", lambda m: m.RedisCluster(durable=False).start(), lambda cluster: cluster.location
@@ -63,7 +65,9 @@ class SharedServers:
     def __init__(self) -> None:
         self._locks = {name: threading.Lock() for name in KINDS}
         self._servers: dict[str, Closable] = {}
-        self._numbers = NumberPool(REDIS_DATABASES)
+        self._databases: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in range(REDIS_DATABASES):
+            self._databases.put(number)
         self._listener: Listener | None = None
         self._authkey = secrets.token_bytes(16)
         self._closing = False
@@ -85,11 +89,14 @@ class SharedServers:
             return kind.locate(self._servers[name])
 
     def lend_database(self) -> int:
-        """The number of a database in the shared Redis that no other test has now."""
-        return self._numbers.lend()
+        """The number of a database in the shared Redis that no other test has now; the longest unused one."""
+        try:
+            return self._databases.get_nowait()
+        except queue.Empty:
+            raise ServerFailed("every database of the shared Redis is in use") from None
 
     def return_database(self, number: int) -> None:
-        self._numbers.take_back(number)
+        self._databases.put(number)
 
     def listen(self) -> SharedServersClient:
         """Opens the socket, once, and says how a worker reaches it."""
@@ -160,21 +167,3 @@ class SharedServersClient(NamedTuple):
 
     def close(self) -> None:
         """Nothing: the servers belong to the controller."""
-
-
-class NumberPool:
-    """Lends each of `size` numbers to one borrower at a time, the longest unused first."""
-
-    def __init__(self, size: int) -> None:
-        self._free: queue.Queue[int] = queue.Queue()
-        for number in range(size):
-            self._free.put(number)
-
-    def lend(self) -> int:
-        try:
-            return self._free.get_nowait()
-        except queue.Empty:
-            raise ServerFailed("every database of the shared Redis is in use") from None
-
-    def take_back(self, number: int) -> None:
-        self._free.put(number)

@@ -22,15 +22,15 @@ def wants(count: int, prefix: str = "p", item_type: str = "PAY", at: datetime | 
 
 
 async def get(store: QueueStore, item_id: str, item_type: str = "PAY") -> Item:
-    found = await store.find(item_type, item_id)
-    assert found is not None
-    return found[0]
+    row = await store.find(item_type, item_id)
+    assert row is not None
+    return row[0]
 
 
 async def context(store: QueueStore, item_id: str) -> str | None:
-    found = await store.find("PAY", item_id)
-    assert found is not None
-    return found[1]
+    row = await store.find("PAY", item_id)
+    assert row is not None
+    return row[1]
 
 
 async def claims(store: QueueStore, count: int = 100, now: datetime = T, item_type: str = "PAY") -> list[Claim]:

@@ -67,13 +67,13 @@ async def test_by_its_own_clock_a_store_claims_everything_in_a_row_of_batches(st
     await store.enqueue(wants(30, "m"))
     first = await store.claim("PAY", 10, MINUTE)
     await store.enqueue(wants(3, "a", at=T - timedelta(days=3650)))
-    found = [item.claim.item_id for item in first.items]
+    claimed = [item.claim.item_id for item in first.items]
     for _ in range(20):
         batch = await store.claim("PAY", 10, MINUTE)
-        found += [item.claim.item_id for item in batch.items]
+        claimed += [item.claim.item_id for item in batch.items]
         if not batch.items:
             break
-    assert sorted(found) == sorted([f"m{n:03}" for n in range(30)] + [f"a{n:03}" for n in range(3)])
+    assert sorted(claimed) == sorted([f"m{n:03}" for n in range(30)] + [f"a{n:03}" for n in range(3)])
 
 
 async def test_another_types_items_are_never_claimed(store: QueueStore) -> None:

@@ -26,7 +26,7 @@ class FlakyStore(MemoryQueueStore):
 
     failures = 0
     away = False
-    asked = 0
+    reads = 0
     """How often it was asked for settings."""
     touched = 0
     before_settling: Callable[[], Awaitable[Any]] | None = None
@@ -39,7 +39,7 @@ class FlakyStore(MemoryQueueStore):
         self.answering.set()
 
     async def config(self, item_type: str) -> DispatchConfig | None:
-        self.asked += 1
+        self.reads += 1
         await self.answering.wait()
         self._reached()
         return await super().config(item_type)
@@ -75,12 +75,12 @@ class Turnstile:
     """A guard that admits when told."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
         self.gate = asyncio.Semaphore(0)
         self.waiting = 0
 
     async def admit(self, plan: str, key: str) -> None:
-        self.asked.append((plan, key))
+        self.calls.append((plan, key))
         self.waiting += 1
         try:
             await self.gate.acquire()
@@ -112,13 +112,15 @@ class Bench:
             raise self.errors.pop(0)
 
     async def start(
-        self, *item_ids: str, delay: timedelta = NO_DELAY, asked: float | None = None, **settings: Any
+        self, *item_ids: str, delay: timedelta = NO_DELAY, claim_requested_at: float | None = None, **settings: Any
     ) -> list[Claim]:
         config = (await self.configure()).changed(settings)
         await self.store.configure(config)
         await self.store.enqueue([EnqueueRequest.of("WORK", item_id, {}) for item_id in item_ids])
         batch = await self.store.claim("WORK", len(item_ids), NO_DELAY)
-        requests = [StartRequest(item.claim, config, "{}", delay, claim_requested_at=asked) for item in batch.items]
+        requests = [
+            StartRequest(item.claim, config, "{}", delay, claim_requested_at=claim_requested_at) for item in batch.items
+        ]
         assert {outcome.start for outcome in await self.engine.start(requests)} == {Start.STARTED}
         return [item.claim for item in batch.items]
 
@@ -138,9 +140,9 @@ class Bench:
         await self.store.change("WORK", {"enabled": enabled})
 
     async def item(self, item_id: str) -> Item:
-        found = await self.store.find("WORK", item_id)
-        assert found is not None
-        return found[0]
+        row = await self.store.find("WORK", item_id)
+        assert row is not None
+        return row[0]
 
     async def status(self, item_id: str) -> Status:
         return (await self.item(item_id)).status

@@ -9,6 +9,7 @@ import pytest
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.errors import ConfigurationError, InvalidInput
+from headgate.server.shapes.dispatch import DispatchConfigShown
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,8 @@ def test_a_name_can_be_changed_but_not_emptied(name: str) -> None:
 
 def test_wire_form_and_defaults() -> None:
     config = DispatchConfig(item_type="CARD_PAYMENT")
-    assert config.to_json() == {
+    wire = DispatchConfigShown.of(config).dump()
+    assert wire == {
         "itemType": "CARD_PAYMENT",
         "enabled": True,
         "batchSize": 500,
@@ -82,7 +84,7 @@ def test_wire_form_and_defaults() -> None:
         "admissionPlan": None,
         "retryBackoffSecs": 5,
     }
-    wire = {name: value for name, value in config.to_json().items() if name != "itemType"}
+    del wire["itemType"]
     assert DispatchConfig(item_type="CARD_PAYMENT").changed(wire) == config
 
 

@@ -56,32 +56,32 @@ class ScriptedEngine:
     async def close(self) -> None: ...
 
 
-class Heard:
+class Recorder:
     """Collects what an observer is told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, int]] = []
+        self.events: list[tuple[str, int]] = []
 
     def __getattr__(self, name: str) -> object:
-        return lambda _type, *counts: self.told.append((name, counts[0] if name != "cycled" else 0))
+        return lambda _type, *counts: self.events.append((name, counts[0] if name != "cycled" else 0))
 
 
 class Bench:
     def __init__(self) -> None:
         self.store = MemoryQueueStore()
         self.engine = ScriptedEngine()
-        self.heard = Heard()
-        self.cycle = DispatchCycle(self.store, self.engine, observer=self.heard, uniform=lambda: 0.5)  # type: ignore[arg-type]
+        self.observer = Recorder()
+        self.cycle = DispatchCycle(self.store, self.engine, observer=self.observer, uniform=lambda: 0.5)  # type: ignore[arg-type]
 
     async def status(self, item_id: str) -> Status:
-        found = await self.store.find("PAY", item_id)
-        assert found is not None
-        return found[0].status
+        row = await self.store.find("PAY", item_id)
+        assert row is not None
+        return row[0].status
 
     async def retries(self, item_id: str) -> int:
-        found = await self.store.find("PAY", item_id)
-        assert found is not None
-        return found[0].retry_count
+        row = await self.store.find("PAY", item_id)
+        assert row is not None
+        return row[0].retry_count
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ async def test_a_batch_is_started_with_contexts_and_recorded(bench: Bench) -> No
     assert await bench.status("a") is Status.DISPATCHED
     (summary, *_) = await bench.store.audit("PAY", None, 1, None)
     assert (summary.action, summary.detail) == (Action.BATCH_COMPLETE, "2 DISPATCHED")
-    assert bench.heard.told == [("claimed", 2), ("started", 2), ("cycled", 0)]
+    assert bench.observer.events == [("claimed", 2), ("started", 2), ("cycled", 0)]
 
 
 async def test_start_delay_is_the_time_left_plus_jitter_and_slots_get_no_jitter(bench: Bench) -> None:
@@ -170,7 +170,7 @@ async def test_start_failures_end_as_dead_letters(bench: Bench) -> None:
     await bench.cycle.run("PAY", now=T)
     await bench.cycle.run("PAY", now=LATER)
     assert await bench.status("a") is Status.DEAD_LETTER
-    assert ("dead_lettered", 1) in bench.heard.told
+    assert ("dead_lettered", 1) in bench.observer.events
 
 
 @pytest.mark.parametrize("buffer", [0, 10])
@@ -198,9 +198,9 @@ async def test_a_poisoned_context_is_sorted_out_alone(bench: Bench) -> None:
     assert await bench.status("bad") is Status.DEAD_LETTER
     assert await bench.status("missing") is Status.DEAD_LETTER
     assert await bench.status("good") is Status.DISPATCHED
-    found = await bench.store.find("PAY", "bad")
-    assert found is not None
-    assert "not JSON" in str(found[0].last_error)
+    row = await bench.store.find("PAY", "bad")
+    assert row is not None
+    assert "not JSON" in str(row[0].last_error)
 
 
 async def test_an_engine_that_fails_as_a_whole_burns_nobodys_retries(bench: Bench) -> None:
@@ -270,7 +270,7 @@ async def test_recovery_counts_retries_and_ends_as_dead_letter(bench: Bench) -> 
     assert len((await bench.store.claim("PAY", 1, timedelta(0), now=LATER + 60 * SECOND)).items) == 1
     assert await bench.cycle.recover(CONFIG, now=LATER + 600 * SECOND) == 1
     assert await bench.status("a") is Status.DEAD_LETTER
-    assert [told for told in bench.heard.told if told[0] != "cycled"] == [
+    assert [events for events in bench.observer.events if events[0] != "cycled"] == [
         ("recovered", 1),
         ("recovered", 1),
         ("dead_lettered", 1),

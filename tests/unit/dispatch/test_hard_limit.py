@@ -34,11 +34,11 @@ class FarStore(AsyncMemoryLimitStore):
 
     def __init__(self, clock: FakeClock, longest: float) -> None:
         super().__init__(MemoryLimitStore(clock=clock))
-        self._told, self._longest, self._chance = clock, longest, random.Random(4)
+        self._clock, self._longest, self._chance = clock, longest, random.Random(4)
 
     async def decide(self, chain: Sequence[Charge], **options: Any) -> Decision:
         decision = await super().decide(chain, **options)
-        self._told.advance(self._chance.uniform(0, self._longest))
+        self._clock.advance(self._chance.uniform(0, self._longest))
         return decision
 
 

@@ -36,8 +36,8 @@ async def test_an_execution_begins_only_when_its_plan_admits_it() -> None:
     bench = Bench(guard=turnstile)
     bench.gate.set()
     await bench.start("a", "b", admission_plan="tps50")
-    await eventually(lambda: len(turnstile.asked) == 2)
-    assert (turnstile.asked, bench.began) == ([("tps50", "WORK")] * 2, [])
+    await eventually(lambda: len(turnstile.calls) == 2)
+    assert (turnstile.calls, bench.began) == ([("tps50", "WORK")] * 2, [])
     turnstile.gate.release()
     await eventually(lambda: len(bench.began) == 1)
     assert bench.began == ["a"]
@@ -50,7 +50,7 @@ async def test_who_waits_for_a_plan_is_given_back_when_the_kill_switch_is_thrown
     turnstile = Turnstile()
     bench = Bench(guard=turnstile)
     await bench.start("a", admission_plan="tps50")
-    await eventually(lambda: turnstile.asked)
+    await eventually(lambda: turnstile.calls)
     await bench.store.configure((await bench.configure()).changed({"enabled": False}))
 
     async def back() -> bool:
@@ -66,7 +66,7 @@ async def test_who_is_admitted_calls_at_once_whatever_the_store_does() -> None:
     turnstile = Turnstile()
     bench = Bench(guard=turnstile)
     await bench.start("a", admission_plan="tps50")
-    await eventually(lambda: turnstile.asked)
+    await eventually(lambda: turnstile.calls)
     bench.store.answering.clear()
     turnstile.gate.release()
     await eventually(lambda: bench.began == ["a"], within=10)
@@ -224,8 +224,8 @@ async def test_any_exception_is_a_failure_with_a_readable_error(error: Exception
     await bench.engine.start([StartRequest(item.claim, config, "{}", NO_DELAY)])
 
     async def failed() -> bool:
-        found = await bench.store.find("BAD", "a")
-        return found is not None and type(error).__name__ in str(found[0].last_error)
+        row = await bench.store.find("BAD", "a")
+        return row is not None and type(error).__name__ in str(row[0].last_error)
 
     await eventually(failed)
     await bench.engine.close()

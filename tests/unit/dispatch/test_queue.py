@@ -19,6 +19,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.stores import admin_queries
 from headgate.dispatch.stores.rows import write_audit
 from headgate.errors import Conflict, InvalidInput, NotFound
+from headgate.server.shapes.dispatch import ItemDetailShown
 from headgate.slots.model import AssignedSlot
 
 T = datetime(2027, 3, 1, 16, 0, 0, tzinfo=UTC)
@@ -38,7 +39,7 @@ async def test_the_contract_example(queue: DispatchQueue) -> None:
     assert (await queue.enqueue("PAYMENT", "pay-123", context={"amount": "other"})).existing
     detail = await queue.show("PAYMENT", "pay-123")
     assert (detail.item.execute_at, detail.context, detail.audit) == (T, {"amount": "12.34"}, [])
-    assert detail.to_json()["status"] == "READY"
+    assert ItemDetailShown.of_detail(detail).dump()["status"] == "READY"
 
 
 async def test_a_slot_gives_the_time_and_spares_the_jitter(queue: DispatchQueue) -> None:

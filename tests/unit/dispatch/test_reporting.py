@@ -87,6 +87,6 @@ async def test_closing_commits_a_failure_that_still_waits_for_the_settings() -> 
     await asyncio.sleep(0)
     bench.store.answering.set()
     await closing
-    found = await bench.store.stats("WORK")
-    assert found.depth == {Status.READY: 2}
+    stats = await bench.store.stats("WORK")
+    assert stats.depth == {Status.READY: 2}
     assert await asyncio.gather(*telling) == [True, True]

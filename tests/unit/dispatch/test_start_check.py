@@ -60,7 +60,7 @@ async def test_a_dispatcher_that_slept_between_claim_and_start_runs_nothing_that
 async def test_one_that_slept_and_still_holds_its_claim_runs_it_once_with_a_sign_of_life() -> None:
     bench = Bench()
     bench.gate.set()
-    await bench.start("a", asked=uptime() - HOUR)
+    await bench.start("a", claim_requested_at=uptime() - HOUR)
     await eventually(bench.is_completed)
     assert (bench.began, bench.store.touched) == (["a"], 1)
     await bench.engine.close()
@@ -69,7 +69,7 @@ async def test_one_that_slept_and_still_holds_its_claim_runs_it_once_with_a_sign
 async def test_a_claim_that_is_young_costs_no_question() -> None:
     bench = Bench()
     bench.gate.set()
-    await bench.start("a", "b", asked=uptime())
+    await bench.start("a", "b", claim_requested_at=uptime())
     await eventually(bench.is_completed)
     assert (sorted(bench.began), bench.store.touched) == (["a", "b"], 0)
     await bench.engine.close()
@@ -97,8 +97,8 @@ async def test_while_the_store_is_away_nothing_begins_and_nothing_fails() -> Non
     bench.gate.set()
     bench.store.away = True
     (claim,) = await bench.start("a", max_dispatch_retries=1)
-    asked = bench.store.asked
-    await eventually(lambda: bench.store.asked >= asked + 3)
+    before = bench.store.reads
+    await eventually(lambda: bench.store.reads >= before + 3)
     assert (bench.began, await bench.goes_on(claim)) == ([], True)
     bench.store.away = False
     await eventually(bench.is_completed)
@@ -119,8 +119,8 @@ async def test_a_switch_thrown_while_the_store_is_away_holds_back_who_waits_at_t
     await eventually(lambda: turnstile.waiting == 0)
     for _ in range(2):
         turnstile.gate.release()
-    asked = bench.store.asked
-    await eventually(lambda: bench.store.asked >= asked + 3)
+    before = bench.store.reads
+    await eventually(lambda: bench.store.reads >= before + 3)
     assert bench.began == []
     bench.store.away = False
 
@@ -144,13 +144,13 @@ async def test_a_store_that_is_away_for_a_moment_disturbs_nobody_at_the_plan() -
     await bench.start("a", admission_plan="tps50", dispatch_interval_secs=0.05)
     await eventually(lambda: turnstile.waiting)
     bench.store.away = True
-    asked = bench.store.asked
-    await eventually(lambda: bench.store.asked >= asked + 2)
+    before = bench.store.reads
+    await eventually(lambda: bench.store.reads >= before + 2)
     turnstile.gate.release()
     await eventually(lambda: bench.began)
     bench.store.away = False
     await eventually(bench.is_completed)
-    assert (len(turnstile.asked), bench.began) == (1, ["a"])
+    assert (len(turnstile.calls), bench.began) == (1, ["a"])
     await bench.engine.close()
 
 
@@ -207,8 +207,8 @@ async def test_closing_gives_back_who_waits_for_a_store_that_is_away(closing: bo
     bench = Bench(grace=1)
     bench.store.away = True
     await bench.start("a")
-    asked = bench.store.asked
-    await eventually(lambda: bench.store.asked >= asked + 2)
+    before = bench.store.reads
+    await eventually(lambda: bench.store.reads >= before + 2)
     bench.store.away = closing
     await asyncio.wait_for(bench.engine.close(), 10)
     assert bench.began == []

@@ -53,14 +53,14 @@ async def nothing(item_id: str, context: Any) -> None: ...
 async def working(
     store: MemoryQueueStore, **settings: Any
 ) -> AsyncIterator[tuple[DispatchQueue, DispatchWorker, Measured, asyncio.Task[None]]]:
-    registry, heard, queue = Registry(), Measured(), DispatchQueue(store)
+    registry, observer, queue = Registry(), Measured(), DispatchQueue(store)
     registry.register("WORK", nothing)
     await queue.configure("WORK", **({"jitter_window_ms": 0, "dispatch_interval_secs": 3600} | settings))
     engine = LocalEngine(registry, OutcomeReporter(store), concurrency=5, backlog=10)
-    worker = DispatchWorker(store, engine, ["WORK"], observer=heard)
+    worker = DispatchWorker(store, engine, ["WORK"], observer=observer)
     task = asyncio.create_task(worker.run())
     try:
-        yield queue, worker, heard, task
+        yield queue, worker, observer, task
     finally:
         worker.stop()
         await asyncio.wait_for(task, 30)
@@ -72,20 +72,20 @@ async def all_done(queue: DispatchQueue, count: int) -> bool:
 
 async def test_a_hint_ends_the_rest_early_and_a_backlog_is_drained_without_resting() -> None:
     """The interval is an hour: whatever happens here happens without waiting for it."""
-    async with working(MemoryQueueStore(), batch_size=20) as (queue, _, heard, _):
-        await eventually(lambda: heard.cycles)
+    async with working(MemoryQueueStore(), batch_size=20) as (queue, _, observer, _):
+        await eventually(lambda: observer.cycles)
         await queue.enqueue_many("WORK", [(f"i{n:03}", {}, None) for n in range(205)])
         await eventually(lambda: all_done(queue, 205))
-        assert heard.cycles > 10
-        meter = QueueMeter(queue.store, heard)
+        assert observer.cycles > 10
+        meter = QueueMeter(queue.store, observer)
         await meter.measure()
-        assert heard.depths == [{Status.COMPLETED: 205}]
+        assert observer.depths == [{Status.COMPLETED: 205}]
 
 
 async def test_the_worker_outlasts_a_store_that_is_down() -> None:
     store = ShakyStore()
-    async with working(store) as (queue, _, heard, task):
-        await eventually(lambda: heard.cycles)
+    async with working(store) as (queue, _, observer, task):
+        await eventually(lambda: observer.cycles)
         store.down = 2
         await queue.enqueue_many("WORK", [("a", {}, None)])
         store.down = 2
@@ -117,7 +117,7 @@ async def test_an_engine_that_is_exhausted_is_left_in_peace_for_longer_and_longe
 
 
 async def test_stopping_ends_the_rest_at_once() -> None:
-    async with working(MemoryQueueStore()) as (_, worker, heard, task):
-        await eventually(lambda: heard.cycles)
+    async with working(MemoryQueueStore()) as (_, worker, observer, task):
+        await eventually(lambda: observer.cycles)
         worker.stop()
         await asyncio.wait_for(task, 10)

@@ -11,7 +11,8 @@ from headgate import FixedWindow, TokenBucket
 from headgate.errors import ConfigurationError, StoreError, StoreRefused, StoreUnavailable
 from headgate.limits.keys import KeyStart
 from headgate.limits.model import Charge, Rule
-from headgate.limits.stores.redis import AsyncRedisLimitStore, RedisLimitStore
+from headgate.limits.stores.redis import AsyncRedisLimitStore
+from headgate.limits.stores.redis_blocking import RedisLimitStore
 from headgate.limits.stores.redis_commands import Commands, check_slots, common_slot, hold_name, names
 from headgate.redis.redirects import Action, Redirect, SlotMap, redirect_of, store_error
 from headgate.redis.url import Address

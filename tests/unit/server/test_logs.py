@@ -14,20 +14,13 @@ from contextlib import contextmanager
 import pytest
 import structlog
 
+from headgate import tracing
 from headgate.server import logs
 from headgate.server.settings import Settings
-from headgate.tracing import Origin
 
 FORGED = "2030-01-01T00:00:00Z error   forged"
 ORDERS = ["\x1b[2J", "\x1b]0;pwned\x07", "\x9b2J", "\x85", "\u2028", "\x7f", "\u202e", "\r", "\x08"]
 BREAKS = ["\n", "\r\n", "\x85", "\u2028", "\x0b", "\x1b[2J\n"]
-
-
-class Traced:
-    """Stands in a trace."""
-
-    def origin(self) -> Origin | None:
-        return Origin(f"00-{'4b' * 16}-{'0f' * 8}-01", 0)
 
 
 class Stderr(io.StringIO):
@@ -40,15 +33,13 @@ class Stderr(io.StringIO):
 
 
 @contextmanager
-def written(
-    log_format: str, monkeypatch: pytest.MonkeyPatch, tracer: Traced | None = None, *, terminal: bool = False
-) -> Iterator[io.StringIO]:
+def written(log_format: str, monkeypatch: pytest.MonkeyPatch, *, terminal: bool = False) -> Iterator[io.StringIO]:
     out = Stderr(terminal)
     monkeypatch.setattr(sys, "stderr", out)
     root = logging.getLogger()
     own = logging.getLogger("headgate")
     before, level, own_level = root.handlers[:], root.level, own.level
-    logs.configure(Settings.load(log_format=log_format), tracer)  # type: ignore[arg-type]
+    logs.configure(Settings.load(log_format=log_format))
     try:
         yield out
     finally:
@@ -82,7 +73,8 @@ def test_nothing_can_begin_a_line(log_format: str, separator: str, monkeypatch: 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_a_line_says_what_it_belongs_to(log_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with written(log_format, monkeypatch, Traced()) as out:
+    caller = tracing.begin("caller", parent=f"00-{'4b' * 16}-{'0f' * 8}-01")
+    with written(log_format, monkeypatch) as out, tracing.inside(caller):
         token = logs.REQUEST_ID.set("call-1")
         logging.getLogger("headgate.test").warning("told", extra={"item_id": "pay-1", "unknown": "secret"})
         structlog.get_logger().info("request", request_id="its own")

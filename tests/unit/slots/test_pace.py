@@ -12,7 +12,7 @@ def drained(paces: Paces, requests: list[SlotRequest], seconds_each: float) -> l
     while sum(sizes) < len(requests):
         batch, pace = paces.next(requests, sum(sizes))
         sizes.append(len(batch))
-        pace.took(len(batch), len(batch) * seconds_each)
+        pace.learn(len(batch), len(batch) * seconds_each)
     return sizes
 
 

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+from headgate import tracing
 from headgate.apps.notifications.call_slots import CallSlots
 from headgate.apps.notifications.lanes import Lanes
 from headgate.apps.notifications.model import LONGEST_WAIT, Message, Priority
@@ -51,7 +52,6 @@ from headgate.messaging import (
     leave,
     wait_for_stop,
 )
-from headgate.tracing import Kind, Tracer
 
 SENDER_GROUP = "sms-sender"
 CONCURRENCY = 64
@@ -114,7 +114,6 @@ class Delivery:
         concurrency: int = CONCURRENCY,
         window: int = WINDOW,
         lease_seconds: float = LEASE_SECONDS,
-        tracer: Tracer | None = None,
         first_pause: float = FIRST_PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
@@ -129,7 +128,6 @@ class Delivery:
         self._attempts = attempts
         self._window = window
         self._lease_seconds = lease_seconds
-        self._tracer = tracer
         self._first_pause = first_pause
         self._longest_pause = longest_pause
         self._owner = uuid.uuid4().hex
@@ -294,11 +292,11 @@ class Delivery:
 
     async def _send_in_trace(self, parent: str | None, message: Message, claimed: Claimed) -> _Tried:
         """`_send_with_retries`, as part of the trace the message was sent in, if there is one."""
-        if self._tracer is None or parent is None:
+        if parent is None or not tracing.is_on():
             return await self._send_with_retries(message, claimed)
         attributes = {"headgate.message_id": message.message_id}
-        span = self._tracer.begin("sms.deliver", attributes, parent=parent, kind=Kind.CONSUMER)
-        with self._tracer.inside(span):
+        span = tracing.begin("sms.deliver", attributes, parent=parent, kind="CONSUMER")
+        with tracing.inside(span):
             tried = await self._send_with_retries(message, claimed)
         is_sent = tried.handed is not None and isinstance(tried.handed.result, Accepted)
         span.end(

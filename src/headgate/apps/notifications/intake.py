@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from headgate import tracing
 from headgate.apps.notifications.attempts import AttemptLog
 from headgate.apps.notifications.broker_health import BrokerHealth
 from headgate.apps.notifications.cached_quota import CachedQuota
@@ -18,7 +19,6 @@ from headgate.apps.notifications.sql_quota import SqlQuota
 from headgate.clock import Clock, SystemClock
 from headgate.errors import BrokerUnavailable, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.messaging import MessageLog
-from headgate.tracing import Kind, Tracer
 
 TOPIC = "sms-outbound"
 EVENTS_TOPIC = "notification-events"
@@ -40,12 +40,10 @@ class Intake:
         events_topic: str = EVENTS_TOPIC,
         observer: NotificationObserver | None = None,
         clock: Clock | None = None,
-        tracer: Tracer | None = None,
     ) -> None:
         self._store = store
         self._observer = observer or NullObserver()
         self._clock = clock or SystemClock()
-        self._tracer = tracer
         self._broker = broker
         """None: the log lies in the database that decides."""
         self._sql = SqlQuota(store)
@@ -156,13 +154,13 @@ class Intake:
             StoreUnavailable: The database does not answer.
         """
         attempt = Attempt.of(user_id, message, key, now_ms, to=to, priority=priority, expires_in=expires_in)
-        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
-            return await self._send_traced(self._tracer, origin.traceparent, attempt)
+        if (origin := tracing.origin()) is not None:
+            return await self._send_traced(origin.traceparent, attempt)
         return await self._send(attempt)
 
-    async def _send_traced(self, tracer: Tracer, parent: str, attempt: Attempt) -> Verdict:
+    async def _send_traced(self, parent: str, attempt: Attempt) -> Verdict:
         attributes = {"headgate.message_id": attempt.message_id}
-        span = tracer.begin("sms.send", attributes, parent=parent, kind=Kind.PRODUCER)
+        span = tracing.begin("sms.send", attributes, parent=parent, kind="PRODUCER")
         try:
             verdict = await self._send(attempt._replace(traceparent=span.traceparent))
         except HeadgateError as error:

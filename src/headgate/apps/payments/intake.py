@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from headgate import tracing
 from headgate.apps.payments.model import (
     ITEM_TYPE,
     AcceptedPayment,
@@ -38,7 +39,7 @@ from headgate.durations import to_ms
 from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StoreError
 from headgate.slots.model import AssignedSlot, SlotRequest, TracedRequest
 from headgate.slots.scheduler import SlotScheduler
-from headgate.tracing import Origin, Span, Tracer
+from headgate.tracing import Origin, Span
 
 OWNER = "payments"
 """The owner of payments' slots. Nobody else cancels them, and payments cancel nobody else's."""
@@ -72,10 +73,10 @@ class DirectStart:
     lies too far ahead. Other payments that wait in the queue may be started too.
     """
 
-    def __init__(self, store: QueueStore, engine: WorkflowEngine, *, tracer: Tracer | None = None) -> None:
+    def __init__(self, store: QueueStore, engine: WorkflowEngine) -> None:
         self._store = store
         self._engine = engine
-        self._cycle = DispatchCycle(store, engine, tracer=tracer)
+        self._cycle = DispatchCycle(store, engine)
 
     async def __call__(self, payments: Sequence[NewPayment]) -> None:
         try:
@@ -108,14 +109,12 @@ class PaymentIntake:
         slot_config: str = "default",
         start: StartPayments = leave_to_dispatcher,
         batch: int = 1000,
-        tracer: Tracer | None = None,
     ) -> None:
         self._store = store
         self._slots = slots
         self._rules = rules or RuleBook()
         self._slot_config = slot_config
         self._start = start
-        self._tracer = tracer
         self._singles: Batcher[tuple[Payment, Origin | None], AcceptedPayment] = Batcher(
             self._initiate_singles, max_batch=batch
         )
@@ -129,7 +128,7 @@ class PaymentIntake:
             SlotsExhausted: No slot is free within the policy's horizon.
             StoreUnavailable: The database does not answer.
         """
-        return await self._singles.submit((payment, self._origin()))
+        return await self._singles.submit((payment, tracing.origin()))
 
     async def initiate(self, payments: Sequence[Payment], *, init_workflow_id: str | None = None) -> list[IntakeResult]:
         """One result per payment, in order. All valid payments are kept in one transaction.
@@ -137,7 +136,7 @@ class PaymentIntake:
         A single payment is part of the caller's trace. If there are several, each begins a trace of its own when it is
         executed.
         """
-        origin = self._origin() if len(payments) == 1 else None
+        origin = tracing.origin() if len(payments) == 1 else None
         return await self._initiate(payments, {} if origin is None else {0: origin}, init_workflow_id)
 
     async def _initiate_singles(self, singles: Sequence[tuple[Payment, Origin | None]]) -> list[IntakeResult]:
@@ -212,9 +211,6 @@ class PaymentIntake:
         await self._singles.close()
 
     # -- keeping -------------------------------------------------------------------------------------------------
-
-    def _origin(self) -> Origin | None:
-        return None if self._tracer is None else self._tracer.origin()
 
     async def _keep(
         self,
@@ -301,10 +297,8 @@ class PaymentIntake:
         self, payments: Mapping[int, Payment], slots: Mapping[int, AssignedSlot], origins: Mapping[int, Origin]
     ) -> dict[int, Span]:
         """A span for each payment that has its slot and is part of a trace."""
-        if self._tracer is None:
-            return {}
         return {
-            index: enqueue_span(self._tracer, ITEM_TYPE, payments[index].payment_id, origin.traceparent)
+            index: enqueue_span(ITEM_TYPE, payments[index].payment_id, origin.traceparent)
             for index, origin in origins.items()
             if index in slots
         }

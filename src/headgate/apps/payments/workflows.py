@@ -20,6 +20,7 @@ from temporalio.common import RetryPolicy, WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from headgate import tracing
 from headgate.apps.payments.execution import PaymentExecution
 from headgate.apps.payments.intake import PaymentIntake
 from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment
@@ -29,7 +30,6 @@ from headgate.apps.payments.ports import Notice
 from headgate.apps.payments.serialization import payment_to_json, read_context, result_from_json, result_to_json
 from headgate.dispatch.registry import Domain
 from headgate.errors import HeadgateError, InvalidInput, StoreUnavailable
-from headgate.tracing import Tracer
 
 INITIATE = "initiate_payments"
 EXECUTE = "execute_payment"
@@ -155,13 +155,10 @@ class WorkflowIntake:
     The workflow's id is made from the payments, so the same payments sent twice at once are one workflow.
     """
 
-    def __init__(
-        self, client: Client, task_queue: str, *, timeout: float = INTAKE_TIMEOUT, tracer: Tracer | None = None
-    ) -> None:
+    def __init__(self, client: Client, task_queue: str, *, timeout: float = INTAKE_TIMEOUT) -> None:
         self._client = client
         self._task_queue = task_queue
         self._timeout = timeout
-        self._tracer = tracer
 
     async def submit(self, payment: Payment) -> AcceptedPayment:
         """Accepts one payment, or raises the reason why not."""
@@ -179,7 +176,7 @@ class WorkflowIntake:
         """
         documents = [payment_to_json(payment) for payment in payments]
         digest = blake2b(json.dumps(documents).encode(), digest_size=12).hexdigest()
-        origin = None if self._tracer is None else self._tracer.origin()
+        origin = tracing.origin()
         try:
             async with asyncio.timeout(self._timeout):
                 results = await self._client.execute_workflow(

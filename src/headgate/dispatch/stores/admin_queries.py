@@ -14,6 +14,7 @@ from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores.rows import (
     CHUNK,
+    THIS_ITEM,
     chunks,
     config_columns,
     dispatch_config,
@@ -148,8 +149,7 @@ def audit_entries(
 _REDIRECT = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.queue_status == sa.bindparam("b_before"),
     )
     .values({name: sa.bindparam(name) for name in queue.c.keys() if name not in ("item_type", "item_id")})  # noqa: SIM118

@@ -17,6 +17,7 @@ from headgate.dispatch.decisions import batch_name
 from headgate.dispatch.model import Action, Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
 from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.dispatch.stores.rows import (
+    THIS_ITEM,
     checked,
     chunks,
     entry,
@@ -117,8 +118,7 @@ def due_items(item_type: str, until: datetime, limit: int, dialect: str) -> sa.S
 _CLAIM = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.queue_status == Status.READY.value,
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
     )
@@ -184,8 +184,7 @@ def _contexts(connection: sa.Connection, item_type: str, item_ids: Sequence[str]
 _SETTLE = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.queue_status == sa.bindparam("b_before"),
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
     )
@@ -273,8 +272,7 @@ def _settled(change: Change, row: Any, now: datetime) -> dict[str, Any]:
 _TOUCH = (
     sa.update(queue)
     .where(
-        queue.c.item_type == sa.bindparam("b_type"),
-        queue.c.item_id == sa.bindparam("b_id"),
+        *THIS_ITEM,
         queue.c.claim_epoch == sa.bindparam("b_epoch"),
         sa.text(HELD),
     )

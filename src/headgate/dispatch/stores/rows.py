@@ -31,6 +31,10 @@ class Position(NamedTuple):
 START = Position(0, "")
 
 
+THIS_ITEM = (queue.c.item_type == sa.bindparam("b_type"), queue.c.item_id == sa.bindparam("b_id"))
+"""Guards an UPDATE of one row."""
+
+
 def chunks(values: Sequence[T], size: int = CHUNK) -> Iterator[Sequence[T]]:
     for first in range(0, len(values), size):
         yield values[first : first + size]

@@ -23,7 +23,7 @@ def limit_store(url: str, *, deadline: float | None = None, clock: Clock | None 
     if scheme == "memory":
         return MemoryLimitStore(clock=clock)
     if scheme in REDIS_SCHEMES:
-        from headgate.limits.stores.redis import RedisLimitStore
+        from headgate.limits.stores.redis_blocking import RedisLimitStore
 
         return RedisLimitStore(url, deadline=deadline)
     if scheme.partition("+")[0] in SQL_SCHEMES:

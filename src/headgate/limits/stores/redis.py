@@ -1,4 +1,7 @@
-"""Limits kept in Redis: a decision is one script call, whatever the chain, by Redis's own clock."""
+"""Limits kept in Redis: a decision is one script call, whatever the chain, by Redis's own clock.
+
+The form for threads is generated from this file: `scripts/generate_blocking.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,59 +13,21 @@ from headgate.limits.ports import Hold, Settlement
 from headgate.limits.stores.redis_coalescing import Coalescer
 from headgate.limits.stores.redis_commands import Commands, check_slots, common_slot, decision, settlement
 from headgate.redis.async_client import AsyncRedisClient
-from headgate.redis.blocking_client import RedisClient
 from headgate.redis.url import RedisUrl, Topology
 
 
-class RedisLimitStore:
-    """A `LimitStore` in Redis, for threads. Nothing is connected before the first call."""
-
-    def __init__(self, url: str, *, deadline: float | None = None) -> None:
-        self._client = RedisClient(RedisUrl.parse(url, timeout=deadline))
-        self._is_cluster = self._client.url.topology is Topology.CLUSTER
-        self._commands = Commands()
-
-    def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
-        """Refuses keys, by how they may begin, that never share a slot of a cluster."""
-        if self._is_cluster:
-            check_slots(keys)
-
-    def decide(
-        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
-    ) -> Decision:
-        slot = common_slot(chain) if self._is_cluster else 0
-        if spend and hold is None:
-            command = self._commands.spending(chain, now_us)
-        else:
-            command = self._commands.deciding(chain, spend, hold, now_us)
-        return decision(chain, self._client.execute(command, self._commands.script, slot))
-
-    def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
-        slot = common_slot(chain) if self._is_cluster else 0
-        self._client.execute(self._commands.refunding(chain, now_us), self._commands.script, slot)
-
-    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
-        slot = common_slot(chain) if self._is_cluster else 0
-        command = self._commands.settling(hold_id, chain, actual, now_us)
-        return settlement(self._client.execute(command, self._commands.script, slot))
-
-    def reset(self, chain: Sequence[Charge]) -> None:
-        slot = common_slot(chain) if self._is_cluster else 0
-        self._client.execute(self._commands.resetting(chain), None, slot)
-
-    def close(self) -> None:
-        self._client.close()
-
-
 class AsyncRedisLimitStore:
-    """`RedisLimitStore` for event loops. Concurrent calls share a connection and one packet per turn of the loop; equal
-    calls are coalesced into one run of the script, which decides them one after another."""
+    """A `LimitStore` in Redis, for event loops. Nothing is connected before the first call.
+
+    Concurrent calls share a connection and one packet per turn of the loop.
+    Equal calls are coalesced into one run of the script.
+    """
 
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
         self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=deadline))
         self._is_cluster = self._client.url.topology is Topology.CLUSTER
         self._commands = Commands()
-        self._coalescer = Coalescer(self._commands, self._client)
+        self._coalescer = Coalescer(self._commands, self._client)  # async only
 
     def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
         """Refuses keys, by how they may begin, that never share a slot of a cluster."""
@@ -74,8 +39,12 @@ class AsyncRedisLimitStore:
     ) -> Decision:
         slot = common_slot(chain) if self._is_cluster else 0
         if spend and hold is None:
+            # async only: begin
             reply, time = await self._coalescer.join(chain, now_us, slot)
             return decision(chain, reply, time)
+            # async only: end
+            # blocking: command = self._commands.spending(chain, now_us)
+            # blocking: return decision(chain, self._client.execute(command, self._commands.script, slot))
         command = self._commands.deciding(chain, spend, hold, now_us)
         return decision(chain, await self._client.execute(command, self._commands.script, slot))
 

@@ -13,22 +13,14 @@ from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
-from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
-from headgate.server.wire import config_json
+from headgate.server.shapes.config import Config, History
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import PolicyVersion
 
-config_name = click.argument("name", cls=Argument, required=False, about="Left out, the default config.")
-
-NAMES = {
-    "config_name": "NAME",
-    "max_per_window": "--max",
-    "window": "--window",
-    "spread": "--spread",
-    "calendar": "--calendar",
-    "max_delay": "--max-delay",
-}
+config_name = click.argument(
+    "config_name", cls=Argument, metavar="[NAME]", required=False, about="Left out, the default config."
+)
 
 
 @click.group("config", cls=Group, no_args_is_help=True)
@@ -39,20 +31,20 @@ def app() -> None:
 @app.command("get")
 @config_name
 @as_json
-def get(name: str | None, as_json: bool) -> None:
+def get(config_name: str | None, as_json: bool) -> None:
     """Show the active version of a config."""
 
     async def work(settings: Settings) -> PolicyVersion:
         async with open_slots(settings) as slots:
-            return await slots.policy(name or settings.slots.default_config)
+            return await slots.policy(config_name or settings.slots.default_config)
 
-    with typed_as(**NAMES), read_only_settings() as settings:
+    with read_only_settings() as settings:
         version = run(work(settings))
     _show(version, as_json)
 
 
 @app.command("set")
-@click.argument("name", cls=Argument)
+@click.argument("config_name", cls=Argument, metavar="NAME")
 @click.option("--max", "max_per_window", type=int, help="The most events in a window.")
 @click.option("--window", help="The window's length, such as PT4S.")
 @click.option("--spread", help="jitter (random) or even.")
@@ -60,7 +52,7 @@ def get(name: str | None, as_json: bool) -> None:
 @click.option("--max-delay", help="How late a slot may be, such as PT1H, or 'none' for no limit.")
 @as_json
 def set_(
-    name: str,
+    config_name: str,
     max_per_window: int | None,
     window: str | None,
     spread: str | None,
@@ -71,7 +63,7 @@ def set_(
     """Create a config, or change it: what is not given stays as it is."""
 
     async def work(settings: Settings) -> PolicyVersion:
-        async with audit_change(settings, "config set", name), open_slots(settings) as slots:
+        async with audit_change(settings, "config set", config_name), open_slots(settings) as slots:
             given = {
                 "max_per_window": max_per_window,
                 "window": window,
@@ -81,30 +73,29 @@ def set_(
             }
             changes = {field: value for field, value in given.items() if value is not None}
             removed = {field: None for field in ("calendar", "max_delay") if changes.get(field) == "none"}
-            return await slots.change(name, changes | removed)
+            return await slots.change(config_name, changes | removed)
 
-    with typed_as(**NAMES):
-        _show(run(work(Settings.load())), as_json)
+    _show(run(work(Settings.load())), as_json)
 
 
 @app.command("history")
 @config_name
 @as_json
-def history(name: str | None, as_json: bool) -> None:
+def history(config_name: str | None, as_json: bool) -> None:
     """Show every version of a config, newest first."""
 
     async def work(settings: Settings) -> list[PolicyVersion]:
         async with open_slots(settings) as slots:
-            return await slots.history(name or settings.slots.default_config)
+            return await slots.history(config_name or settings.slots.default_config)
 
-    with typed_as(**NAMES), read_only_settings() as settings:
+    with read_only_settings() as settings:
         versions = run(work(settings))
-    shown = [config_json(version, active=version is versions[0]) for version in versions]
+    rows = History.of_versions(versions).dump()["versions"]
     if as_json:
-        print_json(shown)
+        print_json(rows)
     else:
         columns = ["version", "createdAt", "maxPerWindow", "windowSize", "spread", "maxDelay", "calendar"]
-        print_table(columns, [[_text(each[column]) for column in columns] for each in shown])
+        print_table(columns, [[_text(row[column]) for column in columns] for row in rows])
 
 
 def _calendar(given: str | None) -> dict[str, Any] | str | None:
@@ -122,11 +113,11 @@ def _calendar(given: str | None) -> dict[str, Any] | str | None:
 
 
 def _show(version: PolicyVersion, as_json: bool) -> None:
-    shown = config_json(version, active=True)
+    config = Config.of_version(version).dump()
     if as_json:
-        print_json(shown)
+        print_json(config)
     else:
-        for member, value in shown.items():
+        for member, value in config.items():
             print_line(f"{member}: {_text(value)}")
 
 

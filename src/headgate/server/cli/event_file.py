@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
 
 from headgate.errors import InvalidInput
-from headgate.server.field_names import typed_as
 from headgate.server.shapes import slots as shapes
 from headgate.slots import SlotRequest, SlotScheduler
 from headgate.slots.model import checked_name
@@ -84,9 +83,8 @@ class EventFile:
         if value.setdefault("requestedTime", self._at) is None:
             raise InvalidInput("requestedTime", "is required, or --at for all lines without one")
         line = shapes.SlotRequest.parse(value)
-        with typed_as(event_id="eventId", requested_time="requestedTime", config_name="configName"):
-            config_name = self._config_name if line.config_name is None else checked_name(line.config_name)
-            return Event(self.lines, config_name, SlotRequest.of(line.event_id, line.requested_time))
+        config_name = self._config_name if line.config_name is None else checked_name(line.config_name, "configName")
+        return Event(self.lines, config_name, line.request())
 
 
 async def book(slots: SlotScheduler, events: list[Event]) -> list[Booking]:

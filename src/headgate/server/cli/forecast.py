@@ -12,7 +12,6 @@ from headgate.extras import require
 from headgate.server.cli.parameters import Command, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
-from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
 from headgate.server.shapes.forecast import ForecastShown
 from headgate.server.wiring.slots import open_slots
@@ -22,7 +21,7 @@ SHOWN = 20
 
 
 @click.command("forecast", cls=Command)
-@click.option("--config", help="The config; left out, the default one.")
+@click.option("--config", "config_name", help="The config; left out, the default one.")
 @click.option("--events", type=int, default=1, help="How many events want that time.")
 @click.option("--at", help="The wanted time; left out, now.")
 @click.option(
@@ -31,16 +30,16 @@ SHOWN = 20
     help="Also draw the backlog until it is drained, and the first windows: a .png, .svg or .pdf.",
 )
 @as_json
-def forecast(config: str | None, events: int, at: str | None, plot: Path | None, as_json: bool) -> None:
+def forecast(config_name: str | None, events: int, at: str | None, plot: Path | None, as_json: bool) -> None:
     """Tell when a number of events would run, without booking anything."""
     if plot is not None:
         require("--plot", "plot")
 
     async def work(settings: Settings) -> Forecast:
         async with open_slots(settings) as slots:
-            return await slots.forecast(config or settings.slots.default_config, events, at)
+            return await slots.forecast(config_name or settings.slots.default_config, events, at)
 
-    with typed_as(config_name="--config", events="--events", at="--at"), read_only_settings() as settings:
+    with read_only_settings() as settings:
         forecast = run(work(settings))
     if as_json:
         print_json(ForecastShown.of(forecast).dump())

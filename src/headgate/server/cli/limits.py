@@ -13,9 +13,8 @@ from headgate.limits.model import Decision
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, run
-from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
-from headgate.server.wire import decision_json
+from headgate.server.shapes.limits import dump_decision
 from headgate.server.wiring.limits import open_limits
 
 T = TypeVar("T")
@@ -25,8 +24,6 @@ plans_option = click.option(
     "--plan", "plans", multiple=True, required=True, help="A plan that must have room; give it again for more."
 )
 cost_option = click.option("--cost", type=int, default=1, help="How much to charge.")
-
-NAMES = {"key": "KEY", "plans": "--plan", "cost": "--cost"}
 
 
 @click.group("limits", cls=Group, no_args_is_help=True)
@@ -41,7 +38,7 @@ def app() -> None:
 @as_json
 def acquire(key: str, plans: tuple[str, ...], cost: int, as_json: bool) -> None:
     """Charge a cost to a key, if every plan has room for it."""
-    _tell(_ask(lambda limiter: limiter.acquire(key, plans, cost)), as_json)
+    _print_decision(_call(lambda limiter: limiter.acquire(key, plans, cost)), as_json)
 
 
 @app.command("peek")
@@ -51,7 +48,7 @@ def acquire(key: str, plans: tuple[str, ...], cost: int, as_json: bool) -> None:
 @as_json
 def peek(key: str, plans: tuple[str, ...], cost: int, as_json: bool) -> None:
     """See whether there would be room; charges nothing."""
-    _tell(_ask(lambda limiter: limiter.peek(key, plans, cost), only_reads=True), as_json)
+    _print_decision(_call(lambda limiter: limiter.peek(key, plans, cost), only_reads=True), as_json)
 
 
 @app.command("refund")
@@ -60,7 +57,7 @@ def peek(key: str, plans: tuple[str, ...], cost: int, as_json: bool) -> None:
 @cost_option
 def refund(key: str, plans: tuple[str, ...], cost: int) -> None:
     """Give a cost back."""
-    _ask(lambda limiter: limiter.refund(key, plans, cost))
+    _call(lambda limiter: limiter.refund(key, plans, cost))
     print_line(f"gave {cost} back")
 
 
@@ -69,22 +66,22 @@ def refund(key: str, plans: tuple[str, ...], cost: int) -> None:
 @plans_option
 def reset(key: str, plans: tuple[str, ...]) -> None:
     """Make a key as new."""
-    _ask(lambda limiter: limiter.reset(key, plans))
+    _call(lambda limiter: limiter.reset(key, plans))
     print_line("as new")
 
 
-def _ask(question: Callable[[AsyncLimiter], Awaitable[T]], *, only_reads: bool = False) -> T:
+def _call(call: Callable[[AsyncLimiter], Awaitable[T]], *, only_reads: bool = False) -> T:
     async def work(settings: Settings) -> T:
         async with open_limits(settings) as admission:
-            return await question(admission.limiter)
+            return await call(admission.limiter)
 
-    with typed_as(**NAMES), read_only_settings() if only_reads else nullcontext(Settings.load()) as settings:
+    with read_only_settings() if only_reads else nullcontext(Settings.load()) as settings:
         return run(work(settings))
 
 
-def _tell(decision: Decision, as_json: bool) -> None:
+def _print_decision(decision: Decision, as_json: bool) -> None:
     if as_json:
-        print_json(decision_json(decision))
+        print_json(dump_decision(decision))
     elif decision.allowed:
         print_line(f"allowed: plan {decision.plan} has {decision.remaining} of {decision.limit} left")
     else:

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from headgate.errors import ConfigurationError, InvalidInput
+
 as_json = click.option("--json", "as_json", is_flag=True, help="Write JSON, for machines.")
 """The `--json` option every command that only reads has."""
 
@@ -19,7 +21,25 @@ class Argument(click.Argument):
 
 
 class Command(click.Command):
-    """A command whose help lists its arguments before its options."""
+    """A command whose help lists its arguments before its options. Its errors name a field as the user types it: a
+    parameter has the name of the field that it fills."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InvalidInput as error:
+            raise self._as_typed(error) from None
+
+    def _as_typed(self, error: InvalidInput) -> InvalidInput:
+        field, dot, rest = error.field.partition(".")
+        # Documents say perSecond, Python says per_second.
+        names = {str(param.name).replace("_", ""): param for param in self.params}
+        param = names.get(field.replace("_", "").lower())
+        if param is None:
+            return error
+        typed = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name.strip("[].")
+        kind = ConfigurationError if isinstance(error, ConfigurationError) else InvalidInput
+        return kind(f"{typed}{dot}{rest}", error.problem)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         arguments = [param for param in self.params if isinstance(param, Argument)]

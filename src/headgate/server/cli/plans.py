@@ -15,22 +15,11 @@ from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
-from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
-from headgate.server.wire import plan_json
+from headgate.server.shapes.limits import PlanShown
 from headgate.server.wiring.limits import open_limits
 
 BUCKET = "token_bucket"
-NAMES = {
-    "name": "NAME",
-    "algorithm": "--algorithm",
-    "capacity": "--capacity",
-    "perSecond": "--per-second",
-    "limit": "--limit",
-    "window": "--window",
-    "onError": "--on-error",
-    "overrides": "--override",
-}
 
 
 @click.group("plans", cls=Group, no_args_is_help=True)
@@ -51,7 +40,7 @@ def list_(as_json: bool) -> None:
     with read_only_settings() as settings:
         plans = run(work(settings))
     if as_json:
-        print_json([plan_json(plan) for plan in plans])
+        print_json([PlanShown.of_plan(plan).dump() for plan in plans])
         return
     print_table(
         ["name", "algorithm", "limit", "onError", "shadow", "overrides"],
@@ -79,7 +68,10 @@ def list_(as_json: bool) -> None:
 @click.option("--on-error", help="While the store can't be asked: open, closed or fallback; 'none' for the default.")
 @click.option("--shadow/--no-shadow", default=None, help="Decide and count, but never deny.")
 @click.option(
-    "--override", multiple=True, help='A limit for one key: KEY={"limit": 5, "window": "PT1M"}; KEY= removes it.'
+    "--override",
+    "overrides",
+    multiple=True,
+    help='A limit for one key: KEY={"limit": 5, "window": "PT1M"}; KEY= removes it.',
 )
 @as_json
 def set_(
@@ -91,7 +83,7 @@ def set_(
     window: str | None,
     on_error: str | None,
     shadow: bool | None,
-    override: tuple[str, ...],
+    overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Create a plan, or change it: what is not given stays as it is, unless the algorithm changes."""
@@ -107,12 +99,11 @@ def set_(
 
     async def work(settings: Settings) -> Plan:
         async with audit_change(settings, "plans set", name), open_limits(settings) as admission:
-            plan = plan_from(name, _changed((await admission.plans.all()).get(name), given, override))
+            plan = plan_from(name, _changed((await admission.plans.all()).get(name), given, overrides))
             await admission.plans.put(plan)
             return plan
 
-    with typed_as(**NAMES):
-        _show(run(work(Settings.load())), as_json)
+    _show(run(work(Settings.load())), as_json)
 
 
 @app.command("delete")
@@ -151,9 +142,9 @@ def _changed(current: Plan | None, given: dict[str, Any], overrides: Iterable[st
 
 
 def _show(plan: Plan, as_json: bool) -> None:
-    shown = plan_json(plan)
+    document = PlanShown.of_plan(plan).dump()
     if as_json:
-        print_json(shown)
+        print_json(document)
     else:
-        for member, value in shown.items():
+        for member, value in document.items():
             print_line(f"{member}: {json.dumps(value) if isinstance(value, dict) else value}")

@@ -10,20 +10,21 @@ from typing import TypeVar
 import click
 
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import QueueStats
 from headgate.dispatch.queue import DispatchQueue
 from headgate.errors import InvalidInput
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
-from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
+from headgate.server.shapes.dispatch import DispatchConfigShown, ItemDetailShown, ItemShown, QueueStatsShown
 from headgate.server.wiring.queue import open_queue
 
 T = TypeVar("T")
 
 type_argument = click.argument("item_type", cls=Argument, metavar="TYPE", about="The item type, such as PAYMENT.")
-ids_argument = click.argument("item_ids", cls=Argument, nargs=-1, metavar="[ID]...", about="Which items.")
+ids_argument = click.argument("ids", cls=Argument, nargs=-1, metavar="[ID]...", about="Which items.")
 all_option = click.option("--all", "every", is_flag=True, help="All dead letters of the type.")
 
 COLUMNS = ["itemId", "status", "executeAt", "retryCount", "lastError"]
@@ -38,10 +39,7 @@ def _with_queue(work: Callable[[DispatchQueue], Awaitable[T]], *changing: str) -
                 await opened.enter_async_context(audit_change(settings, *changing))
             return await work(await opened.enter_async_context(open_queue(settings)))
 
-    with (
-        typed_as(item_type="TYPE", item_id="ID", ids="ID", status="--status", limit="--limit"),
-        nullcontext(Settings.load()) if changing else read_only_settings() as settings,
-    ):
+    with nullcontext(Settings.load()) if changing else read_only_settings() as settings:
         return run(opened(settings))
 
 
@@ -56,21 +54,20 @@ def app() -> None:
 def stats(item_type: str | None, as_json: bool) -> None:
     """Show how many items stand where."""
 
-    async def work(queue: DispatchQueue) -> list[dict[str, object]]:
+    async def work(queue: DispatchQueue) -> list[QueueStats]:
         types = [config.item_type for config in await queue.configs()] if item_type is None else [item_type]
-        return [(await queue.stats(each)).to_json() for each in types]
+        return [await queue.stats(kind) for kind in types]
 
-    found = _with_queue(work)
+    queues = [QueueStatsShown.of_stats(stats) for stats in _with_queue(work)]
     if as_json:
-        print_json(found if item_type is None else found[0])
+        documents = [queue.dump() for queue in queues]
+        print_json(documents if item_type is None else documents[0])
         return
-    for each in found:
-        print_line(f"{each['itemType']}")
-        depth = each["depth"]
-        assert isinstance(depth, dict)
-        for status, count in depth.items():
+    for queue in queues:
+        print_line(queue.item_type)
+        for status, count in queue.depth.items():
             print_line(f"  {status}: {count}")
-        age = each["oldestReadyAgeSecs"]
+        age = queue.oldest_ready_age_secs
         print_line(f"  oldest due item waits: {'-' if age is None else f'{age:.1f} s'}")
 
 
@@ -82,11 +79,12 @@ def stats(item_type: str | None, as_json: bool) -> None:
 @as_json
 def list_(item_type: str, status: str | None, limit: int, after: str | None, as_json: bool) -> None:
     """List items in order of their ids."""
-    found = [item.to_json() for item in _with_queue(lambda q: q.list(item_type, status, limit=limit, after=after))]
+    page = _with_queue(lambda queue: queue.list(item_type, status, limit=limit, after=after))
+    items = [ItemShown.of(item).dump() for item in page]
     if as_json:
-        print_json(found)
+        print_json(items)
     else:
-        print_table(COLUMNS, [["-" if item[name] is None else str(item[name]) for name in COLUMNS] for item in found])
+        print_table(COLUMNS, [["-" if item[name] is None else str(item[name]) for name in COLUMNS] for item in items])
 
 
 @app.command("show")
@@ -95,17 +93,18 @@ def list_(item_type: str, status: str | None, limit: int, after: str | None, as_
 @as_json
 def show(item_type: str, item_id: str, as_json: bool) -> None:
     """Show an item, its context, and what happened to it."""
-    found = _with_queue(lambda queue: queue.show(item_type, item_id)).to_json()
+    item = ItemDetailShown.of_detail(_with_queue(lambda queue: queue.show(item_type, item_id)))
+    document = item.dump()
     if as_json:
-        print_json(found)
+        print_json(document)
         return
-    for name, value in found.items():
+    for name, value in document.items():
         if name != "audit":
             print_line(f"{name}: {'-' if value is None else json.dumps(value, ensure_ascii=False).strip(chr(34))}")
-    for entry in found["audit"]:
-        steps = f"{entry['statusBefore']} -> {entry['statusAfter']}"
-        detail = f" ({entry['detail']})" if entry["detail"] else ""
-        print_line(f"  {entry['createdAt']} {entry['action']}: {steps}{detail}")
+    for entry in item.audit:
+        steps = f"{entry.status_before} -> {entry.status_after}"
+        detail = f" ({entry.detail})" if entry.detail else ""
+        print_line(f"  {entry.created_at} {entry.action}: {steps}{detail}")
 
 
 @app.command("requeue")
@@ -113,11 +112,11 @@ def show(item_type: str, item_id: str, as_json: bool) -> None:
 @ids_argument
 @all_option
 @as_json
-def requeue(item_type: str, item_ids: tuple[str, ...], every: bool, as_json: bool) -> None:
+def requeue(item_type: str, ids: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Make dead letters ready again, as new. All of the given ids, or none."""
-    chosen = _chosen(item_ids, every)
+    chosen = _chosen(ids, every)
     words = ("queue requeue", item_type, *(chosen or ["--all"]))
-    _say_count("requeued", _with_queue(lambda queue: queue.requeue(item_type, chosen), *words), as_json)
+    _print_count("requeued", _with_queue(lambda queue: queue.requeue(item_type, chosen), *words), as_json)
 
 
 @app.command("discard")
@@ -125,11 +124,11 @@ def requeue(item_type: str, item_ids: tuple[str, ...], every: bool, as_json: boo
 @ids_argument
 @all_option
 @as_json
-def discard(item_type: str, item_ids: tuple[str, ...], every: bool, as_json: bool) -> None:
+def discard(item_type: str, ids: tuple[str, ...], every: bool, as_json: bool) -> None:
     """Cancel items that are ready or dead letters. All of the given ids, or none."""
-    chosen = _chosen(item_ids, every)
+    chosen = _chosen(ids, every)
     words = ("queue discard", item_type, *(chosen or ["--all"]))
-    _say_count("discarded", _with_queue(lambda queue: queue.discard(item_type, chosen), *words), as_json)
+    _print_count("discarded", _with_queue(lambda queue: queue.discard(item_type, chosen), *words), as_json)
 
 
 @app.command("pause")
@@ -137,7 +136,7 @@ def discard(item_type: str, item_ids: tuple[str, ...], every: bool, as_json: boo
 @as_json
 def pause(item_type: str, as_json: bool) -> None:
     """Throw the kill switch: nothing of this type starts any more, nothing is lost."""
-    _say_switch(_with_queue(lambda queue: queue.pause(item_type), "queue pause", item_type), as_json)
+    _print_switch(_with_queue(lambda queue: queue.pause(item_type), "queue pause", item_type), as_json)
 
 
 @app.command("resume")
@@ -145,24 +144,24 @@ def pause(item_type: str, as_json: bool) -> None:
 @as_json
 def resume(item_type: str, as_json: bool) -> None:
     """Let a paused type go on."""
-    _say_switch(_with_queue(lambda queue: queue.resume(item_type), "queue resume", item_type), as_json)
+    _print_switch(_with_queue(lambda queue: queue.resume(item_type), "queue resume", item_type), as_json)
 
 
-def _chosen(item_ids: tuple[str, ...], every: bool) -> list[str] | None:
-    if bool(item_ids) == every:
+def _chosen(ids: tuple[str, ...], every: bool) -> list[str] | None:
+    if bool(ids) == every:
         raise InvalidInput("ID", "is required, or --all for all dead letters; give one of the two")
-    return list(item_ids) or None
+    return list(ids) or None
 
 
-def _say_count(done: str, count: int, as_json: bool) -> None:
+def _print_count(done: str, count: int, as_json: bool) -> None:
     if as_json:
         print_json({"count": count})
     else:
         print_line(f"{done} {count} items")
 
 
-def _say_switch(config: DispatchConfig, as_json: bool) -> None:
+def _print_switch(config: DispatchConfig, as_json: bool) -> None:
     if as_json:
-        print_json(config.to_json())
+        print_json(DispatchConfigShown.of(config).dump())
     else:
         print_line(f"{config.item_type} is {'enabled' if config.enabled else 'paused'}")

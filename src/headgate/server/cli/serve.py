@@ -23,7 +23,7 @@ from headgate.server.wiring.dispatch import load_domains
 from headgate.server.wiring.payments import rule_book
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
-from headgate.server.wiring.telemetry import get_tracer
+from headgate.server.wiring.telemetry import collect_traces
 
 if TYPE_CHECKING:
     import uvicorn
@@ -47,7 +47,8 @@ def serve(host: str | None, port: int | None, workers: int | None) -> None:
         # The server finishes its work when signalled and then signals again, to us: that is a clean end.
         signal.signal(signum, _end)
     require_extras(settings, "server")
-    logs.configure_traced(settings, lambda: get_tracer(settings))
+    logs.configure(settings)
+    collect_traces(settings)
     logs.warn_unknown_variables()
     run(_prepare(settings))
     listening = _listen(settings)

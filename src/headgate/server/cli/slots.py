@@ -17,13 +17,10 @@ from headgate.server.cli.meter import Meter, size_of
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, run
-from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
 from headgate.server.shapes.slots import FailedLine, Slot
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import AssignedSlot
-
-NAMES = {"event_id": "--event", "requested_time": "--at", "config_name": "--config"}
 
 
 @click.group("slots", cls=Group, no_args_is_help=True)
@@ -32,9 +29,9 @@ def app() -> None:
 
 
 @app.command("assign")
-@click.option("--config", help="The config; left out, the default one.")
-@click.option("--at", help="The wanted time, such as 2027-03-01T16:00:00Z.")
-@click.option("--event", help="The event's id.")
+@click.option("--config", "config_name", help="The config; left out, the default one.")
+@click.option("--at", "requested_time", help="The wanted time, such as 2027-03-01T16:00:00Z.")
+@click.option("--event", "event_id", help="The event's id.")
 @click.option(
     "--file",
     type=click.Path(path_type=Path),
@@ -42,25 +39,25 @@ def app() -> None:
     "for lines that name none.",
 )
 @as_json
-def assign(config: str | None, at: str | None, event: str | None, file: Path | None, as_json: bool) -> None:
+def assign(
+    config_name: str | None, requested_time: str | None, event_id: str | None, file: Path | None, as_json: bool
+) -> None:
     """Book a slot for one event, or for each line of a file."""
-    if (event is None) == (file is None):
+    if (event_id is None) == (file is None):
         raise InvalidInput("--event", "or --file is required; give one of the two")
     settings = Settings.load()
-    config_name = config or settings.slots.default_config
+    config = config_name or settings.slots.default_config
     if file is not None:
-        with typed_as(**NAMES):
-            failed = run(_assign_file(settings, config_name, file, at, as_json))
+        failed = run(_assign_file(settings, config, file, requested_time, as_json))
         raise click.exceptions.Exit(1 if failed else 0)
-    if at is None:
+    if requested_time is None:
         raise InvalidInput("--at", "is required with --event")
 
     async def work() -> AssignedSlot:
         async with open_slots(settings) as slots:
-            return await slots.assign(str(event), config_name, at)
+            return await slots.assign(str(event_id), config, requested_time)
 
-    with typed_as(**NAMES):
-        _show(run(work()), as_json)
+    _show(run(work()), as_json)
 
 
 @app.command("show")
@@ -73,7 +70,7 @@ def show(event_id: str, as_json: bool) -> None:
         async with open_slots(settings) as slots:
             return await slots.find(event_id)
 
-    with typed_as(event_id="ID"), read_only_settings() as settings:
+    with read_only_settings() as settings:
         slot = run(work(settings))
     _show(slot, as_json)
 
@@ -88,8 +85,7 @@ def cancel(event_id: str, as_json: bool) -> None:
         async with open_slots(Settings.load()) as slots:
             return await slots.cancel(event_id)
 
-    with typed_as(event_id="ID"):
-        _show(run(work()), as_json)
+    _show(run(work()), as_json)
 
 
 async def _assign_file(settings: Settings, config_name: str, path: Path, at: str | None, as_json: bool) -> int:

@@ -8,13 +8,12 @@ from typing import TypeVar
 
 import click
 
-from headgate.apps.notifications.model import KeyReused, Priority
+from headgate.apps.notifications.model import Priority
 from headgate.apps.notifications.recipients import checked_phone
-from headgate.errors import InvalidInput, NotFound
+from headgate.errors import ConfigurationError, InvalidInput, NotFound
 from headgate.server.cli.parameters import Argument, Command, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
-from headgate.server.field_names import typed_as
 from headgate.server.settings import Settings
 from headgate.server.shapes.notifications import (
     SENT,
@@ -236,11 +235,13 @@ def _with(work: Callable[[Notifications], Awaitable[T]], *, only_reads: bool = F
             return await work(notifications)
 
     context: AbstractContextManager[Settings] = read_only_settings() if only_reads else nullcontext(Settings.load())
-    with typed_as(**NAMES), context as settings:
+    with context as settings:
         try:
             return run(opened(settings))
-        except KeyReused as error:
-            raise InvalidInput("--key", error.problem) from None
+        except ConfigurationError:
+            raise
+        except InvalidInput as error:
+            raise InvalidInput(NAMES.get(error.field, error.field), error.problem) from None
 
 
 def _show(shape: MessageStatus | NotificationConfig | OptOut | Redriven | Dropped, as_json: bool) -> None:

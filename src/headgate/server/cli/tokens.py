@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from headgate.durations import format_instant
 from headgate.server.access.authenticator import create_token
 from headgate.server.access.model import Scope, Token
 from headgate.server.cli.audit import audit_change
@@ -14,6 +11,7 @@ from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
+from headgate.server.shapes.access import TokenCreated, TokenShown
 from headgate.server.wiring.access import open_access_store, open_authenticator
 
 
@@ -41,7 +39,7 @@ def create(name: str, scope: tuple[str, ...], as_json: bool) -> None:
 
     secret, token = run(work())
     if as_json:
-        print_json({**_shown(token), "token": secret})
+        print_json(TokenCreated.of(token, token=secret).dump())
         return
     print_line(secret)
     print_status(f"token {name} may {', '.join(sorted(token.scopes))}; this is the only time its secret is shown")
@@ -57,12 +55,12 @@ def list_(as_json: bool) -> None:
             return await store.tokens()
 
     with read_only_settings() as settings:
-        shown = [_shown(token) for token in run(work(settings))]
+        tokens = [TokenShown.of(token) for token in run(work(settings))]
     if as_json:
-        print_json(shown)
+        print_json([token.dump() for token in tokens])
     else:
         rows = [
-            [row["name"], " ".join(row["scopes"]), row["createdAt"] or "-", row["revokedAt"] or "-"] for row in shown
+            [token.name, " ".join(token.scopes), token.created_at or "-", token.revoked_at or "-"] for token in tokens
         ]
         print_table(["name", "scopes", "created", "revoked"], rows)
 
@@ -79,17 +77,8 @@ def revoke(name: str, as_json: bool) -> None:
             return await store.revoke(name), bool(await open_authenticator(settings, store).keyring())
 
     token, others = run(work())
-    print_json(_shown(token)) if as_json else print_line(f"{token.name} is revoked")
+    print_json(TokenShown.of(token).dump()) if as_json else print_line(f"{token.name} is revoked")
     if not others:
         print_status(
             "that was the last token: nobody may call until there is another; make one with `headgate tokens create`"
         )
-
-
-def _shown(token: Token) -> dict[str, Any]:
-    return {
-        "name": token.name,
-        "scopes": sorted(token.scopes),
-        "createdAt": format_instant(token.created_at) if token.created_at else None,
-        "revokedAt": format_instant(token.revoked_at) if token.revoked_at else None,
-    }

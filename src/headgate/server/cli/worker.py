@@ -24,7 +24,7 @@ from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import dispatch_observer, open_queue
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
-from headgate.server.wiring.telemetry import get_tracer, tracing
+from headgate.server.wiring.telemetry import collect_traces, traces_sent
 from headgate.server.worker import end_process, run_temporal_workers
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def worker(role: str, domains: tuple[str, ...], metrics_port: int | None) -> Non
             "ROLE", f"{role} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
         )
     require_extras(settings, *([] if metrics_port is None else ["server"]))
-    logs.configure_traced(settings, lambda: get_tracer(settings))
+    logs.configure(settings)
+    collect_traces(settings)
     logs.warn_unknown_variables()
     run(_work(settings, chosen, None if metrics_port is None else _metrics(settings.host, metrics_port)))
     for each in SIGNALS:
@@ -92,7 +93,7 @@ async def _work(settings: Settings, role: Role, registry: CollectorRegistry | No
     if role in (Role.SENDER, Role.ALL):
         working.append(asyncio.create_task(run_sender(settings, stop, registry=registry)))
     print_status(f"headgate worker {role} is working")
-    async with tracing(settings):
+    async with traces_sent():
         try:
             await asyncio.gather(*working)
         finally:
@@ -128,9 +129,7 @@ async def _dispatch(
         if settings.temporal_address is not None:
             await run_temporal_workers(settings, roles, domains, guard=guard, observer=observer, stop=stop)
             return
-        async with local_dispatch(
-            queue, domains, guard=guard, observer=observer, limits=settings.dispatch, tracer=get_tracer(settings)
-        ):
+        async with local_dispatch(queue, domains, guard=guard, observer=observer, limits=settings.dispatch):
             await stop.wait()
 
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
 
-from headgate import __version__
+from headgate import __version__, tracing
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.server import console
 from headgate.server import logs as log_lines
@@ -49,7 +49,7 @@ from headgate.server.wiring.notifications import open_notifications
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import dispatch_observer
 from headgate.server.wiring.slots import open_slots
-from headgate.server.wiring.telemetry import get_tracer, tracing
+from headgate.server.wiring.telemetry import collect_traces, traces_sent
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -63,6 +63,8 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
+        # Our own spans instead (`RequestTraces`): FastAPI's hold paths, and its logs the messages of exceptions.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.state.services = services
     problem.install(app)
@@ -90,9 +92,9 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(AccessGuard)
     app.add_middleware(HeaderLimit)
     app.add_middleware(logs.RequestLog)
-    tracer = get_tracer(settings)
-    if tracer is not None:
-        app.add_middleware(RequestTraces, tracer=tracer)
+    collect_traces(settings)
+    if tracing.is_on():
+        app.add_middleware(RequestTraces)
     app.add_middleware(StripPrefix)
     return app
 
@@ -100,7 +102,7 @@ def create_app(settings: Settings) -> FastAPI:
 def from_environment() -> FastAPI:
     """The service with the settings of this process: what each worker of `headgate serve` runs."""
     settings = Settings.load()
-    log_lines.configure_traced(settings, lambda: get_tracer(settings))
+    log_lines.configure(settings)
     end_with_parent()
     return create_app(settings)
 
@@ -111,7 +113,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     services: Services = app.state.services
     async with AsyncExitStack() as stack:
         stack.callback(remove_worker_metrics)
-        await stack.enter_async_context(tracing(services.settings))
+        await stack.enter_async_context(traces_sent())
         access = await stack.enter_async_context(open_access_store(services.settings))
         services.authenticator, services.audit = open_authenticator(services.settings, access), access
         services.sessions = console_sessions(services.settings, access, services.authenticator)

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
 
-from headgate.errors import InvalidInput, NotFound
+from headgate.errors import NotFound
 from headgate.server.http import problem
 from headgate.server.http.body import STREAMED, media_type, parsed_object, read
 from headgate.server.http.parameters import json_body, query
@@ -91,8 +91,5 @@ def _request(event: object, name: str) -> SlotRequest:
         raise invalid(name, "must be an object")
     if "configName" in event:
         raise invalid(f"{name}.configName", "belongs beside events, not inside one")
-    request = BatchEvent.parse(event, f"{name}.")
-    try:
-        return SlotRequest.of(request.event_id, request.requested_time)
-    except InvalidInput as error:
-        raise invalid(f"{name}.{problem.wire_name(error.field)}", error.problem) from None
+    prefix = f"{name}."
+    return BatchEvent.parse(event, prefix).request(prefix)

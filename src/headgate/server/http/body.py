@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import json
 import math
-from collections.abc import Collection
 from typing import Any
 
 import orjson
@@ -197,21 +196,6 @@ def _whole(value: Any) -> Any:
     if value.__class__ is list:
         return [inner if inner.__class__ is str else _whole(inner) for inner in value]
     return value
-
-
-def only(value: dict[str, Any], known: Collection[str], prefix: str = "") -> None:
-    """Refuses unknown members: a misspelt option must not be silently without effect."""
-    for member in value:
-        if member not in known:
-            raise invalid(f"{prefix}{member}", f"is unknown; known are {', '.join(known)}")
-
-
-def required(value: dict[str, Any], member: str, prefix: str = "") -> Any:
-    """The member, which must be there."""
-    inner = value.get(member)
-    if inner is None:
-        raise invalid(f"{prefix}{member}", "is required")
-    return inner
 
 
 def _refuse_constant(constant: str) -> None:

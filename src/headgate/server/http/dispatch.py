@@ -2,134 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
 
 from headgate.dispatch.queue import LONGEST_PAGE
 from headgate.dispatch.status import Status
 from headgate.errors import Conflict
-from headgate.server.field_names import typed_as
-from headgate.server.http import schemas
-from headgate.server.http.body import only, read_object
-from headgate.server.http.problem import Problem, documented, encoded, invalid
+from headgate.server.http.body import read_object
+from headgate.server.http.parameters import WholeNumber, json_body, path, query
+from headgate.server.http.problem import Problem, documented, invalid
+from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
-from headgate.server.shapes import members
+from headgate.server.shapes import dispatch
+from headgate.server.shapes.dispatch import (
+    AuditShown,
+    DispatchChanges,
+    DispatchConfigs,
+    DispatchConfigShown,
+    ItemDetailShown,
+    Items,
+    ItemsShown,
+    QueueStatsShown,
+    Redirected,
+)
+from headgate.server.shapes.members import EVENT_ID
+from headgate.server.shapes.shape import Shape
 
 Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
-DEFAULT_PAGE = 100
-MAX_IDS = 10_000
-
 router = APIRouter(prefix="/admin/dispatch", tags=["dispatch"])
 
-ITEM_TYPE: dict[str, Any] = {
-    "name": "itemType",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$", "example": "PAYMENT"},
-}
-ITEM_ID: dict[str, Any] = {"name": "itemId", "in": "path", "required": True, "schema": members.EVENT_ID}
-STATUS = schemas.query("status", {"type": "string", "enum": list(Status), "description": "Left out, all."})
-LIMIT = schemas.query("limit", {"type": "integer", "minimum": 1, "maximum": LONGEST_PAGE, "default": DEFAULT_PAGE})
-AFTER = schemas.query("after", members.EVENT_ID | {"description": "The last id of the page before."})
-BEFORE = schemas.query(
-    "before",
-    {"type": "integer", "minimum": 1, "maximum": 2**63 - 1, "description": "The last auditId of the page before."},
-)
-OF_ITEM = schemas.query("itemId", members.EVENT_ID | {"description": "Left out, all items."})
-
-_MINUTES = {"type": "number", "minimum": 0, "maximum": 10_080}
-_NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$"}
-CHANGES: dict[str, Any] = {
-    "title": "DispatchChanges",
-    "type": "object",
-    "additionalProperties": False,
-    "description": "What is left out stays as it is. Effective from the next cycle.",
-    "properties": {
-        "enabled": {"type": "boolean", "description": "The kill switch."},
-        "batchSize": {"type": "integer", "minimum": 1, "maximum": 10_000},
-        "dispatchIntervalSecs": {"type": "number", "minimum": 0.01, "maximum": 86_400},
-        "jitterWindowMs": {"type": "integer", "minimum": 0, "maximum": 3_600_000},
-        "preStartBufferMins": _MINUTES,
-        "maxDispatchRetries": {"type": "integer", "minimum": 0, "maximum": 1000},
-        "staleClaimThresholdMins": _MINUTES | {"minimum": 0.005},
-        "maxStaleRecoveryPerCycle": {"type": "integer", "minimum": 1, "maximum": 10_000},
-        "execWorkflowType": _NAME,
-        "execTaskQueue": _NAME,
-        "admissionPlan": _NAME | {"type": ["string", "null"]},
-        "retryBackoffSecs": {"type": "number", "minimum": 0, "maximum": 86_400},
-    },
-}
-CHOICE: dict[str, Any] = {
-    "title": "Items",
-    "type": "object",
-    "additionalProperties": False,
-    "description": "Which items: by their ids, all or none; or all dead letters.",
-    "oneOf": [{"required": ["ids"]}, {"required": ["status"]}],
-    "properties": {
-        "ids": {"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": members.EVENT_ID},
-        "status": {"enum": ["DEAD_LETTER"]},
-    },
-}
+ITEM_TYPE = path("itemType", dispatch.ITEM_TYPE)
+STATUS = query("status", {"type": "string", "enum": list(Status), "description": "Left out, all."})
+LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
+AFTER = query("after", EVENT_ID | {"description": "The last id of the page before."})
+BEFORE = WholeNumber("before", 1, 2**63 - 1, description="The last auditId of the page before.")
+OF_ITEM = query("itemId", EVENT_ID | {"description": "Left out, all items."})
 
 
-def _shows(path: str, summary: str, model: type[BaseModel], *parameters: Mapping[str, Any]) -> Callable[[Route], Route]:
+def _shows(address: str, summary: str, shape: type[Shape], *parameters: dict[str, Any]) -> Callable[[Route], Route]:
     """A route that shows something of an item type."""
     return router.get(
-        path,
+        address,
         summary=summary,
-        response_model=model,
+        response_model=shape,
         responses=documented(400, 404),
         openapi_extra={"parameters": [ITEM_TYPE, *parameters]},
     )
 
 
 def _changes(
-    method: str, path: str, summary: str, model: type[BaseModel], body: dict[str, Any]
+    method: str, address: str, summary: str, shape: type[Shape], body: type[Shape]
 ) -> Callable[[Route], Route]:
     """A route that changes something of an item type, as its body says."""
     return router.api_route(
-        path,
+        address,
         methods=[method],
         summary=summary,
-        response_model=model,
+        response_model=shape,
         responses=documented(400, 404, 409, 413, 415),
-        openapi_extra={"parameters": [ITEM_TYPE], **schemas.json_body(body)},
+        openapi_extra={"parameters": [ITEM_TYPE], **json_body(body)},
     )
 
 
-@router.get("", summary="List the item types", response_model=schemas.DispatchConfigs)
+@router.get("", summary="List the item types", response_model=DispatchConfigs)
 async def types(request: Request) -> Response:
     """Every item type with its settings."""
-    configs = await services_of(request).queue.configs()
-    return _json({"itemTypes": [config.to_json() for config in configs]})
+    return json_response(DispatchConfigs.of(item_types=await services_of(request).queue.configs()))
 
 
-@_shows("/{itemType}", "Show an item type's settings", schemas.DispatchConfigShown)
+@_shows("/{itemType}", "Show an item type's settings", DispatchConfigShown)
 async def show(request: Request) -> Response:
     """The settings as they are now."""
-    with _wire_names():
-        config = await services_of(request).queue.config(_item_type(request))
-    return _json(config.to_json())
+    return json_response(DispatchConfigShown.of(await services_of(request).queue.config(_item_type(request))))
 
 
-@_changes("PATCH", "/{itemType}", "Change an item type's settings", schemas.DispatchConfigShown, CHANGES)
+@_changes("PATCH", "/{itemType}", "Change an item type's settings", DispatchConfigShown, DispatchChanges)
 async def change(request: Request) -> Response:
     """Changes what is given, from the next cycle on any node; `enabled: false` is the kill switch."""
-    changes = await read_object(request.scope, request.receive)
-    only(changes, CHANGES["properties"])
+    body = DispatchChanges.parse(await read_object(request.scope, request.receive))
+    changes = body.model_dump(exclude_unset=True, by_alias=False)
     queue = services_of(request).queue
-    with _wire_names():
-        before = await queue.config(_item_type(request))
-        plan = before.changed(changes).admission_plan
-        if plan != before.admission_plan:
-            await _check_plan(request, plan)
-        config = await queue.configure(_item_type(request), **changes)
-    return _json(config.to_json())
+    before = await queue.config(_item_type(request))
+    plan = before.changed(changes).admission_plan
+    if plan != before.admission_plan:
+        await _check_plan(request, plan)
+    return json_response(DispatchConfigShown.of(await queue.configure(_item_type(request), **changes)))
 
 
 async def _check_plan(request: Request, plan: str | None) -> None:
@@ -138,82 +99,55 @@ async def _check_plan(request: Request, plan: str | None) -> None:
         raise invalid("admissionPlan", f"there is no plan {plan!r}; correct it, or create the plan first")
 
 
-@_shows("/{itemType}/stats", "Show how deep a queue is", schemas.QueueStatsShown)
+@_shows("/{itemType}/stats", "Show how deep a queue is", QueueStatsShown)
 async def stats(request: Request) -> Response:
     """Items by status, and how late the oldest due one is."""
-    with _wire_names():
-        found = await services_of(request).queue.stats(_item_type(request))
-    return _json(found.to_json())
+    return json_response(QueueStatsShown.of_stats(await services_of(request).queue.stats(_item_type(request))))
 
 
-@_shows("/{itemType}/items", "List items", schemas.ItemsShown, STATUS, LIMIT, AFTER)
+@_shows("/{itemType}/items", "List items", ItemsShown, STATUS, LIMIT.document(), AFTER)
 async def items(request: Request) -> Response:
     """A page of items in order of their ids."""
-    query = request.query_params
-    with _wire_names():
-        found = await services_of(request).queue.list(
-            _item_type(request), query.get("status"), limit=_limit(request), after=query.get("after")
-        )
-    return _json({"items": [item.to_json() for item in found]})
+    parameters = request.query_params
+    page = await services_of(request).queue.list(
+        _item_type(request), parameters.get("status"), limit=LIMIT.of(request), after=parameters.get("after")
+    )
+    return json_response(ItemsShown.of(items=page))
 
 
-@_shows("/{itemType}/items/{itemId:path}", "Show one item", schemas.ItemDetailShown, ITEM_ID)
+@_shows("/{itemType}/items/{itemId:path}", "Show one item", ItemDetailShown, path("itemId", EVENT_ID))
 async def item(request: Request) -> Response:
     """The item with its context and its audit, oldest entry first."""
-    with _wire_names():
-        found = await services_of(request).queue.show(_item_type(request), request.path_params["itemId"])
-    return _json(found.to_json())
+    detail = await services_of(request).queue.show(_item_type(request), request.path_params["itemId"])
+    return json_response(ItemDetailShown.of_detail(detail))
 
 
-@_shows("/{itemType}/audit", "Show what happened", schemas.AuditShown, OF_ITEM, LIMIT, BEFORE)
+@_shows("/{itemType}/audit", "Show what happened", AuditShown, OF_ITEM, LIMIT.document(), BEFORE.document())
 async def audit(request: Request) -> Response:
     """Audit entries, newest first."""
-    query = request.query_params
-    with _wire_names():
-        found = await services_of(request).queue.audit(
-            _item_type(request),
-            item_id=query.get("itemId"),
-            limit=_limit(request),
-            before=_number(request, "before", 2**63 - 1),
-        )
-    return _json({"entries": [entry.to_json() for entry in found]})
+    entries = await services_of(request).queue.audit(
+        _item_type(request),
+        item_id=request.query_params.get("itemId"),
+        limit=LIMIT.of(request),
+        before=BEFORE.find(request),
+    )
+    return json_response(AuditShown.of(entries=entries))
 
 
-@_changes("POST", "/{itemType}/requeue", "Make dead letters ready again", schemas.Redirected, CHOICE)
+@_changes("POST", "/{itemType}/requeue", "Make dead letters ready again", Redirected, Items)
 async def requeue(request: Request) -> Response:
     """As new: with their time, context and slot, without retries and error. All of the given ids, or none."""
-    ids = await _ids(request)
-    with _wire_names(), _explain_conflict():
-        return _json({"count": await services_of(request).queue.requeue(_item_type(request), ids)})
+    ids = Items.parse(await read_object(request.scope, request.receive)).chosen()
+    with _explain_conflict():
+        return json_response(Redirected(count=await services_of(request).queue.requeue(_item_type(request), ids)))
 
 
-@_changes("POST", "/{itemType}/discard", "Cancel items", schemas.Redirected, CHOICE)
+@_changes("POST", "/{itemType}/discard", "Cancel items", Redirected, Items)
 async def discard(request: Request) -> Response:
     """Cancels items that are READY or dead letters, and forgets their contexts. All of the given ids, or none."""
-    ids = await _ids(request)
-    with _wire_names(), _explain_conflict():
-        return _json({"count": await services_of(request).queue.discard(_item_type(request), ids)})
-
-
-async def _ids(request: Request) -> list[str] | None:
-    value = await read_object(request.scope, request.receive)
-    only(value, CHOICE["properties"])
-    if ("ids" in value) == ("status" in value):
-        raise invalid("ids", 'is required, or "status": "DEAD_LETTER" instead; give one of the two')
-    if "status" in value:
-        if value["status"] != Status.DEAD_LETTER:
-            raise invalid("status", "must be DEAD_LETTER; name other items by their ids")
-        return None
-    ids = value["ids"]
-    if not isinstance(ids, list) or not 1 <= len(ids) <= MAX_IDS:
-        raise invalid("ids", f"must be a list of 1 to {MAX_IDS} item ids")
-    return ids
-
-
-@contextmanager
-def _wire_names() -> Iterator[None]:
-    with typed_as(item_type="itemType", item_id="itemId"):
-        yield
+    ids = Items.parse(await read_object(request.scope, request.receive)).chosen()
+    with _explain_conflict():
+        return json_response(Redirected(count=await services_of(request).queue.discard(_item_type(request), ids)))
 
 
 @contextmanager
@@ -230,20 +164,3 @@ def _explain_conflict() -> Iterator[None]:
 def _item_type(request: Request) -> str:
     name: str = request.path_params["itemType"]
     return name
-
-
-def _limit(request: Request) -> int:
-    return _number(request, "limit", LONGEST_PAGE) or DEFAULT_PAGE
-
-
-def _number(request: Request, name: str, maximum: int) -> int | None:
-    given = request.query_params.get(name)
-    if given is None:
-        return None
-    if not given.isascii() or not given.isdigit() or len(given) > 19 or not 1 <= int(given) <= maximum:
-        raise invalid(name, f"must be a whole number from 1 to {maximum}")
-    return int(given)
-
-
-def _json(value: Any) -> Response:
-    return Response(encoded(value), media_type="application/json")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 
 from headgate.errors import HeadgateError
-from headgate.server.http import schemas
+from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Probe, Services, services_of
+from headgate.server.shapes.health import Check, Health
 
 TIMEOUT_SECONDS = 2.0
 """A dependency that takes longer counts as down."""
@@ -20,17 +20,17 @@ OPTIONAL = {"redis", "kafka", "temporal", "sender"}
 service would make its outage ours."""
 
 router = APIRouter(tags=["health"])
-_DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": schemas.Health}}
+_DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency does not answer", "model": Health}}
 
 
-@router.get("/health/live", summary="Is the process alive?", response_model=schemas.Health)
+@router.get("/health/live", summary="Is the process alive?", response_model=Health)
 @router.get("/q/health/live", include_in_schema=False)
 async def live() -> Response:
     """UP, as long as the process answers at all."""
     return _answer([])
 
 
-@router.get("/health/ready", summary="Can it serve?", response_model=schemas.Health, responses=_DOWN)
+@router.get("/health/ready", summary="Can it serve?", response_model=Health, responses=_DOWN)
 @router.get("/q/health/ready", include_in_schema=False)
 async def ready(request: Request) -> Response:
     """UP if every dependency answers; otherwise 503, telling which one does not. DEGRADED, and ready, if the
@@ -41,7 +41,7 @@ async def ready(request: Request) -> Response:
     return _answer(await asyncio.gather(*(_check(services, name) for name in services.probes)))
 
 
-async def _check(services: Services, name: str) -> dict[str, object]:
+async def _check(services: Services, name: str) -> Check:
     """The state of a dependency. Concurrent requests share one check: this path needs no token."""
     check = services.checks.get(name)
     if check is None:
@@ -50,7 +50,7 @@ async def _check(services: Services, name: str) -> dict[str, object]:
     return await asyncio.shield(check)
 
 
-async def _probe(name: str, probe: Probe) -> dict[str, object]:
+async def _probe(name: str, probe: Probe) -> Check:
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await probe()
@@ -60,12 +60,11 @@ async def _probe(name: str, probe: Probe) -> dict[str, object]:
         # The class, not the text: a driver's text may name hosts and users, and this path asks for no token.
         reason = type(error).__name__
     else:
-        return {"name": name, "status": "UP"}
-    return {"name": name, "status": "DOWN", "data": {"reason": reason}}
+        return Check(name=name, status="UP")
+    return Check(name=name, status="DOWN", data={"reason": reason})
 
 
-def _answer(checks: list[dict[str, object]]) -> Response:
-    down = {check["name"] for check in checks if check["status"] != "UP"}
+def _answer(checks: list[Check]) -> Response:
+    down = {check.name for check in checks if check.status != "UP"}
     status = "UP" if not down else "DEGRADED" if down <= OPTIONAL else "DOWN"
-    body = orjson.dumps({"status": status, "checks": checks})
-    return Response(body, 503 if status == "DOWN" else 200, media_type="application/json")
+    return json_response(Health(status=status, checks=checks), 503 if status == "DOWN" else 200)

@@ -11,9 +11,9 @@ from headgate.server.http.problem import invalid
 from headgate.server.shapes.shape import Shape
 
 
-def json_body(shape: type[Shape], **others: dict[str, Any]) -> dict[str, Any]:
-    """OpenAPI's `requestBody` for a shape, and for other media types by name."""
-    schemas = {"application/json": shape.request_schema(), **others}
+def json_body(shape: type[Shape] | dict[str, Any], **others: dict[str, Any]) -> dict[str, Any]:
+    """OpenAPI's `requestBody` for a shape or a JSON schema, and for other media types by name."""
+    schemas = {"application/json": shape if isinstance(shape, dict) else shape.request_schema(), **others}
     content = {media_type: {"schema": schema} for media_type, schema in schemas.items()}
     return {"requestBody": {"required": True, "content": content}}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Response
@@ -49,6 +50,7 @@ async def send_json(send: Send, body: bytes, status: int = 200, media_type: byte
     await send({"type": "http.response.body", "body": body})
 
 
-def json_response(shape: Shape) -> Response:
-    """The answer of a route that is no raw one."""
-    return Response(shape.dump_json(), media_type="application/json")
+def json_response(body: Shape | Sequence[Shape], status: int = 200) -> Response:
+    """The answer of a route that is no raw one: an object, or a list of objects."""
+    text = body.dump_json() if isinstance(body, Shape) else b"[%b]" % b",".join(shape.dump_json() for shape in body)
+    return Response(text, status, media_type="application/json")

@@ -15,6 +15,7 @@ from headgate.server.access.ports import AdminAudit
 from headgate.server.access.sessions import Sessions
 from headgate.server.http.ingress import Ingress
 from headgate.server.settings import Settings
+from headgate.server.shapes.health import Check
 from headgate.server.wiring.limits import Limits
 from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.payments import Payments
@@ -32,7 +33,7 @@ class Services:
     registry: CollectorRegistry
     probes: dict[str, Probe] = field(default_factory=dict)
     """Dependencies by name, checked by `/health/ready`."""
-    checks: dict[str, asyncio.Task[dict[str, object]]] = field(default_factory=dict)
+    checks: dict[str, asyncio.Task[Check]] = field(default_factory=dict)
     """Checks in flight."""
     authenticator: Authenticator = field(init=False)
     sessions: Sessions = field(init=False)

@@ -19,7 +19,7 @@ from starlette.types import Receive, Send
 from headgate.errors import HeadgateError
 from headgate.server.http import problem
 from headgate.server.http.body import NDJSON, parsed_object
-from headgate.server.http.problem import Problem, encoded
+from headgate.server.http.problem import Problem
 from headgate.server.shapes import slots as shapes
 from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler
 from headgate.slots.packing import Booking
@@ -189,8 +189,7 @@ def _line(number: int, raw: bytes | None, config_name: str) -> Line:
         given = value.get("eventId")
         event_id = given if isinstance(given, str) else None
         line = shapes.SlotRequest.parse(value)
-        request = SlotRequest.of(line.event_id, line.requested_time)
-        return Line(number, line.config_name or config_name, request, line.event_id)
+        return Line(number, line.config_name or config_name, line.request(), line.event_id)
     except Problem as refused:
         return Line(number, config_name, refused, event_id)
     except HeadgateError as error:
@@ -235,4 +234,4 @@ def _answer(line: Line, outcome: Booking | Problem) -> bytes:
         return shapes.Slot.of_slot(outcome).dump_json() + b"\n"
     refused = outcome if isinstance(outcome, Problem) else problem.of(outcome)
     failed = shapes.FailedEvent(line=line.number, event_id=line.event_id, error=refused.body)
-    return encoded(failed.dump()) + b"\n"
+    return failed.dump_json() + b"\n"

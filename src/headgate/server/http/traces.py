@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headgate import tracing
 from headgate.server.http.logs import QUIET
-from headgate.tracing import Attributes, Kind, Tracer, accepted
+from headgate.tracing import Attributes, accepted
 
 
 class RequestTraces:
     """Traces every request but those that machines poll. The outermost middleware."""
 
-    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(QUIET):
@@ -28,8 +28,8 @@ class RequestTraces:
             await send(message)
 
         method = scope["method"]
-        span = self._tracer.begin(method, {"http.request.method": method}, parent=_sent(scope), kind=Kind.SERVER)
-        with self._tracer.inside(span):
+        span = tracing.begin(method, {"http.request.method": method}, parent=_parent(scope), kind="SERVER")
+        with tracing.inside(span):
             try:
                 await self._app(scope, receive, answered)
             finally:
@@ -47,7 +47,11 @@ class RequestTraces:
                 )
 
 
-def _sent(scope: Scope) -> str | None:
+def _parent(scope: Scope) -> str | None:
+    """The span that an instrumentation of the application has begun for this request, or the one the caller sent."""
+    current = tracing.origin()
+    if current is not None:
+        return current.traceparent
     for name, value in scope["headers"]:
         if name == b"traceparent":
             return accepted(value.decode("latin-1"))

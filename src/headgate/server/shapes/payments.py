@@ -87,6 +87,26 @@ class FeedReport(BulkResult):
     seconds: float
 
 
+class DemoReport(Shape):
+    """What came of a run of `headgate demo`."""
+
+    payments: int
+    tps: int
+    at: Instant
+    accepted: int
+    rejected: list[RejectedLine]
+    executed_once: int
+    executed_more_than_once: int
+    never_executed: int
+    calls: int
+    peak_per_second: int
+    turned_away: int
+    drift_seconds: dict[str, float]
+    statuses: dict[str, int]
+    dead_letters: int
+    kept: bool
+
+
 class PaymentEvent(Shape):
     """One line of a payment's history."""
 

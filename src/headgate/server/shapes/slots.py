@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from headgate.durations import format_instant, from_ms
+from headgate import slots
+from headgate.durations import format_instant, from_ms, parse_instant, to_ms
 from headgate.server.shapes.members import CONFIG_NAME, EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Expects, Shape
-from headgate.slots import AssignedSlot
+from headgate.slots.model import checked_id
 
 EventId = Annotated[str, WithJsonSchema(EVENT_ID), Expects("a string")]
 RequestedTime = Annotated[str, WithJsonSchema(INSTANT), Expects("a string such as 2027-03-01T16:00:00Z")]
@@ -21,20 +22,27 @@ ConfigName = Annotated[
 ]
 
 
-class SlotRequest(Shape):
-    """An event that wants a time."""
-
-    # The rules for ids, names and times are the domain's: `slots.SlotRequest.of` checks them.
-    event_id: EventId
-    config_name: ConfigName = None
-    requested_time: RequestedTime
-
-
 class BatchEvent(Shape):
     """An event of a batch."""
 
+    # The rules for ids, names and times are the domain's.
     event_id: EventId
     requested_time: RequestedTime
+
+    def request(self, prefix: str = "") -> slots.SlotRequest:
+        """The domain's request; `prefix` is the path of the event in its document.
+
+        Raises:
+            InvalidInput: the id or the time is wrong.
+        """
+        requested = parse_instant(self.requested_time, f"{prefix}requestedTime")
+        return slots.SlotRequest(checked_id(self.event_id, f"{prefix}eventId"), to_ms(requested))
+
+
+class SlotRequest(BatchEvent):
+    """An event that wants a time."""
+
+    config_name: ConfigName = None
 
 
 class BatchRequest(Shape):
@@ -62,7 +70,7 @@ class Slot(Shape):
     owner: str | None = None
 
     @classmethod
-    def of_slot(cls, slot: AssignedSlot) -> Slot:
+    def of_slot(cls, slot: slots.AssignedSlot) -> Slot:
         """`of`, several times as fast."""
         shape = cls(
             event_id=slot.event_id,

@@ -20,13 +20,11 @@ from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import ConfigurationError
 from headgate.server.settings import DispatchSettings, Settings, spelled
-from headgate.tracing import Tracer
 
 if TYPE_CHECKING:
     pass
 
 
-from headgate.server.wiring import telemetry
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.queue import open_queue
 
@@ -75,7 +73,6 @@ async def local_dispatch(
     guard: Guard | None = None,
     observer: DispatchObserver | None = None,
     limits: DispatchSettings | None = None,
-    tracer: Tracer | None = None,
 ) -> AsyncIterator[WorkflowEngine]:
     """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
     grace, and gives the rest back."""
@@ -84,14 +81,12 @@ async def local_dispatch(
         await queue.define(domain.config)
     limits = limits or DispatchSettings()
     outcomes = OutcomeReporter(queue.store, observer=observer)
-    engine = LocalEngine(
-        registry, outcomes, guard=guard, tracer=tracer, concurrency=limits.concurrency, backlog=limits.backlog
-    )
+    engine = LocalEngine(registry, outcomes, guard=guard, concurrency=limits.concurrency, backlog=limits.backlog)
     item_types = [domain.item_type for domain in registry]
     if observer is not None:
         for item_type in item_types:
             observer.known(item_type)
-    worker = DispatchWorker(queue.store, engine, item_types, observer=observer, tracer=tracer)
+    worker = DispatchWorker(queue.store, engine, item_types, observer=observer)
     running = asyncio.create_task(worker.run())
     try:
         yield engine
@@ -125,7 +120,6 @@ async def open_dispatch(
                     guard=guard,
                     observer=observer,
                     limits=dispatch_settings,
-                    tracer=telemetry.get_tracer(settings),
                 )
             )
         yield queue

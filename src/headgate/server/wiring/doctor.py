@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
     from headgate.dispatch.engines.temporal.server_info import TemporalInfo
-    from headgate.kafka.server_info import KafkaInfo
+    from headgate.kafka.topics import KafkaInfo
     from headgate.redis.server_info import RedisInfo
 
 Probe: TypeAlias = Callable[[], Awaitable[object]]
@@ -49,7 +49,7 @@ async def kafka_info(settings: Settings, *, timeout: float) -> KafkaInfo:
     """Kafka, and the topics the settings name."""
     from headgate.apps.notifications.delivery import dead_letter_topic
     from headgate.apps.payments.intake_topic import rejected_topic
-    from headgate.kafka.server_info import kafka_info as ask
+    from headgate.kafka.topics import kafka_info as ask
 
     sms, inbound = settings.sms, settings.payments.topic
     topics = (sms.topic, dead_letter_topic(sms.topic), sms.events_topic, inbound, rejected_topic(inbound))

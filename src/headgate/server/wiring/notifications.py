@@ -25,7 +25,6 @@ from headgate.messaging import MessageLog, wait_for_stop
 from headgate.server.settings import Settings
 from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.sms_providers import open_providers
-from headgate.server.wiring.telemetry import get_tracer
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.outbox import SqlOutbox
@@ -84,7 +83,6 @@ async def open_notifications(
             topic=sms_settings.topic,
             events_topic=sms_settings.events_topic,
             observer=observer,
-            tracer=get_tracer(settings),
         )
         async with AsyncExitStack() as running:
             if cache is not None:
@@ -184,7 +182,6 @@ def _start_sender(
             attempts=sms.attempts,
             concurrency=sms.concurrency,
             lease_seconds=sms.lease_seconds,
-            tracer=get_tracer(settings),
         )
 
     readers.start("sender", lambda stop: delivery().run(stop))

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.dispatch import local_dispatch
 from headgate.server.wiring.notifications import Notifications
-from headgate.server.wiring.telemetry import get_tracer
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
 from headgate.sql.databases import database
 
@@ -73,7 +72,7 @@ async def open_payments(
     from headgate.apps.payments.intake import DirectStart, PaymentIntake, StartPayments, leave_to_dispatcher
     from headgate.apps.payments.notifier import GatewayNotifier, LogNotifier
 
-    payment_settings, tracer = settings.payments, get_tracer(settings)
+    payment_settings = settings.payments
     rules = rule_book(settings)
     async with AsyncExitStack() as stack:
         store = await _payment_store(settings, stack)
@@ -90,15 +89,13 @@ async def open_payments(
             engine = await temporal_engine(settings, OutcomeReporter(queue.store))
         elif execute:
             engine = await stack.enter_async_context(
-                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch, tracer=tracer)
+                local_dispatch(queue, [domain], observer=observer, limits=settings.dispatch)
             )
         direct = payment_settings.mode == "direct" and engine is not None
         start: StartPayments = leave_to_dispatcher
         if direct and engine is not None:
-            start = DirectStart(queue.store, engine, tracer=tracer)
-        local_intake = PaymentIntake(
-            store, slots, rules=rules, slot_config=payment_settings.config, start=start, tracer=tracer
-        )
+            start = DirectStart(queue.store, engine)
+        local_intake = PaymentIntake(store, slots, rules=rules, slot_config=payment_settings.config, start=start)
         stack.push_async_callback(local_intake.close)
         application = Payments(local_intake, local_intake, store, domain, simulator)
         if settings.temporal_address is not None:
@@ -108,7 +105,7 @@ async def open_payments(
             domain = on_temporal(domain, execution, local_intake)
             address, security = temporal_address(settings), temporal_security(settings)
             client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
-            intake = WorkflowIntake(client, domain.init_task_queue, tracer=tracer)
+            intake = WorkflowIntake(client, domain.init_task_queue)
             application = application._replace(intake=intake, domain=domain)
         if maintenance:
             await stack.enter_async_context(_maintenance(settings, application))
@@ -196,11 +193,11 @@ def _downstream(
         stack.push_async_callback(limiter.close)
         gate = SharedRateGate(limiter, payment_settings.tps)
     if payment_settings.downstream_url is not None:
-        bank = HttpDownstream(payment_settings.downstream_url, gate, tracer=get_tracer(settings))
+        bank = HttpDownstream(payment_settings.downstream_url, gate)
     else:
         simulator = simulator or Simulator(Behaviour(tps=payment_settings.tps))
         transport = SimulatorTransport(simulator)
-        bank = HttpDownstream("http://simulator", gate, transport=transport, tracer=get_tracer(settings))
+        bank = HttpDownstream("http://simulator", gate, transport=transport)
     stack.push_async_callback(bank.close)
     return bank, simulator
 

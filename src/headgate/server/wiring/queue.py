@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 
 
 from headgate.server.wiring.database import embedded_url
-from headgate.server.wiring.telemetry import get_tracer
 
 
 @asynccontextmanager
 async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
     """The queue of a settings tree."""
     store = await queue_store(embedded_url(settings), pool_size=settings.database_pool_size)
-    async with DispatchQueue(
-        store, largest_context=settings.dispatch.max_context_bytes, tracer=get_tracer(settings)
-    ) as queue:
+    async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
         yield queue
 
 

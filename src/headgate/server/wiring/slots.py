@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 from headgate.server.wiring.database import embedded_url
-from headgate.server.wiring.telemetry import get_tracer
 
 
 @asynccontextmanager
@@ -33,7 +32,6 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
     async with SlotScheduler(
         await slot_store(embedded_url(settings), pool_size=settings.database_pool_size),
         observer=observer,
-        tracer=get_tracer(settings),
         batch=slot_settings.batch,
         bulk_batch=slot_settings.bulk_batch,
         cache_ttl=slot_settings.cache_ttl_seconds,

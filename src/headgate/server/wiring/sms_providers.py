@@ -13,7 +13,6 @@ from headgate.extras import require
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Plan, TokenBucket
 from headgate.server.settings import Settings
-from headgate.server.wiring.telemetry import get_tracer
 
 _FIELD = "sms.providers"
 
@@ -52,7 +51,6 @@ def _built_in(name: str, settings: Settings) -> Provider:
     calls: dict[str, Any] = {
         "timeout": sms.timeout_seconds,
         "log_texts": sms.log_texts,
-        "tracer": get_tracer(settings),
     }
     if name == "webhook":
         from headgate.apps.notifications.providers.webhook import WebhookProvider

@@ -1,49 +1,115 @@
-"""Traces: off, to a collector, or to standard error."""
+"""Where this process's spans go: nowhere, to a collector, or to standard error.
+
+The spans themselves are OpenTelemetry's: `headgate.tracing` begins them on whatever SDK is set up. Here it is set up,
+for a process of headgate's own. It batches spans and sends them from a thread of its own. A collector that is slow or
+away costs spans, not requests: the queue is bounded, and what does not fit is dropped. All else is OpenTelemetry's to
+configure: `OTEL_EXPORTER_OTLP_*`, `OTEL_BSP_*`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from headgate import tracing
 from headgate.errors import ConfigurationError
+from headgate.extras import needed
 from headgate.server.settings import Settings
-from headgate.tracing import Tracer
 
 if TYPE_CHECKING:
-    from headgate.integrations.opentelemetry import OpenTelemetryTracer
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
 
-_tracers: dict[str, OpenTelemetryTracer] = {}
-"""One a process and kind, since each has a thread and a queue of its own."""
+SERVICE = "headgate"
+CLOSING_SECONDS = 5.0
+"""How long the end of a process may wait for the collector."""
+_flush: list[Callable[[], object]] = []
+"""Of the provider that was set up here."""
 
 
-def get_tracer(settings: Settings) -> Tracer | None:
-    """The tracer of this process; None while traces are off, and then nothing of OpenTelemetry is imported. Its own
-    switch, OTEL_SDK_DISABLED, turns them off, too."""
-    if settings.traces == "off" or os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return None
-    known = _tracers.get(settings.traces)
-    if known is None:
-        from headgate.integrations.opentelemetry import console_tracer, otlp_tracer
+def collect_traces(settings: Settings) -> None:
+    """Sets up the SDK, unless traces are off or somebody has set one up.
 
-        try:
-            known = otlp_tracer() if settings.traces == "otlp" else console_tracer()
-        except ValueError as error:
-            raise ConfigurationError(
-                "traces", f"an OTEL_… variable does not fit: {settings.redacted(str(error))}"
-            ) from error
-        _tracers[settings.traces] = known
-    return known
+    While traces are off, nothing of OpenTelemetry is imported. Its own switch, OTEL_SDK_DISABLED, turns them off, too.
+
+    Raises:
+        ConfigurationError: an `OTEL_…` variable can't be used, or the extra `traces` is missing.
+    """
+    disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if settings.traces == "off" or disabled or tracing.is_on():
+        return
+    with needed("traces", "traces"):
+        from opentelemetry import trace
+    try:
+        provider = span_provider(_otlp() if settings.traces == "otlp" else _console())
+    except ValueError as error:
+        problem = f"an OTEL_… variable does not fit: {settings.redacted(str(error))}"
+        raise ConfigurationError("traces", problem) from error
+    trace.set_tracer_provider(provider)
+    _flush.append(provider.force_flush)
 
 
 @asynccontextmanager
-async def tracing(settings: Settings) -> AsyncIterator[Tracer | None]:
-    """The tracer; leaving sends what is left to send, for a few seconds at most."""
+async def traces_sent() -> AsyncIterator[None]:
+    """Leaving sends what is left to send, for a few seconds at most."""
     try:
-        yield get_tracer(settings)
+        yield
     finally:
-        known = _tracers.pop(settings.traces, None)
-        if known is not None:
-            await asyncio.to_thread(known.close)
+        for flush in _flush:
+            await asyncio.to_thread(_within_seconds, flush)
+
+
+def span_provider(exporter: SpanExporter) -> TracerProvider:
+    """A provider whose spans go to `exporter` in batches."""
+    with needed("traces", "traces"):
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    class Ids(RandomIdGenerator):
+        """Random ids, but for spans whose id was given away before they began."""
+
+        takes_given_ids = True
+
+        def generate_span_id(self) -> int:
+            return tracing.given_span_id.get() or super().generate_span_id()
+
+    # `Resource.create` lets the environment's service name win only over its own default.
+    named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    provider = TracerProvider(
+        resource=Resource.create({} if named else {"service.name": SERVICE}),
+        id_generator=Ids(),
+        shutdown_on_exit=False,
+    )
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+def _within_seconds(flush: Callable[[], object]) -> None:
+    # On a thread that is left behind: the SDK itself would wait for a collector for half a minute.
+    closing = threading.Thread(target=flush, daemon=True)
+    closing.start()
+    closing.join(CLOSING_SECONDS)
+
+
+def _otlp() -> SpanExporter:
+    """To the collector that `OTEL_EXPORTER_OTLP_ENDPOINT` names, over HTTP."""
+    with needed("traces", "traces"):
+        # Imported here: the console needs neither protobuf nor an HTTP client.
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
+def _console() -> SpanExporter:
+    """To standard error, as JSON, one a line."""
+    with needed("traces", "traces"):
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+    return ConsoleSpanExporter(out=sys.stderr, formatter=lambda span: span.to_json(indent=None) + "\n")

@@ -12,7 +12,6 @@ from headgate.dispatch.ports import DispatchObserver, Guard, OutcomeSink, QueueS
 from headgate.dispatch.registry import Domain
 from headgate.errors import ConfigurationError
 from headgate.server.settings import Settings
-from headgate.server.wiring.telemetry import get_tracer
 
 if TYPE_CHECKING:
     from headgate.dispatch.engines.temporal.client import Security
@@ -59,8 +58,7 @@ async def temporal_worker_group(
             observer.known(domain.item_type)
     client = await connect(address, settings.temporal_namespace, security=temporal_security(settings))
     outcomes = OutcomeReporter(store, observer=observer)
-    traced = get_tracer(settings)
-    cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer, tracer=traced)
+    cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer)
     schedules = DispatchSchedules(client)
     build = settings.temporal_build_id
     return TemporalWorkerGroup.of(
@@ -71,7 +69,7 @@ async def temporal_worker_group(
         schedules=schedules,
         sink=outcomes,
         guard=guard,
-        options=WorkerOptions(deployment=None if build is None else versioned(build), tracer=traced),
+        options=WorkerOptions(deployment=None if build is None else versioned(build)),
     )
 
 

@@ -8,7 +8,7 @@ booking and the host's clock; a wrong guess costs another statement (`SqlWindowR
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
@@ -139,8 +139,8 @@ class PostgresWindowReader(SqlWindowReader):
     """A `SqlWindowReader` that reads many windows at once."""
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
-        call = (RUNS_BEFORE, (self._name, numbers(starts_ms)))
-        (rows,) = run_async(self._connection, lambda raw: execute_pipeline(raw, [call]))
+        call = (RUNS_BEFORE, (self.name, numbers(starts_ms)))
+        (rows,) = run_async(self.connection, lambda raw: execute_pipeline(raw, [call]))
         runs = {_whole(at): FullRun(_whole(start), _whole(resume)) for at, start, resume in rows}
         return [runs.get(start) for start in starts_ms]
 
@@ -166,12 +166,7 @@ class PostgresBooker(Booker):
     """Books in two flushes. A config's last policy is the guess for its next booking."""
 
     def book(
-        self,
-        connection: Connection,
-        name: str,
-        requests: Sequence[SlotRequest],
-        now_ms: int | None,
-        owner: str | None = None,
+        self, connection: Connection, name: str, requests: Sequence[SlotRequest], now_ms: int | None, owner: str | None
     ) -> list[Booking]:
         guess = self._policies.get(name)
         guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
@@ -267,7 +262,7 @@ async def _write(
     raw: Raw,
     active: PolicyVersion,
     fresh: Sequence[AssignedSlot],
-    counts: Sequence[WindowCount],
+    counts: Iterable[WindowCount],
     runs: RunChanges,
     now_ms: int,
 ) -> None:

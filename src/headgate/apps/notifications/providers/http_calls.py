@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx2
 
+from headgate import tracing
 from headgate.apps.notifications.provider import SmsMessage, Unavailable
 from headgate.apps.notifications.providers.console import on_one_line
 from headgate.apps.notifications.recipients import masked
-from headgate.tracing import Kind, Tracer
 
 THROTTLED = {429, 503}
 """With `Retry-After` the provider works and wants fewer calls."""
@@ -24,12 +24,9 @@ _log = logging.getLogger(__name__)
 class HttpCalls:
     """Posts to one address."""
 
-    def __init__(
-        self, name: str, *, timeout: float, log_texts: bool, tracer: Tracer | None = None, **client: Any
-    ) -> None:
+    def __init__(self, name: str, *, timeout: float, log_texts: bool, **client: Any) -> None:
         self._name = name
         self._log_texts = log_texts
-        self._tracer = tracer
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
         self._client = httpx2.AsyncClient(timeout=timeout, limits=limits, **client)
 
@@ -41,9 +38,9 @@ class HttpCalls:
         """
         headers = dict(headers)
         span = None
-        if self._tracer is not None and (origin := self._tracer.origin()) is not None:
+        if (origin := tracing.origin()) is not None:
             attributes = {"http.request.method": "POST"}
-            span = self._tracer.begin(f"POST {self._name}", attributes, parent=origin.traceparent, kind=Kind.CLIENT)
+            span = tracing.begin(f"POST {self._name}", attributes, parent=origin.traceparent, kind="CLIENT")
             headers["traceparent"] = span.traceparent
         try:
             response = await self._client.post(url, headers=headers, **body)

@@ -14,7 +14,6 @@ from headgate.apps.notifications.ports import Receipt
 from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
 from headgate.apps.notifications.providers.http_calls import HttpCalls
 from headgate.errors import InvalidInput
-from headgate.tracing import Tracer
 
 TIMEOUT_SECONDS = 10.0
 NAME = "twilio"
@@ -35,15 +34,12 @@ class TwilioProvider:
         receipts_url: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
         log_texts: bool = False,
-        tracer: Tracer | None = None,
     ) -> None:
         self._url = f"{url.rstrip('/')}/2010-04-01/Accounts/{account_sid}/Messages.json"
         self._token = auth_token.encode()
         self._sender = sender
         self._receipts_url = receipts_url
-        self._calls = HttpCalls(
-            NAME, timeout=timeout, log_texts=log_texts, tracer=tracer, auth=(account_sid, auth_token)
-        )
+        self._calls = HttpCalls(NAME, timeout=timeout, log_texts=log_texts, auth=(account_sid, auth_token))
 
     async def send(self, message: SmsMessage) -> Accepted | Rejected:
         if message.to is None:

@@ -11,7 +11,6 @@ from headgate.apps.notifications.ports import Receipt
 from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage
 from headgate.apps.notifications.providers.http_calls import HttpCalls
 from headgate.errors import InvalidInput
-from headgate.tracing import Tracer
 
 TIMEOUT_SECONDS = 10.0
 NAME = "webhook"
@@ -36,14 +35,13 @@ class WebhookProvider:
         hmac_key: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
         log_texts: bool = False,
-        tracer: Tracer | None = None,
     ) -> None:
         self._url = url
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._key = None if hmac_key is None else hmac_key.encode()
-        self._calls = HttpCalls(NAME, timeout=timeout, log_texts=log_texts, tracer=tracer)
+        self._calls = HttpCalls(NAME, timeout=timeout, log_texts=log_texts)
 
     async def send(self, message: SmsMessage) -> Accepted | Rejected:
         document = {"userId": message.user_id, "message": message.text, "messageId": message.id}

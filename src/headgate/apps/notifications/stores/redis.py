@@ -12,10 +12,10 @@ from typing import Any
 from headgate.apps.notifications.model import Attempt, KeyReused, Verdict
 from headgate.apps.notifications.ports import Busy, Hit, Miss
 from headgate.apps.notifications.quota import Quota, Spending
-from headgate.redis.async_client import AsyncRedisClient, AsyncRedisConnection
+from headgate.redis.async_client import AsyncRedisClient
 from headgate.redis.protocol import Script
 from headgate.redis.redirects import slot_of
-from headgate.redis.url import Address, RedisUrl
+from headgate.redis.url import RedisUrl
 
 _LUA = Path(__file__).with_name("lua")
 KEY_LIFE_MS = 24 * 3_600_000
@@ -28,7 +28,7 @@ class RedisQuotaCache:
     """The `QuotaCache` port on one server, Sentinel or Cluster."""
 
     def __init__(self, url: str, *, timeout: float | None = None, publish_seconds: float = 10.0) -> None:
-        self._client = _CountingClient(RedisUrl.parse(url, timeout=timeout))
+        self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
         self._lease_ms = round(publish_seconds * 1000)
         self._spend = Script(_LUA, "quota_spend")
         self._learn = Script(_LUA, "quota_learn")
@@ -92,19 +92,6 @@ class RedisQuotaCache:
 
     async def _call(self, script: Script, user_id: int, keys: list[bytes], arguments: list[bytes]) -> Any:
         return await self._client.execute(script.call(keys, arguments), script, slot_of(_copy(user_id)))
-
-
-class _CountingClient(AsyncRedisClient):
-    """Counts the connections it opens: each may lead to a server that has been restarted, or to another one."""
-
-    def __init__(self, url: RedisUrl) -> None:
-        super().__init__(url)
-        self.opened = 0
-
-    async def _open(self, address: Address) -> AsyncRedisConnection:
-        connection = await super()._open(address)
-        self.opened += 1
-        return connection
 
 
 def _copy(user_id: int) -> bytes:

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 
 import httpx2
 
+from headgate import tracing
 from headgate.apps.payments.model import Payment
 from headgate.apps.payments.ports import DownstreamBusy, PaymentRefused, RateGate, Receipt
 from headgate.errors import ConfigurationError
-from headgate.tracing import Attributes, Kind, Span, Tracer
+from headgate.tracing import Attributes, Span
 
 TIMEOUT = 10.0
 ATTEMPTS = 4
@@ -33,7 +34,6 @@ class HttpDownstream:
         timeout: float = TIMEOUT,
         transport: httpx2.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        tracer: Tracer | None = None,
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigurationError("payments.downstream_url", "must begin with http:// or https://")
@@ -41,7 +41,6 @@ class HttpDownstream:
         self._gate = gate
         self._attempts = attempts
         self._pause = pause
-        self._tracer = tracer
         # No limit on connections: a call that waits for one would be made long after it was admitted.
         self._http = httpx2.AsyncClient(
             timeout=timeout,
@@ -96,7 +95,7 @@ class HttpDownstream:
 
     def _begin_span(self, request: httpx2.Request, payment_id: str, attempt: int, waited: float) -> Span | None:
         """The call as part of the trace that leads to it, with its `traceparent` in the request."""
-        if self._tracer is None or (origin := self._tracer.origin()) is None:
+        if (origin := tracing.origin()) is None:
             return None
         attributes: Attributes = {
             "http.request.method": request.method,
@@ -104,7 +103,7 @@ class HttpDownstream:
             "headgate.attempt": attempt,
             "headgate.gate_wait_seconds": round(waited, 6),
         }
-        span = self._tracer.begin("POST /payments", attributes, parent=origin.traceparent, kind=Kind.CLIENT)
+        span = tracing.begin("POST /payments", attributes, parent=origin.traceparent, kind="CLIENT")
         request.headers["traceparent"] = span.traceparent
         return span
 

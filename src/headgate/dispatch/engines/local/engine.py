@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from headgate import tracing
 from headgate.clock import uptime
 from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
@@ -30,7 +31,6 @@ from headgate.dispatch.ports import (
 )
 from headgate.dispatch.registry import Registry
 from headgate.errors import StoreError
-from headgate.tracing import Tracer
 
 Report = Callable[[], Awaitable[bool]]
 
@@ -47,7 +47,6 @@ class LocalEngine:
         sink: OutcomeSink,
         *,
         guard: Guard | None = None,
-        tracer: Tracer | None = None,
         concurrency: int = 100,
         backlog: int = 2000,
         grace: float = 10.0,
@@ -55,7 +54,6 @@ class LocalEngine:
         self._registry = registry
         self._sink = sink
         self._start_check = StartCheck(sink, guard or NoGuard())
-        self._tracer = tracer
         self._concurrency = concurrency
         self._backlog = backlog
         self._grace = grace
@@ -178,13 +176,13 @@ class LocalEngine:
 
     async def _call(self, run: Run, context: Any) -> None:
         item_type, item_id = run.claim.item_type, run.claim.item_id
-        if self._tracer is None:
+        if not tracing.is_on():
             await run.execute(item_id, context)
             return
         attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
-        span = self._tracer.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
+        span = tracing.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
         try:
-            with self._tracer.inside(span):
+            with tracing.inside(span):
                 await run.execute(item_id, context)
         except BaseException as error:
             span.end({"headgate.outcome": "failed"}, failed=type(error).__name__)

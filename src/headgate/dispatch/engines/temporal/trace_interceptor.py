@@ -30,24 +30,24 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
+from headgate import tracing
 from headgate.dispatch.engines.temporal.outcome_activities import OWN
-from headgate.tracing import Attributes, Tracer, accepted, derived
+from headgate.tracing import Attributes, accepted, derived
 
 MEMO = HEADER = "traceparent"
 _ENDED = "headgate_workflow_ended"
+_TAKES_IDS = "headgate_takes_given_ids"
 
 
 class TraceInterceptor(Interceptor):
     """For workers of traced workflows. It stands before the other interceptors, so that its spans hold theirs."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return _TracedActivities(next, self._tracer)
+        return _TracedActivities(next)
 
     def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
         input.unsafe_extern_functions[_ENDED] = self._ended
+        input.unsafe_extern_functions[_TAKES_IDS] = tracing.takes_given_ids
         return _TracedWorkflow
 
     def _ended(
@@ -56,7 +56,7 @@ class TraceInterceptor(Interceptor):
         """Called out of the workflow's sandbox."""
         attributes = {"headgate.workflow_id": workflow_id, "headgate.outcome": outcome}
         began_ns = int(began.timestamp() * 1_000_000) * 1000
-        self._tracer.begin(name, attributes, parent=parent, at_ns=began_ns, own=own).end(failed=failed)
+        tracing.begin(name, attributes, parent=parent, at_ns=began_ns, own=own).end(failed=failed)
 
 
 class _TracedWorkflow(WorkflowInboundInterceptor):
@@ -86,7 +86,8 @@ def _parent() -> str | None:
 
 
 def _own(parent: str) -> str:
-    return derived(parent, workflow.info().run_id)
+    """The traceparent of the workflow's span; of its parent, if the SDK makes up all ids itself."""
+    return derived(parent, workflow.info().run_id) if workflow.extern_functions()[_TAKES_IDS]() else parent
 
 
 def _tell(parent: str, outcome: str, failed: str | None) -> None:
@@ -119,10 +120,6 @@ def _told(headers: Mapping[str, Payload]) -> Mapping[str, Payload]:
 
 
 class _TracedActivities(ActivityInboundInterceptor):
-    def __init__(self, next: ActivityInboundInterceptor, tracer: Tracer) -> None:
-        super().__init__(next)
-        self._tracer = tracer
-
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         if HEADER not in input.headers:
             return await super().execute_activity(input)
@@ -132,9 +129,9 @@ class _TracedActivities(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         info = activity.info()
         attributes: Attributes = {"headgate.workflow_id": info.workflow_id or "", "headgate.attempt": info.attempt}
-        span = self._tracer.begin(f"activity {info.activity_type}", attributes, parent=parent)
+        span = tracing.begin(f"activity {info.activity_type}", attributes, parent=parent)
         try:
-            with self._tracer.inside(span):
+            with tracing.inside(span):
                 result = await super().execute_activity(input)
         except BaseException as error:
             span.end({"headgate.outcome": "failed"}, failed=type(error).__name__)

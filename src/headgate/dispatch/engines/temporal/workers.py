@@ -14,6 +14,7 @@ from temporalio.client import Client
 from temporalio.worker import Interceptor, Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from headgate import tracing
 from headgate.dispatch.engines.temporal.dispatcher import DispatcherActivities, DispatcherWorkflow
 from headgate.dispatch.engines.temporal.interceptor import DispatchInterceptor
 from headgate.dispatch.engines.temporal.item_workflow import ItemActivities, ItemWorkflow
@@ -23,10 +24,10 @@ from headgate.dispatch.engines.temporal.trace_interceptor import TraceIntercepto
 from headgate.dispatch.ports import Guard, OutcomeSink
 from headgate.dispatch.registry import Domain, Registry
 from headgate.errors import ConfigurationError
-from headgate.tracing import Tracer
 
 # Modules the sandbox need not load anew for every workflow: they keep no state and do no input or output on import.
-PASSED_THROUGH = ("headgate", "pydantic", "pydantic_core", "annotated_types", "typing_extensions")
+# OpenTelemetry keeps the application's SDK, which the end of a workflow is reported to.
+PASSED_THROUGH = ("headgate", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "opentelemetry")
 
 
 class Concurrency(NamedTuple):
@@ -50,7 +51,6 @@ class WorkerOptions:
     deployment: WorkerDeploymentConfig | None = None
     """The version this process belongs to; None for unversioned workers."""
     identity: str | None = None
-    tracer: Tracer | None = None
 
 
 def dispatch_worker(
@@ -134,7 +134,7 @@ def _worker(
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH)
         ),
-        interceptors=interceptors if options.tracer is None else [TraceInterceptor(options.tracer), *interceptors],
+        interceptors=[TraceInterceptor(), *interceptors] if tracing.is_on() else interceptors,
         max_concurrent_workflow_tasks=concurrency.workflow_tasks,
         max_concurrent_activities=concurrency.activities,
         max_concurrent_local_activities=concurrency.activities,

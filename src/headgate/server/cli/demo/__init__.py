@@ -61,7 +61,7 @@ def demo(payments: int, tps: int, fail: float, plot: Path, as_json: bool) -> Non
         raise InvalidInput("--fail", "must be a share from 0 to 0.5")
     report = run(_run(payments, tps, fail, sys.stderr.isatty() and not as_json))
     if as_json:
-        print_json(report.to_json())
+        print_json(report.shape().dump())
     else:
         for line in report.lines():
             print_line(line)

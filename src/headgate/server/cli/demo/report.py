@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from headgate.apps.payments.downstream.simulator import Call, Simulator, peak_per_second
 from headgate.apps.payments.feed import Rejection
 from headgate.apps.payments.model import AcceptedPayment, IntakeResult, PaymentStatus
 from headgate.durations import format_instant
+from headgate.server.shapes.payments import DemoReport
 
 
 @dataclass(slots=True)
@@ -49,10 +49,10 @@ class Report:
     plan: Plan
     calls: list[Call]
     executed_once: int
-    executed_twice: int
+    executed_more_than_once: int
     never_executed: int
-    peak: int
-    too_many: int
+    peak_per_second: int
+    turned_away: int
     """Calls the bank turned away."""
     drift: list[float]
     """Seconds from each payment's slot to its execution."""
@@ -81,29 +81,19 @@ class Report:
         """Whether every promise was kept."""
         return (
             self.executed_once == len(self.plan.scheduled) == self.plan.payments
-            and self.executed_twice == 0
-            and self.peak <= self.plan.tps
+            and self.executed_more_than_once == 0
+            and self.peak_per_second <= self.plan.tps
             and self.dead_letters == 0
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "payments": self.plan.payments,
-            "tps": self.plan.tps,
-            "at": format_instant(self.plan.at),
-            "accepted": len(self.plan.scheduled),
-            "rejected": [{"line": each.line, "reason": each.reason} for each in self.plan.rejected],
-            "executedOnce": self.executed_once,
-            "executedMoreThanOnce": self.executed_twice,
-            "neverExecuted": self.never_executed,
-            "calls": len(self.calls),
-            "peakPerSecond": self.peak,
-            "turnedAway": self.too_many,
-            "driftSeconds": {name: round(value, 3) for name, value in self.drifts().items()},
-            "statuses": dict(self.statuses),
-            "deadLetters": self.dead_letters,
-            "kept": self.kept,
-        }
+    def shape(self) -> DemoReport:
+        return DemoReport.of(
+            self.plan,
+            self,
+            accepted=len(self.plan.scheduled),
+            calls=len(self.calls),
+            drift_seconds={name: round(value, 3) for name, value in self.drifts().items()},
+        )
 
     def drifts(self) -> dict[str, float]:
         if not self.drift:
@@ -119,16 +109,17 @@ class Report:
         plan = self.plan
         last = max(plan.scheduled.values(), default=0.0)
         drift = ", ".join(f"{name} {value:+.2f} s" for name, value in self.drifts().items())
-        again = len(self.calls) - self.executed_once - self.too_many
+        again = len(self.calls) - self.executed_once - self.turned_away
         statuses = ", ".join(f"{count} {status}" for status, count in self.statuses.items())
         lines = [f"line {each.line} was rejected: {each.reason}" for each in plan.rejected[:5]]
         return [
             *lines,
             f"{len(plan.scheduled)} payments wanted {format_instant(plan.at)}; the plan spread them over {last:.0f} s",
             f"{_mark(self.executed_once == plan.payments)} executed exactly once: {self.executed_once} "
-            f"(more than once: {self.executed_twice}, never: {self.never_executed})",
-            f"{_mark(self.peak <= plan.tps)} most calls in any sliding second: {self.peak} of {plan.tps} allowed "
-            f"({self.too_many} turned away)",
+            f"(more than once: {self.executed_more_than_once}, never: {self.never_executed})",
+            f"{_mark(self.peak_per_second <= plan.tps)} most calls in any sliding second: "
+            f"{self.peak_per_second} of {plan.tps} allowed "
+            f"({self.turned_away} turned away)",
             f"{_mark(not self.dead_letters)} dead letters: {self.dead_letters}; "
             f"{again} calls failed or repeated on the way",
             f"  execution after the planned time: {drift}",

@@ -16,6 +16,7 @@ from headgate.server.cli.doctor.finding import Finding
 from headgate.server.cli.parameters import Command, as_json
 from headgate.server.cli.terminal import print_json, print_line, run
 from headgate.server.settings import Settings, settings_file, unknown_variable_warnings
+from headgate.server.shapes.health import FindingShown
 from headgate.server.wiring.dispatch import load_domains
 from headgate.server.wiring.payments import rule_book
 
@@ -30,7 +31,7 @@ def doctor(as_json: bool) -> None:
     # Drivers write their errors as they like.
     findings = [_redacted(settings, finding) for finding in run(_examine(settings))]
     if as_json:
-        print_json([finding.to_json() for finding in findings])
+        print_json([FindingShown.of(finding, told=finding.summary).dump() for finding in findings])
     else:
         for finding in findings:
             verdict = "FAIL" if not finding.ok else "warn" if finding.advice else "ok"

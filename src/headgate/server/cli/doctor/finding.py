@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headgate.errors import HeadgateError, MissingExtra
 
@@ -23,9 +23,6 @@ class Finding(NamedTuple):
     ok: bool
     summary: str
     advice: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "ok": self.ok, "told": self.summary, "advice": self.advice}
 
 
 async def within(name: str, what: str, advice: str, work: Awaitable[list[Finding]]) -> list[Finding]:

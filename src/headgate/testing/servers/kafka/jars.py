@@ -69,9 +69,20 @@ def _fetch(directory: Path) -> None:
         fetched.rename(directory)  # whole or not at all
 
 
-@cache
+def class_archive() -> Path:
+    """Where Java keeps Kafka's classes as it has loaded them once (class data sharing); each Java has its own file."""
+    version = hashlib.sha256(installed_java()[1].encode()).hexdigest()[:12]
+    return cache_directory().with_suffix(f".{version}.jsa")
+
+
 def java() -> str:
     """The path of a Java that is new enough."""
+    return installed_java()[0]
+
+
+@cache
+def installed_java() -> tuple[str, str]:
+    """The path of Java, and what it says of its version."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if program is None:
@@ -80,4 +91,4 @@ def java() -> str:
     version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < JAVA_AT_LEAST:
         raise ServerUnavailable(f"Java {JAVA_AT_LEAST} or newer is needed; {program} says: {output.strip()}")
-    return program
+    return program, output

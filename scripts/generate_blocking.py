@@ -1,0 +1,179 @@
+"""Writes the blocking form of each asynchronous module: `python scripts/generate_blocking.py [--check]`.
+
+The asynchronous form is written by hand. Words are replaced (`async def`, `await`, `AsyncLimiter` …), then ruff removes
+unused imports and formats. Where the two really differ, the source says so:
+
+    value = 1  # async only
+    # async only: begin
+    # async only: end         the lines between
+    # blocking: value = 2     a line of the blocking form alone
+
+With `--check` nothing is written, and a file that is out of date is an error.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path("src/headgate")
+WORDS = (
+    (r"\basync (def|with|for)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"\b__a(enter|exit)__\b", r"__\1__"),
+    (r"\b([Aa])n (`?)Async(?=[A-Z])", r"\1 \2"),
+    (r"\bAsync(?=[A-Z])", ""),
+)
+WRAPPERS = ("Awaitable[",)
+CLOSING = {"(": ")", "[": "]"}
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A source, its blocking form, and what is special about it."""
+
+    source: str
+    target: str
+    wrappers: Sequence[str] = ()
+    """Calls that only an event loop needs, up to the argument that is left of them."""
+    replacements: Sequence[tuple[str, str]] = ()
+    """Text by text. Each must be in the source."""
+
+
+TWINS = (
+    Twin(
+        "limits/limiter.py",
+        "limits/_blocking.py",
+        wrappers=(
+            "self._with_deadline(self._store, ",
+            "self._with_deadline(self._fallback, ",
+            "self._shielded(lease.lock, ",
+            "self._shielded(None, ",
+        ),
+        replacements=(
+            ("For event loops.\n\n`Limiter`, the same for threads, is generated from this file", "For threads"),
+            (": `scripts/generate_blocking.py`", ""),
+            (" One limiter serves one event loop.", ""),
+            ("loaded at the first call", "loaded at once"),
+            ("\n    A registry that isn't awaited is loaded in a thread.", ""),
+            ("loaded in a thread have", "loaded have"),
+            ("import asyncio\n", "from inspect import iscoroutinefunction\nfrom time import sleep\n"),
+            ("headgate.errors import ", "headgate.errors import ConfigurationError, "),
+            ("asyncio.sleep", "sleep"),
+            ("async_limit_store", "limit_store"),
+            ("AsyncPlanRegistry, ", ""),
+            (" | AsyncPlanRegistry", ""),
+        ),
+    ),
+    Twin(
+        "redis/async_client.py",
+        "redis/blocking_client.py",
+        wrappers=("self._within_timeout(",),
+        replacements=(
+            ("for event loops", "for threads"),
+            ("`RedisClient`, the same for threads, is generated from this file: `scripts/generate_blocking.py`.\n", ""),
+            ("import asyncio\n", "import os\n"),
+            ("redis.async_connection", "redis.blocking_connection"),
+            ("; calls in flight on an event loop fail", " that are idle; one in use is closed after its call"),
+        ),
+    ),
+    Twin(
+        "limits/stores/redis.py",
+        "limits/stores/redis_blocking.py",
+        replacements=(
+            (".\n\nThe form for threads is generated from this file: `scripts/generate_blocking.py`.\n", "."),
+            (", for event loops.", ", for threads."),
+            ("\n\n    Concurrent calls share a connection and one packet per turn of the loop.", ""),
+            ("\n    Equal calls are coalesced into one run of the script.\n    ", ""),
+            ("redis.async_client", "redis.blocking_client"),
+        ),
+    ),
+)
+
+
+def blocking(text: str, twin: Twin) -> str:
+    """The blocking form of a source.
+
+    Raises:
+        ValueError: a replacement or wrapper isn't in the source any more, or a mark has no end.
+    """
+    for old, new in twin.replacements:
+        if old not in text:
+            raise ValueError(f"{twin.source}: {old!r} is not there to be replaced")
+        text = text.replace(old, new)
+    for wrapper in twin.wrappers:
+        if wrapper not in text:
+            raise ValueError(f"{twin.source}: {wrapper!r} is not there to be unwrapped")
+    for wrapper in (*WRAPPERS, *twin.wrappers):
+        text = _unwrapped(text, wrapper)
+    text = "\n".join(_blocking_lines(text.splitlines(), twin.source)) + "\n"
+    head = f"# Generated from {twin.source} by scripts/generate_blocking.py. Do not edit.\n"
+    return _formatted(head + text, str(PACKAGE / twin.target))
+
+
+def _blocking_lines(lines: Sequence[str], source: str) -> Iterator[str]:
+    async_only = False
+    for line in lines:
+        mark = line.strip()
+        if mark == "# async only: begin":
+            async_only = True
+        elif mark == "# async only: end":
+            async_only = False
+        elif async_only or line.endswith("  # async only"):
+            continue
+        elif mark.startswith("# blocking: "):
+            yield line.replace("# blocking: ", "", 1)
+        else:
+            yield _blocking_words(line)
+    if async_only:
+        raise ValueError(f"{source}: a mark `# async only: begin` has no end")
+
+
+def _blocking_words(line: str) -> str:
+    for pattern, replacement in WORDS:
+        line = re.sub(pattern, replacement, line)
+    return line
+
+
+def _unwrapped(text: str, start: str) -> str:
+    """`text` with the last argument of each call, or subscript, that begins with `start` in place of it."""
+    bracket = "(" if "(" in start else "["
+    while (begin := text.find(start)) >= 0:
+        depth, at = 1, begin + len(start)
+        while depth:
+            depth += {bracket: 1, CLOSING[bracket]: -1}.get(text[at], 0)
+            at += 1
+        text = text[:begin] + text[begin + len(start) : at - 1] + text[at:]
+    return text
+
+
+def _formatted(text: str, path: str) -> str:
+    ruff = str(Path(sys.executable).with_name("ruff"))
+    for arguments in (["check", "--fix", "--quiet", "--select=F401,I"], ["format", "--quiet"]):
+        command = [ruff, *arguments, "--stdin-filename", path, "-"]
+        text = subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return text
+
+
+def main(arguments: Sequence[str]) -> int:
+    check = "--check" in arguments
+    outdated = []
+    for twin in TWINS:
+        target = ROOT / PACKAGE / twin.target
+        text = blocking((ROOT / PACKAGE / twin.source).read_text(encoding="utf-8"), twin)
+        if not target.exists() or target.read_text(encoding="utf-8") != text:
+            outdated.append(str(PACKAGE / twin.target))
+            if not check:
+                target.write_text(text, encoding="utf-8")
+    for path in outdated:
+        sys.stderr.write(f"{path} {'is out of date: run `make blocking`' if check else 'is written'}\n")
+    return 1 if check and outdated else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

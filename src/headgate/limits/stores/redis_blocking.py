@@ -1,0 +1,53 @@
+# Generated from limits/stores/redis.py by scripts/generate_blocking.py. Do not edit.
+"""Limits kept in Redis: a decision is one script call, whatever the chain, by Redis's own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headgate.limits.keys import KeyStart
+from headgate.limits.model import Charge, Decision
+from headgate.limits.ports import Hold, Settlement
+from headgate.limits.stores.redis_commands import Commands, check_slots, common_slot, decision, settlement
+from headgate.redis.blocking_client import RedisClient
+from headgate.redis.url import RedisUrl, Topology
+
+
+class RedisLimitStore:
+    """A `LimitStore` in Redis, for threads. Nothing is connected before the first call."""
+
+    def __init__(self, url: str, *, deadline: float | None = None) -> None:
+        self._client = RedisClient(RedisUrl.parse(url, timeout=deadline))
+        self._is_cluster = self._client.url.topology is Topology.CLUSTER
+        self._commands = Commands()
+
+    def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
+        """Refuses keys, by how they may begin, that never share a slot of a cluster."""
+        if self._is_cluster:
+            check_slots(keys)
+
+    def decide(
+        self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
+    ) -> Decision:
+        slot = common_slot(chain) if self._is_cluster else 0
+        if spend and hold is None:
+            command = self._commands.spending(chain, now_us)
+            return decision(chain, self._client.execute(command, self._commands.script, slot))
+        command = self._commands.deciding(chain, spend, hold, now_us)
+        return decision(chain, self._client.execute(command, self._commands.script, slot))
+
+    def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
+        slot = common_slot(chain) if self._is_cluster else 0
+        self._client.execute(self._commands.refunding(chain, now_us), self._commands.script, slot)
+
+    def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
+        slot = common_slot(chain) if self._is_cluster else 0
+        command = self._commands.settling(hold_id, chain, actual, now_us)
+        return settlement(self._client.execute(command, self._commands.script, slot))
+
+    def reset(self, chain: Sequence[Charge]) -> None:
+        slot = common_slot(chain) if self._is_cluster else 0
+        self._client.execute(self._commands.resetting(chain), None, slot)
+
+    def close(self) -> None:
+        self._client.close()

@@ -1,0 +1,165 @@
+"""The dispatch queue on the wire: settings, items, their audit, and which items an operator means."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from headgate.dispatch.model import QueueStats
+from headgate.dispatch.queue import ItemDetail
+from headgate.dispatch.status import Status
+from headgate.server.shapes.members import EVENT_ID
+from headgate.server.shapes.shape import Expects, Instant, InvalidMember, Shape
+
+MAX_IDS = 10_000
+ITEM_TYPE: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$", "example": "PAYMENT"}
+_NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$"}
+
+
+def _number(minimum: float, maximum: int, kind: str = "number") -> WithJsonSchema:
+    return WithJsonSchema({"type": kind, "minimum": minimum, "maximum": maximum})
+
+
+class DispatchChanges(Shape):
+    """What is left out stays as it is. Effective from the next cycle."""
+
+    # `dispatch.DispatchConfig` checks the values.
+    enabled: Annotated[Any, WithJsonSchema({"type": "boolean", "description": "The kill switch."})] = None
+    batch_size: Annotated[Any, _number(1, 10_000, "integer")] = None
+    dispatch_interval_secs: Annotated[Any, _number(0.01, 86_400)] = None
+    jitter_window_ms: Annotated[Any, _number(0, 3_600_000, "integer")] = None
+    pre_start_buffer_mins: Annotated[Any, _number(0, 10_080)] = None
+    max_dispatch_retries: Annotated[Any, _number(0, 1000, "integer")] = None
+    stale_claim_threshold_mins: Annotated[Any, _number(0.005, 10_080)] = None
+    max_stale_recovery_per_cycle: Annotated[Any, _number(1, 10_000, "integer")] = None
+    exec_workflow_type: Annotated[Any, WithJsonSchema(_NAME)] = None
+    exec_task_queue: Annotated[Any, WithJsonSchema(_NAME)] = None
+    admission_plan: Annotated[Any, WithJsonSchema(_NAME | {"type": ["string", "null"]})] = None
+    retry_backoff_secs: Annotated[Any, _number(0, 86_400)] = None
+
+
+class _OfType(Shape):
+    item_type: str
+
+
+class DispatchConfigShown(DispatchChanges, _OfType):
+    """How one item type is dispatched."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+class DispatchConfigs(Shape):
+    """Every item type."""
+
+    item_types: list[DispatchConfigShown]
+
+
+class QueueStatsShown(_OfType):
+    """A queue at a glance."""
+
+    depth: dict[str, int]
+    oldest_ready_age_secs: float | None
+
+    @classmethod
+    def of_stats(cls, stats: QueueStats) -> Self:
+        age = stats.oldest_ready_age
+        return cls(
+            item_type=stats.item_type,
+            depth={status.value: stats.depth.get(status, 0) for status in Status},
+            oldest_ready_age_secs=None if age is None else age.total_seconds(),
+        )
+
+
+class ItemShown(_OfType):
+    """A queued item."""
+
+    item_id: str
+    status: str
+    execute_at: Instant
+    due_at: Instant
+    slotted: bool
+    init_workflow_id: str | None
+    batch_id: str | None
+    exec_workflow_id: str | None
+    claim_epoch: int
+    claimed_at: Instant | None
+    seen_at: Instant | None
+    dispatched_at: Instant | None
+    completed_at: Instant | None
+    retry_count: int
+    last_error: str | None
+    created_at: Instant
+    updated_at: Instant
+    traceparent: str | None
+
+
+class ItemsShown(Shape):
+    """A page of items."""
+
+    items: list[ItemShown]
+
+
+class AuditEntryShown(Shape):
+    """One line of the audit."""
+
+    audit_id: int
+    item_type: str
+    item_id: str | None
+    batch_id: str | None
+    action: str
+    status_before: str | None
+    status_after: str | None
+    detail: str | None
+    created_at: Instant
+
+
+class AuditShown(Shape):
+    """A page of the audit, newest first."""
+
+    entries: list[AuditEntryShown]
+
+
+class ItemDetailShown(ItemShown):
+    """All that is known of an item."""
+
+    context: Any
+    audit: list[AuditEntryShown]
+
+    @classmethod
+    def of_detail(cls, detail: ItemDetail) -> Self:
+        return cls.of(detail.item, context=detail.context, audit=detail.audit)
+
+
+class Items(Shape):
+    """Which items: by their ids, all or none; or all dead letters."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["ids"]}, {"required": ["status"]}]})
+
+    ids: Annotated[
+        list[Any],
+        Field(min_length=1, max_length=MAX_IDS),
+        WithJsonSchema({"type": "array", "minItems": 1, "maxItems": MAX_IDS, "items": EVENT_ID}),
+        Expects(f"a list of 1 to {MAX_IDS} item ids"),
+    ] = Field(default_factory=list)
+    status: Annotated[Any, WithJsonSchema({"enum": ["DEAD_LETTER"]})] = None
+
+    def chosen(self) -> list[str] | None:
+        """The ids; None for all dead letters.
+
+        Raises:
+            InvalidMember: both or neither are given, or another status.
+        """
+        if len(self.model_fields_set) != 1:
+            raise InvalidMember("ids", 'is required, or "status": "DEAD_LETTER" instead; give one of the two')
+        if "ids" in self.model_fields_set:
+            return self.ids
+        if self.status != Status.DEAD_LETTER:
+            raise InvalidMember("status", "must be DEAD_LETTER; name other items by their ids")
+        return None
+
+
+class Redirected(Shape):
+    """How many items were requeued or discarded."""
+
+    count: int

@@ -1,0 +1,165 @@
+"""A decision of the limiter on the wire, its request, and plans."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, WithJsonSchema
+
+from headgate.limits.model import MOST, MOST_LOGGED, Decision, Plan
+from headgate.limits.plan_book import KEY_LENGTH
+from headgate.limits.plan_documents import document_of
+from headgate.server.shapes.members import CONFIG_NAME, DURATION
+from headgate.server.shapes.shape import Expects, Shape, prepare
+
+MAX_PLANS = 64
+PLAN_NAME: dict[str, Any] = CONFIG_NAME | {"description": "A plan's name.", "example": "gold"}
+_KEY = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": KEY_LENGTH,
+    "pattern": r"^[^\u0000]+$",
+    "description": "Whom it counts against.",
+    "example": "user:123",
+}
+_PLANS = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": MAX_PLANS,
+    "uniqueItems": True,
+    "items": PLAN_NAME,
+    "description": "Decided together: all or nothing.",
+}
+_COST = {"type": ["integer", "null"], "minimum": 1, "maximum": 2**50}
+
+
+class LimitResetRequest(Shape):
+    """Whose limits, under which plans."""
+
+    key: Annotated[str, WithJsonSchema(_KEY), Expects("a text")]
+    plans: Annotated[
+        list[str],
+        Field(min_length=1, max_length=MAX_PLANS),
+        WithJsonSchema(_PLANS),
+        Expects(f"a list of 1 to {MAX_PLANS} names of plans", items="a string"),
+    ]
+
+    @property
+    def charge(self) -> tuple[str, list[str], int]:
+        """What a call of the limiter takes."""
+        return self.key, self.plans, 1
+
+
+class LimitRequest(LimitResetRequest):
+    """A cost to a key, under some plans."""
+
+    # The limiter checks that it is 1 at least.
+    cost: Annotated[
+        Annotated[int, Field(strict=True)] | None, WithJsonSchema(_COST), Expects("a whole number of at least 1")
+    ] = 1
+
+    @property
+    def charge(self) -> tuple[str, list[str], int]:
+        return self.key, self.plans, 1 if self.cost is None else self.cost
+
+
+class PlanStateShown(Shape):
+    """Where one plan stands; times are seconds."""
+
+    plan: str
+    allowed: bool
+    remaining: int
+    limit: int
+    retry_after: float
+    reset_after: float
+    shadow: bool
+
+
+class DecisionShown(Shape):
+    """A decision; times are seconds. `plan` is the one that bound it."""
+
+    allowed: bool
+    remaining: int
+    limit: int
+    retry_after: float
+    reset_after: float
+    plan: str
+    reason: str
+    degraded: bool
+    plans: list[PlanStateShown]
+
+
+_decision_members = prepare(DecisionShown, "plans")
+_state_members = prepare(PlanStateShown)
+
+
+def dump_decision(decision: Decision) -> dict[str, Any]:
+    """A `DecisionShown` as a value for JSON."""
+    return {**_decision_members(decision), "plans": [_state_members(state) for state in decision.states]}
+
+
+_RATE = {
+    "description": "Tokens a second: a number above 0, or a fraction such as `2/3`.",
+    "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": r"^[1-9][0-9]*/[1-9][0-9]*$"}],
+}
+_BUCKET = {"capacity": {"type": "integer", "minimum": 1, "maximum": MOST}, "perSecond": _RATE}
+_WINDOW = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "window": DURATION}
+_LOG = _WINDOW | {"limit": {"type": "integer", "minimum": 1, "maximum": MOST_LOGGED}}
+_OPTIONS: dict[str, Any] = {
+    "name": PLAN_NAME | {"description": "If given, the same as in the path."},
+    "onError": {"type": ["string", "null"], "enum": ["open", "closed", "fallback", None]},
+    "shadow": {"type": ["boolean", "null"], "description": "Decide and count, but never deny."},
+}
+_SPECS: dict[tuple[str, ...], dict[str, Any]] = {
+    ("token_bucket",): _BUCKET,
+    ("fixed_window", "sliding_window"): _WINDOW,
+    ("sliding_log",): _LOG,
+}
+
+
+def _spec(algorithms: tuple[str, ...], required: tuple[str, ...], **more: Any) -> dict[str, Any]:
+    own = _SPECS[algorithms]
+    return {
+        "type": "object",
+        "required": [*required, *own],
+        "additionalProperties": False,
+        "properties": {"algorithm": {"type": "string", "enum": list(algorithms)}, **own, **more},
+    }
+
+
+def _plan(algorithms: tuple[str, ...]) -> dict[str, Any]:
+    """A plan with one of these algorithms. Its overrides have the same, unless they name another."""
+    others = [_spec(other, ("algorithm",)) for other in _SPECS if other != algorithms]
+    overrides = {
+        "type": ["object", "null"],
+        "description": "Limits of single keys: `{key: {capacity, perSecond}}` or `{key: {limit, window}}`.",
+        "additionalProperties": {"anyOf": [_spec(algorithms, ()), *others]},
+    }
+    return _spec(algorithms, ("algorithm",), **_OPTIONS, overrides=overrides)
+
+
+PLAN_REQUEST: dict[str, Any] = {
+    "title": "PlanRequest",
+    "oneOf": [_plan(algorithms) for algorithms in _SPECS],
+    "example": {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1},
+}
+"""A plan is a document of the library: `limits.plan_documents` reads and writes it, for files and databases too."""
+
+
+class PlanShown(Shape):
+    """A plan: `capacity` and `perSecond` of a token bucket, `limit` and `window` of the others."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    algorithm: str
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Self:
+        return cls.of(name=plan.name, **document_of(plan))
+
+
+class PlansShown(Shape):
+    """All plans, by name."""
+
+    plans: list[PlanShown]
