@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -28,7 +29,9 @@ from pydantic import (
     field_validator,
 )
 
-from headgate.errors import ConfigurationError
+from headgate.apps.notifications.model import checked_expiry
+from headgate.apps.notifications.quiet_hours import QuietHours
+from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.addresses import networks
 from headgate.slots.model import WindowPolicy
 
@@ -69,6 +72,20 @@ def _checked_url(value: str) -> str:
 
 ProviderUrl = Annotated[str, AfterValidator(_checked_url)]
 """Where payments or messages are posted."""
+
+
+def _parsed_object(value: object) -> object:
+    """A variable has the object as JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError('is not valid JSON; write an object, as {"name": "value"}') from None
+
+
+JsonObject = Annotated[dict[str, str], BeforeValidator(_parsed_object)]
+KafkaConfig = Annotated[dict[str, str | int | float | bool], BeforeValidator(_parsed_object)]
 
 
 class SlotSettings(_Section):
@@ -184,8 +201,25 @@ class PaymentSettings(_Section):
 class SmsSettings(_Section):
     """The notification application, for `HEADGATE_SMS_…`."""
 
+    providers: str = ""
+    """Who sends, in order of preference, with commas: `webhook`, `twilio`, `console`, `name=package.module:attribute`.
+    Empty: the webhook, if its URL is set, else the console."""
+    provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
+    """Messages per second that a provider takes: `twilio=10,backup=1`. Shared through Redis, if there is one."""
+    log_texts: bool = False
+    """Whether texts of messages may stand in the log; the console provider, which exists to show them, always does."""
     webhook_url: ProviderUrl | None = Field(None, repr=False)
     """Unset: messages are written to the log."""
+    webhook_headers: JsonObject = Field(default_factory=dict, repr=False)
+    webhook_token: SecretStr | None = None
+    webhook_hmac_key: SecretStr | None = None
+    twilio_url: ProviderUrl = "https://api.twilio.com"
+    twilio_account_sid: str | None = None
+    twilio_auth_token: SecretStr | None = None
+    twilio_from: str | None = None
+    """A number, or the SID of a messaging service."""
+    twilio_receipts_url: ProviderUrl | None = None
+    """Where Twilio reports deliveries: the public address of `/api/receipts/twilio`."""
     sender: Literal["auto", "inline", "worker"] = "auto"
     """Who sends: the service itself (`inline`), or `headgate worker sender`. `auto`: the service, unless there is
     Kafka."""
@@ -197,7 +231,36 @@ class SmsSettings(_Section):
     redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
     """How long Redis may take before the SQL path decides."""
     attempts: int = Field(5, ge=1, le=100)
-    """How often the sender tries a message before it is dead-lettered."""
+    """How often a message is tried in a row, while others go out, before it is put aside for a while."""
+    timeout_seconds: float = Field(10.0, gt=0, le=300)
+    """How long a provider may take to answer."""
+    concurrency: int = Field(64, ge=1, le=1000)
+    """Calls of one sender in flight."""
+    lease_seconds: float = Field(10.0, ge=1, le=600)
+    """How long the messages of a sender that died wait for another one."""
+    expires_in: str = "PT24H"
+    """How long a message that names no expiry may wait."""
+    quiet_hours: str | None = None
+    """`21:00-08:00`: when messages wait, by the recipient's clock, unless their priority is high."""
+
+    @field_validator("expires_in")
+    @classmethod
+    def _is_an_expiry(cls, value: str) -> str:
+        try:
+            checked_expiry(value)
+        except InvalidInput as error:
+            raise ValueError(error.problem) from None
+        return value
+
+    @field_validator("quiet_hours")
+    @classmethod
+    def _are_hours(cls, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                QuietHours(value)
+        except ConfigurationError as error:
+            raise ValueError(error.problem) from None
+        return value
 
 
 class Settings(_Section):
@@ -208,6 +271,8 @@ class Settings(_Section):
     database_pool_size: int = Field(10, ge=1, le=1000)
     redis_url: str | None = Field(None, repr=False)
     kafka_bootstrap: str | None = None
+    kafka_config: KafkaConfig = Field(default_factory=dict, repr=False)
+    """Settings of librdkafka (TLS, SASL, …) for every client of Kafka, as JSON."""
     temporal_address: str | None = None
     temporal_namespace: str = "default"
     temporal_build_id: str | None = Field(None, min_length=1, max_length=255)
@@ -285,7 +350,12 @@ class Settings(_Section):
 
     def secrets(self) -> frozenset[str]:
         """Every secret in these settings, also as a URL writes it."""
-        plain = {key.get_secret_value() for key in (self.api_token, self.admin_token, self.temporal_api_key) if key}
+        sms = self.sms
+        keys = [self.api_token, self.admin_token, self.temporal_api_key]
+        keys += (sms.webhook_token, sms.webhook_hmac_key, sms.twilio_auth_token)
+        plain = {key.get_secret_value() for key in keys if key}
+        plain |= {value for value in sms.webhook_headers.values() if len(value) >= SHORTEST_SECRET}
+        plain |= {str(self.kafka_config[name]) for name in self.kafka_config if re.search("password|secret|key", name)}
         for url in (self.database_url, self.redis_url):
             plain |= _passwords(url or "")
         for url in (self.payments.downstream_url, self.sms.webhook_url):

@@ -15,12 +15,14 @@ from headgate.server.http import (
     audit,
     batch,
     config,
+    dead_letters,
     dispatch,
     feeds,
     forecast,
     health,
     limits,
     logs,
+    messages,
     metrics,
     notification_analytics,
     notifications,
@@ -75,6 +77,8 @@ def create_app(settings: Settings) -> FastAPI:
     payments.install(app)
     feeds.install(app)
     reconciliation.install(app)
+    app.include_router(messages.router)
+    app.include_router(dead_letters.router)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)

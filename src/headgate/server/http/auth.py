@@ -13,6 +13,8 @@ from headgate.server.http.problem import Problem
 from headgate.server.http.services import Services, services_of
 
 TOKEN_PATHS = ("/api", "/admin")
+SIGNED_PATHS = ("/api/receipts/",)
+"""Called by providers, who sign instead of presenting a token."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEALTH_PATHS = ("/health/", "/q/health/")
 MAX_HEADER_BYTES = 32 * 1024
@@ -46,7 +48,7 @@ class AccessGuard:
             await refusal.response()(scope, receive, send)
             return
         services = services_of(scope)
-        needs_token = scope["path"].startswith(TOKEN_PATHS)
+        needs_token = is_guarded(scope["path"])
         try:
             caller = await (_authenticate(services, scope) if needs_token else _admit_anonymous(services, scope))
         except Problem as refusal:
@@ -107,6 +109,11 @@ def is_audited(method: str, path: str) -> bool:
     if method in SAFE_METHODS:
         return False
     return path.startswith("/admin") or (path.startswith("/api/v1/payments/") and path.endswith("/retry"))
+
+
+def is_guarded(path: str) -> bool:
+    """Whether a path needs a token, once there are any."""
+    return path.startswith(TOKEN_PATHS) and not path.startswith(SIGNED_PATHS)
 
 
 async def _admit_anonymous(services: Services, scope: Scope) -> Caller:
