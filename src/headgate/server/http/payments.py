@@ -42,6 +42,7 @@ from headgate.server.shapes.payments import (
     PaymentView,
     RejectedLine,
 )
+from headgate.slots.model import checked_id
 
 FORMATS = {
     b"text/csv": FeedFormat.CSV,
@@ -62,7 +63,7 @@ CSV_FEED = {
 }
 
 STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "description": "Left out, all."})
-FEED_ID = query("feed", {"type": "string", "description": "The id of the feed that brought them."})
+FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of the feed that brought them."})
 FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
 TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
 CURSOR = query("cursor", PAYMENT_ID | {"description": "`next` of the page before."})
@@ -178,12 +179,13 @@ async def list_payments(request: Request) -> Response:
     given = request.query_params
     selection = PaymentFilter(
         checked_status(given.get("status")),
-        given.get("feed"),
+        checked_id(given["feed"], "feed") if "feed" in given else None,
         parse_instant(given["from"], "from") if "from" in given else None,
         parse_instant(given["to"], "to") if "to" in given else None,
     )
     operations = services_of(request).payments.operations
-    records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=given.get("cursor"))
+    after = checked_id(given["cursor"], "cursor") if "cursor" in given else None
+    records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=after)
     payments = [PaymentView.of_payment(record) for record in records]
     return json_response(PaymentPage(payments=payments, next=cursor))
 
