@@ -133,7 +133,12 @@ async def show(request: Request) -> Response:
     "/feeds/{feedId}/rejects",
     summary="The records that were refused",
     responses={
-        200: {"content": {"application/x-ndjson": {"schema": RejectedRecord.model_json_schema()}}},
+        200: {
+            "content": {
+                "application/x-ndjson": {"schema": RejectedRecord.model_json_schema()},
+                "text/csv": {"schema": {"type": "string"}},
+            }
+        },
         **documented(400, 404),
     },
     openapi_extra={"parameters": [path("feedId", FEED_ID), AS_FEED]},

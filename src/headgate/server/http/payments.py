@@ -66,7 +66,7 @@ STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "descri
 FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of the feed that brought them."})
 FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
 TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
-CURSOR = query("cursor", PAYMENT_ID | {"description": "`next` of the page before."})
+CURSOR = query("cursor", members.EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 
 router = APIRouter(prefix="/api/v1", tags=["payments"])
