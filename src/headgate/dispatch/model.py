@@ -124,6 +124,15 @@ class GiveUp(HeadgateError):
         self.verdict = verdict
 
 
+class Postponed(HeadgateError):
+    """Raised by an execution that could not do its work now, through no fault of the item. The item goes back and no
+    retry is counted; with `pause` it is not due again before that."""
+
+    def __init__(self, reason: str, pause: timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.pause = pause
+
+
 class Action(StrEnum):
     """What an audit entry tells."""
 
@@ -249,6 +258,8 @@ class QueueStats:
     depth: Mapping[Status, int]
     oldest_ready_age: timedelta | None
     """How long the oldest due item has waited past its time; None if none is due."""
+    in_flight: int = 0
+    """Executions that have begun and not ended: an engine has the item, and its time has come."""
 
 
 class PruneResult(NamedTuple):

@@ -44,6 +44,7 @@ from headgate.server.settings import Settings
 from headgate.server.wiring.access import console_sessions, open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import open_dispatch
 from headgate.server.wiring.doctor import server_probes
+from headgate.server.wiring.downstream import check_breaker
 from headgate.server.wiring.ingress import open_ingress
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.notifications import open_notifications
@@ -143,8 +144,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 maintenance=_executes(services),
                 notifications=services.notifications,
                 observer=observer,
+                registry=services.registry,
             )
         )
+        services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
         yield
 
 

@@ -22,6 +22,7 @@ from headgate.apps.payments.model import (
 )
 from headgate.apps.payments.operations import LONGEST_PAGE
 from headgate.apps.payments.parsing import COLUMNS, payment_of_json
+from headgate.apps.payments.ports import DownstreamBusy
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type, read_object
@@ -194,7 +195,7 @@ async def list_payments(request: Request) -> Response:
     "/payments/{paymentId:path}/retry",
     summary="Send a failed payment again",
     response_model=PaymentShown,
-    responses=documented(400, 404, 409),
+    responses=documented(400, 404, 409, 503),
     openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
 )
 async def retry(request: Request) -> Response:
@@ -206,6 +207,9 @@ async def retry(request: Request) -> Response:
         await services.payments.operations.retry(payment_id, by=request.scope["state"]["caller"])
     except Conflict as error:
         raise Problem(409, "payment-not-retried", "Payment Not Retried", str(error)) from None
+    except DownstreamBusy as error:
+        headers = {"Retry-After": "10"}
+        raise Problem(503, "downstream-unavailable", "Downstream Unavailable", str(error), headers=headers) from None
     return await _payment_response(services, payment_id)
 
 
