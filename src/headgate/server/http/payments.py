@@ -27,7 +27,7 @@ from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type, read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, json_body, path, query, text_of
+from headgate.server.http.parameters import WholeNumber, json_body, path, query
 from headgate.server.http.problem import Problem, documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import Services, services_of
@@ -43,6 +43,7 @@ from headgate.server.shapes.payments import (
     PaymentView,
     RejectedLine,
 )
+from headgate.slots.model import checked_id
 
 FORMATS = {
     b"text/csv": FeedFormat.CSV,
@@ -63,10 +64,10 @@ CSV_FEED = {
 }
 
 STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "description": "Left out, all."})
-FEED_ID = query("feed", {"type": "string", "description": "The id of the feed that brought them."})
+FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of the feed that brought them."})
 FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
 TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
-CURSOR = query("cursor", PAYMENT_ID | {"description": "`next` of the page before."})
+CURSOR = query("cursor", members.EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 
 router = APIRouter(prefix="/api/v1", tags=["payments"])
@@ -179,14 +180,13 @@ async def list_payments(request: Request) -> Response:
     given = request.query_params
     selection = PaymentFilter(
         checked_status(given.get("status")),
-        given.get("feed"),
+        checked_id(given["feed"], "feed") if "feed" in given else None,
         parse_instant(given["from"], "from") if "from" in given else None,
         parse_instant(given["to"], "to") if "to" in given else None,
     )
     operations = services_of(request).payments.operations
-    records, cursor = await operations.page(
-        selection, limit=LIMIT.of(request), after=text_of(request, "cursor", PAYMENT_ID)
-    )
+    after = checked_id(given["cursor"], "cursor") if "cursor" in given else None
+    records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=after)
     payments = [PaymentView.of_payment(record) for record in records]
     return json_response(PaymentPage(payments=payments, next=cursor))
 
