@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import pkgutil
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import alembic.command
 import pytest
@@ -15,7 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.engine import Connection
 
-import headgate.sql
+import headgate
 from headgate.errors import ConfigurationError
 from headgate.sql import migrate
 from headgate.sql.engine import Database
@@ -31,9 +31,9 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _every_table_is_known() -> None:
-    for module in pkgutil.iter_modules(headgate.sql.__path__):
-        if module.name.endswith("_tables"):
-            importlib.import_module(f"headgate.sql.{module.name}")
+    package = Path(headgate.__file__).parent
+    for file in package.rglob("*tables.py"):
+        importlib.import_module(".".join(("headgate", *file.relative_to(package).with_suffix("").parts)))
 
 
 async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> None:

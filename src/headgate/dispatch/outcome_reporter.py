@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from headgate.batching import Batcher
 from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import after_failure, after_success, released
+from headgate.dispatch.decisions import after_failure, after_success, gave_up, released
 from headgate.dispatch.model import Change, Claim
 from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from headgate.dispatch.status import Status
 from headgate.errors import NotFound, StoreError
 
-CACHE_SECONDS = 1.0
+CACHE_SECONDS = 0.4
 """How long settings are cached; shorter if their own interval is."""
-TRUSTED_SECONDS = 5.0
-"""How long the kill switch's last state counts while the store is unavailable. OutcomeSink could not be reported then
-either, so nothing is gained by beginning much more."""
+TRUSTED_SECONDS = 0.8
+"""How long the kill switch's last state counts while the store is unavailable: one second after the switch was thrown
+nothing may begin, also in a process that can't read it."""
 
 
 class _CachedConfig(NamedTuple):
@@ -64,8 +65,14 @@ class OutcomeReporter:
             if not self._failing:
                 self._none_failing.set()
 
-    async def released(self, claim: Claim, reason: str) -> bool:
-        return await self._batcher.submit(released(claim, reason))
+    async def gave_up(self, claim: Claim, reason: str, verdict: str | None) -> bool:
+        return await self._batcher.submit(gave_up(claim, reason, verdict))
+
+    async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:
+        if pause is not None:
+            # Claims look ahead, so its time is put off by that much more.
+            pause += (await self.config(claim.item_type)).look_ahead
+        return await self._batcher.submit(released(claim, reason, pause=pause))
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         return await self._store.touch(claims)

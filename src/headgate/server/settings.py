@@ -186,8 +186,32 @@ class PaymentSettings(_Section):
     mode: Literal["queue", "direct"] = "queue"
     downstream_url: ProviderUrl | None = Field(None, repr=False)
     """Unset: a simulator inside the process."""
+    downstream_token: SecretStr | None = Field(None, min_length=1)
+    """Sent as `Authorization: Bearer …`."""
+    downstream_token_file: Path | None = None
+    """The token, in a file that is read anew for each call."""
+    downstream_headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    """More headers, as a JSON object."""
+    downstream_client_cert: Path | None = None
+    downstream_client_key: Path | None = None
+    downstream_hmac_key: SecretStr | None = Field(None, min_length=1)
+    """Signs the body: `X-Signature: sha256=<hex>`."""
+    downstream_timeout: float = Field(10.0, ge=0.05, le=300)
+    """Seconds for a whole call."""
+    downstream_attempts: int = Field(4, ge=1, le=20)
+    """Calls of an execution, before the queue tries again later."""
+    downstream_inquiry_path: str = "/payments/{key}"
+    """Where the downstream says what it knows of a payment."""
+    downstream_rejected_statuses: str = "400,402,422"
+    """The statuses that are a verdict on the payment."""
+    breaker: Literal["wait", "pause", "off"] = "wait"
+    """What happens while the downstream is in trouble: calls wait for a probe, or the kill switch is thrown too."""
     tps: int = Field(50, ge=1, le=100_000)
     """The downstream's hard limit in any sliding second."""
+    burst: int = Field(1, ge=1, le=1000)
+    """How many calls may leave at once after a pause; otherwise they are evenly spaced."""
+    limit_at: Literal["answer", "departure"] = "answer"
+    """Where the limit is counted: at the downstream, whatever the network does, or when calls leave."""
     rules: str | None = None
     """A TOML file with limits, blocked parties, fees and clearing calendars; unset, nothing is refused."""
     worker: Literal["auto", "inline", "worker"] = "auto"
@@ -196,6 +220,54 @@ class PaymentSettings(_Section):
     topic: str = Field("payments-inbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
     """With Kafka, payments are also taken from this topic; what is refused goes to the topic of this name and
     `-rejected`."""
+
+    @field_validator("downstream_headers", mode="before")
+    @classmethod
+    def _is_an_object(cls, value: object) -> object:
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                raise ValueError('must be a JSON object of texts, as {"X-Tenant": "acme"}') from None
+        return value
+
+    @field_validator("downstream_headers")
+    @classmethod
+    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, content in value.items():
+            good = re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) and content.isascii() and content.isprintable()
+            if not good:
+                raise ValueError("holds a name or a value that no HTTP header can have")
+            if name.lower() in ("idempotency-key", "content-type", "content-length", "host"):
+                raise ValueError(f"{name} is headgate's own")
+        return value
+
+    @field_validator("downstream_token", "downstream_hmac_key")
+    @classmethod
+    def _is_one_line(cls, value: SecretStr | None) -> SecretStr | None:
+        # A secret from a file ends with the file's last line.
+        secret = "" if value is None else value.get_secret_value().rstrip("\r\n")
+        if value is not None and not (secret and secret.isascii() and secret.isprintable()):
+            raise ValueError("must be printable ASCII, on one line")
+        return SecretStr(secret) if secret else None
+
+    @field_validator("downstream_rejected_statuses")
+    @classmethod
+    def _are_statuses(cls, value: str) -> str:
+        statuses(value)
+        return value
+
+
+def statuses(text: str) -> frozenset[int]:
+    """HTTP statuses with commas between.
+
+    Raises:
+        ValueError: One of them is no status of a refusal.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(re.fullmatch(r"[45]\d\d", word) for word in words):
+        raise ValueError("must be statuses from 400 to 599, as 400,402,422")
+    return frozenset(map(int, words))
 
 
 class SmsSettings(_Section):
@@ -350,11 +422,13 @@ class Settings(_Section):
 
     def secrets(self) -> frozenset[str]:
         """Every secret in these settings, also as a URL writes it."""
-        sms = self.sms
+        sms, payments = self.sms, self.payments
         keys = [self.api_token, self.admin_token, self.temporal_api_key]
         keys += (sms.webhook_token, sms.webhook_hmac_key, sms.twilio_auth_token)
+        keys += (payments.downstream_token, payments.downstream_hmac_key)
         plain = {key.get_secret_value() for key in keys if key}
-        plain |= {value for value in sms.webhook_headers.values() if len(value) >= SHORTEST_SECRET}
+        headers = [*sms.webhook_headers.values(), *payments.downstream_headers.values()]
+        plain |= {value for value in headers if len(value) >= SHORTEST_SECRET}
         plain |= {str(self.kafka_config[name]) for name in self.kafka_config if re.search("password|secret|key", name)}
         for url in (self.database_url, self.redis_url):
             plain |= _passwords(url or "")

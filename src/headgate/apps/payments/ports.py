@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from headgate.apps.payments.model import Payment, PaymentAudit, PaymentRecord, PaymentStatus, StatusChange, Terms
-from headgate.dispatch.model import EnqueueRequest
+from headgate.apps.payments.downstream.permits import Grant
+from headgate.apps.payments.model import (
+    Payment,
+    PaymentAudit,
+    PaymentEvent,
+    PaymentFilter,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+    Terms,
+)
+from headgate.dispatch.model import EnqueueRequest, Postponed
 from headgate.errors import HeadgateError
 
 
@@ -19,6 +30,7 @@ class NewPayment(NamedTuple):
     scheduled_time: datetime
     fingerprint: int
     item: EnqueueRequest
+    feed_id: str | None = None
 
 
 class DuplicateQuery(NamedTuple):
@@ -44,6 +56,10 @@ class PaymentStore(Protocol):
         """What happened to a payment, oldest first."""
         ...
 
+    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
+        """A page of payments in order of their ids, past the id `after`."""
+        ...
+
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
         """By payment id: another payment with the same fingerprint and a time within the span."""
         ...
@@ -58,8 +74,21 @@ class PaymentStore(Protocol):
         change per payment."""
         ...
 
-    async def cancel(self, payment_id: str, reason: str) -> bool:
-        """SCHEDULED → CANCELLED, and out of the queue, if it still waits there; False if it does not."""
+    async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        """The executions of these payments begin: from now on they can't be cancelled. Returns all that exist, as they
+        stood before. Only one that was SCHEDULED may be sent; if its `begun_at` was set, it may have been sent before.
+        """
+        ...
+
+    async def withdraw(self, payment_ids: Sequence[str]) -> None:
+        """Takes back `begin` for payments that are SCHEDULED, because no call of theirs has left."""
+        ...
+
+    async def move(
+        self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+    ) -> dict[str, str]:
+        """Moves each payment together with its queue item and its slot, as `lifecycle.TABLE` says, with its audit.
+        Returns, by id, why a payment could not be moved; nothing of such a one is changed."""
         ...
 
     async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
@@ -85,23 +114,68 @@ class Receipt(NamedTuple):
 
 
 class DownstreamBusy(HeadgateError):
-    """The downstream could not do it now: too many calls, an error of its own, no answer. Worth trying again."""
-
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-        """Seconds it asked to be left alone for."""
+    """All attempts are used up, and nobody knows what became of the payment. Worth trying again later."""
 
 
 class PaymentRefused(HeadgateError):
-    """The downstream will never do it."""
+    """The downstream's verdict on the payment is no."""
+
+
+class Unsent(Postponed):
+    """No call left: the downstream knows nothing of this execution."""
+
+
+class InquiryStatus(StrEnum):
+    """What the downstream knows of a payment."""
+
+    EXECUTED = "EXECUTED"
+    REJECTED = "REJECTED"
+    PENDING = "PENDING"
+    """It has it, and has not decided yet."""
+    NEVER_SEEN = "NEVER_SEEN"
+
+
+class InquiryResult(NamedTuple):
+    """The downstream's answer to an inquiry."""
+
+    status: InquiryStatus
+    reason: str | None = None
+    reference: str | None = None
+
+
+class Inquiry(Protocol):
+    """Asks the downstream what became of a payment; changes nothing there."""
+
+    async def inquire(self, payment: Payment) -> InquiryResult:
+        """The downstream's answer; `DownstreamBusy` if it gives none."""
+        ...
 
 
 class Downstream(Protocol):
-    """Executes payments. The same payment may be asked for again and is executed once."""
+    """Executes payments. The same payment may be asked for again and is executed once.
 
-    async def pay(self, payment: Payment) -> Receipt:
-        """Executes the payment, within the hard limit; `DownstreamBusy` or `PaymentRefused` if it did not."""
+    Every call is made within the hard limit, while the kill switch is on and the breaker closed. `wait` is how many
+    seconds the call may wait for that; None for as long as it takes.
+    """
+
+    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
+        """Executes the payment.
+
+        Raises:
+            PaymentRefused: The downstream's verdict is no.
+            DownstreamBusy: All attempts are used up and the outcome is not known.
+            Postponed: The payment may be tried again: the switch is off, the connection is wrong, or the downstream
+                asked to be left alone for long. `Unsent` if no call left.
+        """
+        ...
+
+    async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
+        """What the downstream knows of a payment.
+
+        Raises:
+            DownstreamBusy: It gave no answer, or one that says nothing.
+            Postponed: It could not be asked now.
+        """
         ...
 
     async def close(self) -> None:
@@ -114,11 +188,15 @@ class Permit(Protocol):
 
     async def confirm(self) -> None:
         """To be awaited right before the request is sent, since connecting may have taken long. Returns at once unless
-        the permit is too old; then it is renewed first."""
+        the permit is too old; then it is exchanged first."""
         ...
 
     def release(self) -> None:
         """The call was answered, or failed."""
+        ...
+
+    def give_back(self) -> None:
+        """No call was made."""
         ...
 
 
@@ -131,24 +209,88 @@ class RateGate(Protocol):
 
 
 class PermitStore(Protocol):
-    """A fixed number of permits that all processes share."""
+    """The permits that all processes share; `downstream.permits` is what it decides by."""
 
-    async def take(self, permit: str, hold: float) -> float:
-        """0 if the permit is taken, for `hold` seconds unless `free` says less; else the seconds until it is worth
-        asking again. `StoreUnavailable` if the store does not answer."""
+    async def take(self, holder: str, hold: float) -> Grant:
+        """Grants a permit until `hold` seconds after the call leaves, or says how long to wait. A holder that has one
+        exchanges it. `StoreUnavailable` if the store does not answer."""
         ...
 
-    async def keep(self, permit: str, hold: float) -> bool:
-        """Holds the permit for `hold` seconds from now; False if it was free by now. `StoreUnavailable` as above."""
-        ...
-
-    async def free(self, permit: str, after: float) -> None:
-        """The permit is free in `after` seconds, if that is sooner than it would be."""
+    async def free(self, holder: str, after: float) -> None:
+        """The holder's permit is free in `after` seconds, if that is sooner than it would be."""
         ...
 
     async def close(self) -> None:
         """Frees what it holds."""
         ...
+
+
+class BreakerStatus(NamedTuple):
+    """An open breaker."""
+
+    reason: str
+    since: datetime
+    pause: float
+    """Seconds between the last two probes."""
+    probe_in: float
+    """Seconds until the next probe."""
+
+
+class BreakerOpen(HeadgateError):
+    """The downstream's breaker is open."""
+
+
+class BreakerStore(Protocol):
+    """The breaker's state, shared by all processes. Time is the store's own clock."""
+
+    async def read(self) -> BreakerStatus | None:
+        """The state; None if closed."""
+        ...
+
+    async def open(self, reason: str, pause: float) -> None:
+        """Opens it, or keeps it open, until a probe in `pause` seconds."""
+        ...
+
+    async def claim_probe(self, hold: float) -> bool:
+        """True for one caller if a probe is due. If nothing comes of it, the next is due after the same pause, and not
+        within `hold` seconds."""
+        ...
+
+    async def close(self) -> None:
+        """Closes it."""
+        ...
+
+
+class DownstreamObserver(Protocol):
+    """Observes calls to the downstream, for metrics. Called on the event loop: must be quick and must not raise."""
+
+    def called(self, operation: str, outcome: str, seconds: float) -> None:
+        """A call ended. `operation` is `pay` or `inquire`; `outcome` is the status, or the kind of failure."""
+        ...
+
+    def waited(self, seconds: float) -> None:
+        """A call was let through after that long."""
+        ...
+
+    def settled(self, verdict: str) -> None:
+        """An execution ended: EXECUTED, REJECTED, UNKNOWN or POSTPONED."""
+        ...
+
+    def breaker_moved(self, is_open: bool) -> None:
+        """The state of the breaker, as this process last saw it."""
+        ...
+
+
+class NullDownstreamObserver:
+    """Observes nothing."""
+
+    def called(self, operation: str, outcome: str, seconds: float) -> None: ...
+
+    def waited(self, seconds: float) -> None: ...
+
+    def settled(self, verdict: str) -> None: ...
+
+    def breaker_moved(self, is_open: bool) -> None: ...
 
 
 class Notice(NamedTuple):

@@ -15,7 +15,7 @@ from headgate.server.shapes.health import Check, Health
 TIMEOUT_SECONDS = 2.0
 """A dependency that takes longer counts as down."""
 
-OPTIONAL = {"redis", "kafka", "temporal", "sender"}
+OPTIONAL = {"redis", "kafka", "temporal", "sender", "downstream"}
 """What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
 service would make its outage ours."""
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from headgate.apps.payments.execution import PaymentExecution
-from headgate.apps.payments.intake import OWNER, SLOT_PREFIX, PaymentIntake
+from headgate.apps.payments.intake import PaymentIntake
 from headgate.apps.payments.model import (
     ITEM_TYPE,
+    OWNER,
+    SLOT_PREFIX,
     AcceptedPayment,
     Party,
     Payment,
@@ -21,13 +23,26 @@ from headgate.apps.payments.model import (
     PaymentRecord,
     PaymentStatus,
 )
-from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt
+from headgate.apps.payments.operations import PaymentOperations
+from headgate.apps.payments.ports import (
+    DownstreamBusy,
+    InquiryResult,
+    InquiryStatus,
+    NewPayment,
+    Notice,
+    PaymentRefused,
+    Receipt,
+    Unsent,
+)
 from headgate.apps.payments.rules import rules_of
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import gave_up
+from headgate.dispatch.model import GiveUp, Postponed
 from headgate.dispatch.status import Status
-from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
+from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted, StoreUnavailable
 from headgate.slots.model import WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
+from headgate.testing import eventually
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore
@@ -47,6 +62,7 @@ class Bench:
         self.store = MemoryPaymentStore(self.queue, slot_store)
         self.slots = SlotScheduler(slot_store)
         self.intake = PaymentIntake(self.store, self.slots)
+        self.operations = PaymentOperations(self.store)
 
     def ruled(self, **rules: Any) -> PaymentIntake:
         return PaymentIntake(self.store, self.slots, rules=rules_of(rules))
@@ -69,9 +85,9 @@ async def test_a_payment_is_scheduled_at_its_slot(bench: Bench) -> None:
     answers = [await bench.intake.submit(payment(f"p{number}")) for number in range(3)]
     assert all(answer.status is PaymentStatus.SCHEDULED and not answer.existing for answer in answers)
     assert sorted((answer.scheduled_time - AT) // timedelta(seconds=4) for answer in answers) == [0, 0, 1]
-    record, history = await bench.intake.show("p0")
+    record, history = await bench.operations.show("p0")
     assert record.scheduled_time == answers[0].scheduled_time == (await bench.slots.find("payment:p0")).scheduled_time
-    assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.01", "2030-03-01")
+    assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.00", "2030-03-01")
     assert [entry.status_after for entry in history] == ["SCHEDULED"]
     row = await bench.queue.find(ITEM_TYPE, "p0")
     assert row is not None
@@ -183,17 +199,18 @@ async def test_a_payments_slot_is_cancelled_with_the_payment_only(bench: Bench) 
 
 async def test_a_payment_is_cancelled_while_it_waits(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
-    record = await bench.intake.cancel("p", "changed my mind")
+    record = await bench.operations.cancel("p", "changed my mind")
     assert (record.status, record.reason) == (PaymentStatus.CANCELLED, "changed my mind")
-    assert await bench.intake.cancel("p") == record
+    assert await bench.operations.cancel("p") == record
     with pytest.raises(NotFound):
         await bench.slots.find("payment:p")
     with pytest.raises(NotFound):
-        await bench.intake.cancel("nobody")
+        await bench.operations.cancel("nobody")
     await bench.intake.submit(payment("q"))
     await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=9999))
+    await bench.store.begin(["q"])
     with pytest.raises(Conflict):
-        await bench.intake.cancel("q")
+        await bench.operations.cancel("q")
 
 
 async def test_queued_payments_are_started(bench: Bench) -> None:
@@ -217,8 +234,14 @@ class Bank:
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
         self.paid: list[str] = []
+        self.inquiry: InquiryResult | None = None
 
-    async def pay(self, payment: Payment) -> Receipt:
+    async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
+        if self.inquiry is None:
+            raise DownstreamBusy("the inquiry was not answered")
+        return self.inquiry
+
+    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
             raise answer
@@ -246,7 +269,7 @@ async def context(bench: Bench, payment_id: str) -> Any:
 
 
 async def record(bench: Bench, payment_id: str) -> PaymentRecord:
-    return (await bench.intake.show(payment_id))[0]
+    return (await bench.operations.show(payment_id))[0]
 
 
 async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> None:
@@ -255,14 +278,14 @@ async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> N
     execution = PaymentExecution(bench.store, bank, notifier)
     await execution.execute("p", await context(bench, "p"))
     assert bank.paid == ["p"]
-    kept, history = await bench.intake.show("p")
+    kept, history = await bench.operations.show("p")
     assert (kept.status, kept.reference) == (PaymentStatus.PROCESSING, "BANK-1")
     assert [entry.status_after for entry in history] == ["SCHEDULED", "ACCEPTED", "PROCESSING"]
     assert [(notice.role, notice.account) for notice in notifier.notices] == [
         ("payer", ALICE.iban),
         ("payee", BOB.iban),
     ]
-    assert notifier.notices[0].text == "You paid 12.30 EUR to Bob, value date 2030-03-01, fee 0.01 EUR."
+    assert notifier.notices[0].text == "You paid 12.30 EUR to Bob, value date 2030-03-01, fee 0.00 EUR."
     await execution.execute("p", await context(bench, "p"))
     assert bank.paid == ["p"], "a second execution does nothing"
     assert len(notifier.notices) == 2
@@ -279,11 +302,72 @@ async def test_a_busy_bank_leaves_the_payment_as_it_is(bench: Bench) -> None:
     assert (await record(bench, "p")).status is PaymentStatus.PROCESSING
 
 
-async def test_a_refusal_fails_the_payment_for_good(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (InquiryStatus.EXECUTED, PaymentStatus.PROCESSING),
+        (InquiryStatus.REJECTED, PaymentStatus.SCHEDULED),
+        (InquiryStatus.PENDING, PaymentStatus.SCHEDULED),
+        (InquiryStatus.NEVER_SEEN, PaymentStatus.SCHEDULED),
+    ],
+)
+async def test_after_all_attempts_the_inquiry_may_know_the_outcome(
+    bench: Bench, state: InquiryStatus, status: PaymentStatus
+) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank(DownstreamBusy("no answer"))
+    bank.inquiry = InquiryResult(state, "says the bank", "BANK-7")
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+    raised: Exception | None = None
+    try:
+        await execution.execute("p", await context(bench, "p"))
+    except (GiveUp, DownstreamBusy) as error:
+        raised = error
+    kinds = {InquiryStatus.EXECUTED: type(None), InquiryStatus.REJECTED: GiveUp}
+    assert type(raised) is kinds.get(state, DownstreamBusy)
+    assert (await record(bench, "p")).status is status, "a verdict moves payment and item together, later"
+
+
+@pytest.mark.parametrize(("trouble", "cancellable"), [(Unsent("off"), True), (Postponed("429"), False)])
+async def test_what_was_never_sent_may_still_be_cancelled(bench: Bench, trouble: Postponed, cancellable: bool) -> None:
+    await bench.intake.submit(payment("p"))
+    execution = PaymentExecution(bench.store, Bank(trouble), RecordingNotifier())
+    with pytest.raises(Postponed, match=str(trouble)):
+        await execution.execute("p", await context(bench, "p"))
+    assert ((await record(bench, "p")).begun_at is None) == cancellable
+
+
+async def test_a_store_that_does_not_answer_is_no_failure_of_the_payment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank()
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+
+    async def away(*_: object) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(bench.store, "begin", away)
+        with pytest.raises(Postponed, match="away"):
+            await execution.execute("p", await context(bench, "p"))
+        assert bank.paid == []
+    with monkeypatch.context() as outage:
+        outage.setattr(bench.store, "advance", away)
+        writing = asyncio.create_task(execution.execute("p", await context(bench, "p")))
+        await eventually(lambda: bank.paid == ["p"])
+    await writing
+    assert (await record(bench, "p")).status is PaymentStatus.PROCESSING, "the bank's answer was not lost"
+
+
+async def test_a_refusal_fails_the_payment_together_with_its_item(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
     notifier = RecordingNotifier()
     execution = PaymentExecution(bench.store, Bank(PaymentRefused("account closed")), notifier)
-    await execution.execute("p", await context(bench, "p"))
+    batch = await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))
+    with pytest.raises(GiveUp, match="account closed") as refused:
+        await execution.execute("p", await context(bench, "p"))
+    await bench.queue.settle([gave_up(batch.items[0].claim, str(refused.value), refused.value.verdict)])
     kept = await record(bench, "p")
     assert (kept.status, kept.reason, notifier.notices) == (PaymentStatus.FAILED, "account closed", [])
 

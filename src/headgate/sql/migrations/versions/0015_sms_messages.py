@@ -8,7 +8,7 @@ from alembic import op
 from headgate.sql.schema import Instant
 
 revision = "0015_sms_messages"
-down_revision = "0012_slot_owner"
+down_revision = "0014_downstream"
 branch_labels = None
 depends_on = None
 
