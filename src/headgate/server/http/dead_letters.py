@@ -14,7 +14,9 @@ from headgate.server.http.services import services_of
 from headgate.server.shapes.notifications import DeadLetter, DeadLetters, DeadLetterSelection, Dropped, Redriven
 
 LIMIT = WholeNumber("limit", 1, 1000, default=100, description="The most dead letters to show.")
-CURSOR = query("cursor", {"type": "string", "description": "What `next` was in the answer before."})
+CURSOR = query(
+    "cursor", {"type": "string", "pattern": "^[0-9]{1,14}-.{1,64}$", "description": "`next` of the page before."}
+)
 
 router = APIRouter(prefix="/admin/sms/dead-letters", tags=["notifications"])
 
@@ -67,7 +69,7 @@ async def drop(request: Request) -> Response:
 async def _selected(request: Request) -> list[str] | None:
     """The ids that are meant; None: all."""
     selection = DeadLetterSelection.parse(await read_object(request.scope, request.receive))
-    if (selection.ids is None) == (selection.all is None):
+    if len(selection.model_fields_set) != 1 or selection.ids is selection.all is None:
         raise InvalidInput("ids", 'give either {"ids": […]} or {"all": true}')
     return selection.ids
 

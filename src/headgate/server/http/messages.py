@@ -33,7 +33,9 @@ MAX_RECEIPT_BYTES = 64 * 1024
 USER = WholeNumber("userId", 0, LARGEST)
 MESSAGE = path("messageId", {"type": "string", "minLength": 1, "maxLength": 64})
 PROVIDER = path("provider", {"type": "string", "minLength": 1, "maxLength": 64})
-PHONE = path("phone", {"type": "string", "description": "E.164.", "example": "+491701234567"})
+PHONE = path(
+    "phone", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "E.164.", "example": "+491701234567"}
+)
 
 router = APIRouter(prefix="/api", tags=["notifications"])
 

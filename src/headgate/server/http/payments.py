@@ -27,7 +27,7 @@ from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type, read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, json_body, path, query, text_of
 from headgate.server.http.problem import Problem, documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import Services, services_of
@@ -184,7 +184,9 @@ async def list_payments(request: Request) -> Response:
         parse_instant(given["to"], "to") if "to" in given else None,
     )
     operations = services_of(request).payments.operations
-    records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=given.get("cursor"))
+    records, cursor = await operations.page(
+        selection, limit=LIMIT.of(request), after=text_of(request, "cursor", PAYMENT_ID)
+    )
     payments = [PaymentView.of_payment(record) for record in records]
     return json_response(PaymentPage(payments=payments, next=cursor))
 

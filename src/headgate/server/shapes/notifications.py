@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from headgate.apps.notifications.model import LARGEST, LONGEST_MESSAGE
 from headgate.apps.notifications.ports import DeadLetter as Letter
@@ -106,7 +106,15 @@ class NotificationSent(Shape):
 class NotificationBatchRequest(Shape):
     """Several messages, each decided on by itself."""
 
-    messages: Annotated[list[Any], Field(min_length=1, max_length=1000), Expects("a list of 1 to 1000 messages")]
+    # Each is parsed by itself, so that an error has its path: messages[3].userId.
+    messages: Annotated[
+        list[Any],
+        Field(min_length=1, max_length=1000),
+        WithJsonSchema(
+            {"type": "array", "minItems": 1, "maxItems": 1000, "items": NotificationRequest.request_schema()}
+        ),
+        Expects("a list of 1 to 1000 messages"),
+    ]
 
 
 class NotificationRefused(Shape):
@@ -184,8 +192,15 @@ class DeadLetters(Shape):
 class DeadLetterSelection(Shape):
     """Which dead letters are meant: `ids`, or `all`."""
 
-    ids: Annotated[list[str] | None, Field(min_length=1, max_length=10_000), Expects("a list of ids")] = None
-    all: Annotated[Literal[True] | None, Expects("true, or left out")] = None
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["ids"]}, {"required": ["all"]}]})
+
+    ids: Annotated[
+        list[str] | None,
+        Field(min_length=1, max_length=10_000),
+        WithJsonSchema({"type": "array", "minItems": 1, "maxItems": 10_000, "items": {"type": "string"}}),
+        Expects("a list of ids"),
+    ] = None
+    all: Annotated[Literal[True] | None, WithJsonSchema({"const": True}), Expects("true, or left out")] = None
 
 
 class Redriven(Shape):
