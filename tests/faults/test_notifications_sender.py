@@ -130,7 +130,9 @@ async def send_messages(served: Gateway) -> set[str]:
     return ids
 
 
-async def test_killed_between_send_and_commit_nothing_is_lost_and_only_the_wire_comes_again(served: Gateway, tmp_path: Path) -> None:
+async def test_killed_between_send_and_commit_nothing_is_lost_and_only_the_wire_comes_again(
+    served: Gateway, tmp_path: Path
+) -> None:
     wanted = await send_messages(served)
     with provider() as (found, url):
         # It sends some, remembers what it sent, and dies before Kafka hears of it.
