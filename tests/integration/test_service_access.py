@@ -54,7 +54,7 @@ async def made(settings: Settings, name: str, scope: str) -> str:
 def guarded_routes(app: FastAPI) -> list[tuple[str, str]]:
     found = []
     for path, operations in app.openapi()["paths"].items():
-        if path.startswith(("/admin", "/api")):
+        if path.startswith(("/admin", "/api")) and not path.startswith("/api/receipts/"):  # which are signed
             found += [(method.upper(), re.sub(r"{[^}]*}", "x", path)) for method in operations]
     assert len(found) >= 15
     return found
@@ -160,6 +160,9 @@ CHANGES: list[tuple[str, str, dict[str, Any] | None, int]] = [
     ("POST", "/admin/dispatch/{itemType}/requeue", {"ids": ["dead-2", "no\x00body"]}, 400),
     ("POST", "/admin/dispatch/{itemType}/discard", {"ids": ["dead-1", "dead-2"]}, 200),
     ("POST", "/admin/dispatch/{itemType}/discard", {"ids": [f"{'ä' * 50}-{number}" for number in range(50)]}, 404),
+    ("POST", "/admin/payments/reconcile", None, 415),
+    ("POST", "/admin/sms/dead-letters/redrive", {"all": True}, 200),
+    ("POST", "/admin/sms/dead-letters/drop", {"ids": ["nobody"]}, 200),
 ]
 
 

@@ -75,6 +75,7 @@ def bodies(app: FastAPI) -> Iterator[tuple[str, str, dict[str, Any]]]:
             content = operation.get("requestBody", {}).get("content", {})
             if "application/json" in content:
                 filled = path.replace("{itemType}", "PAYMENT").replace("{name}", "gold")
+                filled = filled.replace("{phone}", "+491701234567")
                 assert "{" not in filled, "a new parameter"
                 yield method.upper(), filled, content["application/json"]["schema"]
 
