@@ -82,6 +82,8 @@ ALONE = {
     "plot": "import matplotlib.figure",
     "postgres": NO_ANSWER.format(url="postgresql://u:p@127.0.0.1:1/x"),
     "redis": "from headgate import Limiter\nLimiter('redis://127.0.0.1:1')",
+    "sms": "from headgate.apps.notifications.recipients import checked_phone\n"
+    "assert checked_phone('+49 170 1234567') == '+491701234567'",
     "temporal": "import headgate.dispatch.engines.temporal.worker_group, headgate.dispatch.engines.temporal.engine",
     "traces": "from headgate.server.settings import Settings\nfrom headgate import tracing\n"
     "from headgate.server.wiring.telemetry import collect_traces\ncollect_traces(Settings(traces='otlp'))\n"

@@ -11,7 +11,8 @@ import pytest
 
 from headgate.server.console.files import FILES
 from headgate.server.http.app import create_app
-from headgate.server.settings import IngressSettings, Settings
+from headgate.server.setting_sections import IngressSettings
+from headgate.server.settings import Settings
 
 SCRIPTS = sorted(name for name in FILES if name.endswith(".js"))
 

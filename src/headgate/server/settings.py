@@ -14,14 +14,10 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 
 from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -29,11 +25,18 @@ from pydantic import (
     field_validator,
 )
 
-from headgate.apps.notifications.model import checked_expiry
-from headgate.apps.notifications.quiet_hours import QuietHours
-from headgate.errors import ConfigurationError, InvalidInput
-from headgate.limits.addresses import networks
-from headgate.slots.model import WindowPolicy
+from headgate.errors import ConfigurationError
+from headgate.server.setting_sections import (
+    DispatchSettings,
+    HttpSettings,
+    IngressSettings,
+    KafkaConfig,
+    LimitSettings,
+    PaymentSettings,
+    Section,
+    SlotSettings,
+    SmsSettings,
+)
 
 PREFIX = "HEADGATE_"
 FILE_VARIABLE = "HEADGATE_SETTINGS_FILE"
@@ -46,296 +49,7 @@ COLLECTOR_PATH = ("otlp", "traces")
 """Parts of a collector's address that are everybody's."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _checked_url(value: str) -> str:
-    """The error message leaves the URL out: it may be a secret."""
-    try:
-        parts = urlsplit(value)
-        host = parts.hostname
-    except ValueError:
-        raise ValueError("is no URL: its host is not valid") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise ValueError("must be a URL that begins with http:// or https:// and a host")
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        raise ValueError("is no URL: its port must be from 1 to 65535")
-    if not value.isprintable() or " " in value:
-        raise ValueError("is no URL: it holds a space or a control character")
-    return value
-
-
-ProviderUrl = Annotated[str, AfterValidator(_checked_url)]
-"""Where payments or messages are posted."""
-
-
-def _parsed_object(value: object) -> object:
-    """A variable has the object as JSON."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        raise ValueError('is not valid JSON; write an object, as {"name": "value"}') from None
-
-
-JsonObject = Annotated[dict[str, str], BeforeValidator(_parsed_object)]
-KafkaConfig = Annotated[dict[str, str | int | float | bool], BeforeValidator(_parsed_object)]
-
-
-class SlotSettings(_Section):
-    """Slots, for `HEADGATE_SLOTS_…`."""
-
-    default_config: str = Field("default", min_length=1, max_length=128)
-    """The config a request means when it names none; created at start, if there is none of that name."""
-    default_max_per_window: int = Field(100, ge=1)
-    default_window: str = "PT4S"
-    cache_ttl_seconds: float = Field(5.0, ge=0)
-    """How long a policy is still shown while the database does not answer; bookings always read it under its lock."""
-    batch: int = Field(1000, ge=1, le=100_000)
-    """The most single calls that share a transaction."""
-    bulk_batch: int = Field(10_000, ge=1, le=100_000)
-    """The most events of a batch or stream that share a transaction."""
-
-    @field_validator("default_window")
-    @classmethod
-    def _is_a_window(cls, value: str) -> str:
-        try:
-            WindowPolicy(1, value)
-        except ConfigurationError as error:
-            raise ValueError(error.problem) from None
-        return value
-
-
-class HttpSettings(_Section):
-    """The service, for `HEADGATE_HTTP_…`."""
-
-    max_batch: int = Field(10_000, ge=1, le=10_000)
-    """The most events in one JSON batch; an NDJSON stream has no limit."""
-    max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024)
-    """The largest request body, streams excepted."""
-    shutdown_seconds: int = Field(30, ge=1)
-    """How long requests in flight may take to finish after SIGTERM."""
-    workers: int = Field(1, ge=1, le=256)
-    session_seconds: int = Field(12 * 3600, ge=60, le=30 * 86_400)
-    """How long a login to the console lasts."""
-    trusted_proxies: str = ""
-    """Networks of proxies whose word about their clients is believed, as `10.0.0.0/8,192.0.2.7`."""
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _are_networks(cls, value: str) -> str:
-        try:
-            _, unix = networks([each.strip() for each in value.split(",") if each.strip()])
-        except ConfigurationError as error:
-            raise ValueError(error.problem) from None
-        if unix:
-            raise ValueError("sockets have no address; give networks")
-        return value
-
-
-class IngressSettings(_Section):
-    """The service's own limits, for `HEADGATE_INGRESS_…`."""
-
-    per_second: float | None = Field(None, gt=0, le=1_000_000)
-    """How many requests a second a caller may make: a token or, where none is asked for, an address. Unset, as many as
-    it likes: callers are few and known, and a feed is meant to come as fast as it can."""
-    burst: int | None = Field(None, ge=1, le=10_000_000)
-    """How many at once; unset, a second's worth."""
-    failures_per_minute: int = Field(600, ge=0, le=1_000_000)
-    """How many requests with a wrong token, or none, an address may make before it has to wait; 0: any number."""
-
-
-class LimitSettings(_Section):
-    """Rate limits, for `HEADGATE_LIMITS_…`."""
-
-    store: Literal["auto", "memory", "database"] = "auto"
-    """Where limits are counted: `auto` is Redis if there is one, else the database; `memory` is each process's own."""
-    on_error: Literal["open", "closed", "fallback"] = "open"
-    """What plans that don't say so themselves do while the store can't be asked."""
-    deadline_seconds: float | None = Field(None, gt=0, le=60)
-    """How long the store may take to decide; 0.5 with Redis, 5 with a database."""
-    plans_ttl_seconds: float = Field(1.0, gt=0, le=3600)
-    """After how long a plan changed by another process is in force here."""
-
-
-class DispatchSettings(_Section):
-    """Dispatch, for `HEADGATE_DISPATCH_…`."""
-
-    domains: str = ""
-    """Item types of your own, as `package.module:name` with commas between: a `Domain`, a `Registry`, or a function of
-    the settings that returns one."""
-    worker: Literal["auto", "inline", "worker"] = "auto"
-    """Who dispatches without Temporal: the service itself (`inline`), or `headgate worker`. `auto`: the service."""
-    concurrency: int = Field(100, ge=1, le=100_000)
-    """The most executions of an item type at once, in one process, without Temporal."""
-    backlog: int = Field(2000, ge=1, le=1_000_000)
-    """The most items of a type a process holds, waiting ones included, without Temporal."""
-    max_context_bytes: int = Field(2 * 1024 * 1024, ge=2)
-
-
-class PaymentSettings(_Section):
-    """The payments application, for `HEADGATE_PAYMENTS_…`."""
-
-    config: str = "default"
-    mode: Literal["queue", "direct"] = "queue"
-    downstream_url: ProviderUrl | None = Field(None, repr=False)
-    """Unset: a simulator inside the process."""
-    downstream_token: SecretStr | None = Field(None, min_length=1)
-    """Sent as `Authorization: Bearer …`."""
-    downstream_token_file: Path | None = None
-    """The token, in a file that is read anew for each call."""
-    downstream_headers: dict[str, str] = Field(default_factory=dict, repr=False)
-    """More headers, as a JSON object."""
-    downstream_client_cert: Path | None = None
-    downstream_client_key: Path | None = None
-    downstream_hmac_key: SecretStr | None = Field(None, min_length=1)
-    """Signs the body: `X-Signature: sha256=<hex>`."""
-    downstream_timeout: float = Field(10.0, ge=0.05, le=300)
-    """Seconds for a whole call."""
-    downstream_attempts: int = Field(4, ge=1, le=20)
-    """Calls of an execution, before the queue tries again later."""
-    downstream_inquiry_path: str = "/payments/{key}"
-    """Where the downstream says what it knows of a payment."""
-    downstream_rejected_statuses: str = "400,402,422"
-    """The statuses that are a verdict on the payment."""
-    breaker: Literal["wait", "pause", "off"] = "wait"
-    """What happens while the downstream is in trouble: calls wait for a probe, or the kill switch is thrown too."""
-    tps: int = Field(50, ge=1, le=100_000)
-    """The downstream's hard limit in any sliding second."""
-    burst: int = Field(1, ge=1, le=1000)
-    """How many calls may leave at once after a pause; otherwise they are evenly spaced."""
-    limit_at: Literal["answer", "departure"] = "answer"
-    """Where the limit is counted: at the downstream, whatever the network does, or when calls leave."""
-    rules: str | None = None
-    """A TOML file with limits, blocked parties, fees and clearing calendars; unset, nothing is refused."""
-    worker: Literal["auto", "inline", "worker"] = "auto"
-    """Who executes: the service itself (`inline`), or `headgate worker`. `auto`: the service, unless there is
-    Temporal."""
-    topic: str = Field("payments-inbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
-    """With Kafka, payments are also taken from this topic; what is refused goes to the topic of this name and
-    `-rejected`."""
-
-    @field_validator("downstream_headers", mode="before")
-    @classmethod
-    def _is_an_object(cls, value: object) -> object:
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except ValueError:
-                raise ValueError('must be a JSON object of texts, as {"X-Tenant": "acme"}') from None
-        return value
-
-    @field_validator("downstream_headers")
-    @classmethod
-    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, content in value.items():
-            good = re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) and content.isascii() and content.isprintable()
-            if not good:
-                raise ValueError("holds a name or a value that no HTTP header can have")
-            if name.lower() in ("idempotency-key", "content-type", "content-length", "host"):
-                raise ValueError(f"{name} is headgate's own")
-        return value
-
-    @field_validator("downstream_token", "downstream_hmac_key")
-    @classmethod
-    def _is_one_line(cls, value: SecretStr | None) -> SecretStr | None:
-        # A secret from a file ends with the file's last line.
-        secret = "" if value is None else value.get_secret_value().rstrip("\r\n")
-        if value is not None and not (secret and secret.isascii() and secret.isprintable()):
-            raise ValueError("must be printable ASCII, on one line")
-        return SecretStr(secret) if secret else None
-
-    @field_validator("downstream_rejected_statuses")
-    @classmethod
-    def _are_statuses(cls, value: str) -> str:
-        statuses(value)
-        return value
-
-
-def statuses(text: str) -> frozenset[int]:
-    """HTTP statuses with commas between.
-
-    Raises:
-        ValueError: One of them is no status of a refusal.
-    """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(re.fullmatch(r"[45]\d\d", word) for word in words):
-        raise ValueError("must be statuses from 400 to 599, as 400,402,422")
-    return frozenset(map(int, words))
-
-
-class SmsSettings(_Section):
-    """The notification application, for `HEADGATE_SMS_…`."""
-
-    providers: str = ""
-    """Who sends, in order of preference, with commas: `webhook`, `twilio`, `console`, `name=package.module:attribute`.
-    Empty: the webhook, if its URL is set, else the console."""
-    provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
-    """Messages per second that a provider takes: `twilio=10,backup=1`. Shared through Redis, if there is one."""
-    log_texts: bool = False
-    """Whether texts of messages may stand in the log; the console provider, which exists to show them, always does."""
-    webhook_url: ProviderUrl | None = Field(None, repr=False)
-    """Unset: messages are written to the log."""
-    webhook_headers: JsonObject = Field(default_factory=dict, repr=False)
-    webhook_token: SecretStr | None = None
-    webhook_hmac_key: SecretStr | None = None
-    twilio_url: ProviderUrl = "https://api.twilio.com"
-    twilio_account_sid: str | None = None
-    twilio_auth_token: SecretStr | None = None
-    twilio_from: str | None = None
-    """A number, or the SID of a messaging service."""
-    twilio_receipts_url: ProviderUrl | None = None
-    """Where Twilio reports deliveries: the public address of `/api/receipts/twilio`."""
-    sender: Literal["auto", "inline", "worker"] = "auto"
-    """Who sends: the service itself (`inline`), or `headgate worker sender`. `auto`: the service, unless there is
-    Kafka."""
-    topic: str = Field("sms-outbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
-    """Dead letters go to the topic of this name and `-dlt`."""
-    events_topic: str = Field("notification-events", pattern=r"^[A-Za-z0-9._-]{1,120}$")
-    kafka_delivery_seconds: float = Field(3.0, ge=0.1, le=20)
-    """How long Kafka may take to acknowledge a message before the caller gets 503."""
-    redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
-    """How long Redis may take before the SQL path decides."""
-    attempts: int = Field(5, ge=1, le=100)
-    """How often a message is tried in a row, while others go out, before it is put aside for a while."""
-    timeout_seconds: float = Field(10.0, gt=0, le=300)
-    """How long a provider may take to answer."""
-    concurrency: int = Field(64, ge=1, le=1000)
-    """Calls of one sender in flight."""
-    lease_seconds: float = Field(10.0, ge=1, le=600)
-    """How long the messages of a sender that died wait for another one."""
-    expires_in: str = "PT24H"
-    """How long a message that names no expiry may wait."""
-    quiet_hours: str | None = None
-    """`21:00-08:00`: when messages wait, by the recipient's clock, unless their priority is high."""
-
-    @field_validator("expires_in")
-    @classmethod
-    def _is_an_expiry(cls, value: str) -> str:
-        try:
-            checked_expiry(value)
-        except InvalidInput as error:
-            raise ValueError(error.problem) from None
-        return value
-
-    @field_validator("quiet_hours")
-    @classmethod
-    def _are_hours(cls, value: str | None) -> str | None:
-        try:
-            if value is not None:
-                QuietHours(value)
-        except ConfigurationError as error:
-            raise ValueError(error.problem) from None
-        return value
-
-
-class Settings(_Section):
+class Settings(Section):
     """The whole tree. Read it with `Settings.load`, which explains what is wrong."""
 
     # URLs may hold passwords, so they stay out of every repr.
@@ -570,9 +284,9 @@ def _known_variables() -> list[str]:
     return known + [_variable(name, inner) for name, section in sections.items() for inner in section.model_fields]
 
 
-def _sections() -> dict[str, type[_Section]]:
+def _sections() -> dict[str, type[Section]]:
     found = {name: field.annotation for name, field in Settings.model_fields.items()}
-    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, _Section)}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
 
 def _environment_values() -> dict[str, Any]:

@@ -6,10 +6,9 @@ import pytest
 
 from headgate.errors import ConfigurationError
 from headgate.redis.url import RedisUrl
+from headgate.server.setting_sections import PaymentSettings, SlotSettings
 from headgate.server.settings import (
-    PaymentSettings,
     Settings,
-    SlotSettings,
     _sections,
     is_loopback,
     masked,

@@ -19,7 +19,8 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.worker import DispatchWorker
 from headgate.errors import ConfigurationError
-from headgate.server.settings import DispatchSettings, Settings, spelled
+from headgate.server.setting_sections import DispatchSettings
+from headgate.server.settings import Settings, spelled
 
 if TYPE_CHECKING:
     pass

@@ -10,7 +10,8 @@ from headgate.apps.payments.model import Payment
 from headgate.apps.payments.ports import BreakerOpen, DownstreamBusy
 from headgate.dispatch.model import Postponed
 from headgate.dispatch.queue import DispatchQueue
-from headgate.server.settings import Settings, statuses
+from headgate.server.setting_sections import statuses
+from headgate.server.settings import Settings
 from headgate.server.wiring.database import embedded_url
 from headgate.sql.databases import database
 

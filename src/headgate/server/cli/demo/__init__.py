@@ -17,7 +17,8 @@ from headgate.errors import InvalidInput
 from headgate.extras import require
 from headgate.server.cli.parameters import Command, as_json
 from headgate.server.cli.terminal import print_json, print_line, print_status, run
-from headgate.server.settings import PaymentSettings, Settings
+from headgate.server.setting_sections import PaymentSettings
+from headgate.server.settings import Settings
 from headgate.server.wiring.payments import Payments, open_payments
 from headgate.server.wiring.queue import open_queue
 from headgate.server.wiring.slots import open_slots
