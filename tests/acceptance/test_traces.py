@@ -81,7 +81,7 @@ async def test_a_payment_is_one_trace_in_the_service_that_executes_it(tmp_path: 
             item = http.get("/admin/dispatch/PAYMENT/items/pay-1").json()
     lines = [json.loads(line) for line in service.log.splitlines()]
     lines_of_trace = {line["event"]: line for line in lines if line.get("trace_id") == TRACE}
-    assert sorted(lines_of_trace) == ["payment pay-1: the payee is told", "payment pay-1: the payer is told", "request"]
+    assert sorted(lines_of_trace) == ["payment pay-1: payer and payee are notified", "request"]
     assert lines_of_trace["request"]["request_id"] == answer.headers["X-Request-Id"]
     assert {line["item_id"] for line in lines_of_trace.values()} == {"pay-1"}
     (batch,) = [line for line in lines if line["event"].startswith("Batch ")]

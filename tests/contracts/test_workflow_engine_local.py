@@ -16,7 +16,7 @@ from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.stores import queue_store
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
-from tests.contracts.workflow_engine import Ran, WorkflowEngineContract
+from tests.contracts.workflow_engine import Ran, WorkflowEngineContract, raise_failure
 
 
 class LocalHarness:
@@ -36,8 +36,7 @@ class LocalHarness:
         self.ran.append(Ran(item_id, context, time.monotonic()))
         if context["do"] == "wait":
             await self._gates[item_id].wait()
-        if context["do"] == "fail":
-            raise RuntimeError(context["error"])
+        raise_failure(context)
 
 
 @pytest.fixture(params=SLOT_STORES)

@@ -11,9 +11,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from headgate.dispatch.decisions import released
-from headgate.dispatch.model import Claim, EnqueueRequest, Item
+from headgate.dispatch.model import Claim, EnqueueRequest, GiveUp, Item
 from headgate.dispatch.ports import Execution, QueueStore, Start, StartRequest, WorkflowEngine
 from headgate.dispatch.status import Status
+from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
 
 NO_DELAY = timedelta(0)
@@ -64,6 +65,17 @@ async def all_stand(harness: EngineHarness, item_ids: list[str], status: Status)
     return all([(await item(harness, item_id)).status is status for item_id in item_ids])
 
 
+def raise_failure(context: Any) -> None:
+    """Ends an execution as its context says."""
+    match context["do"]:
+        case "fail":
+            raise RuntimeError(context["error"])
+        case "give up":
+            raise GiveUp(context["error"], context["verdict"])
+        case "outage":
+            raise StoreUnavailable(context["error"])
+
+
 class WorkflowEngineContract:
     """Inherit, and override the fixture `harness`."""
 
@@ -90,6 +102,35 @@ class WorkflowEngineContract:
         harness.release("twice")
         await eventually(lambda: all_stand(harness, ["twice"], Status.COMPLETED))
         assert [ran.item_id for ran in harness.ran] == ["twice"]
+
+    async def test_an_execution_that_gives_up_is_a_dead_letter_at_once(self, harness: EngineHarness) -> None:
+        context = {"do": "give up", "error": "account closed", "verdict": "REFUSED"}
+        await harness.engine.start(await claimed(harness, {"final": context}))
+        await eventually(lambda: all_stand(harness, ["final"], Status.DEAD_LETTER))
+        assert (await item(harness, "final")).last_error == "account closed"
+        assert [ran.item_id for ran in harness.ran] == ["final"]
+
+    async def test_an_outage_of_a_store_uses_up_no_attempt(self, harness: EngineHarness) -> None:
+        await harness.engine.start(await claimed(harness, {"unlucky": {"do": "outage", "error": "database away"}}))
+        await eventually(lambda: all_stand(harness, ["unlucky"], Status.READY))
+        back = await item(harness, "unlucky")
+        assert (back.retry_count, back.due_at > back.updated_at) == (0, True)
+
+    async def test_an_execution_that_waits_for_its_time_can_be_stopped(self, harness: EngineHarness) -> None:
+        requests = await claimed(harness, {"waits": {"do": "succeed"}, "runs": {"do": "wait"}})
+        delay = timedelta(hours=1)
+        late = [request._replace(start_delay=delay) for request in requests if request.claim.item_id == "waits"]
+        await harness.engine.start([*late, *(one for one in requests if one.claim.item_id == "runs")])
+        await eventually(lambda: [ran.item_id for ran in harness.ran] == ["runs"])
+        await harness.engine.stop([request.claim for request in requests])
+
+        async def ended() -> bool:
+            (state,) = await harness.engine.describe([late[0].claim])
+            return state.execution is not Execution.RUNNING
+
+        await eventually(ended)
+        harness.release("runs")
+        await eventually(lambda: all_stand(harness, ["runs"], Status.COMPLETED))
 
     async def test_a_failure_is_reported_with_its_error_and_may_be_started_again(self, harness: EngineHarness) -> None:
         requests = await claimed(harness, {"bad": {"do": "fail", "error": "card declined"}})

@@ -69,7 +69,7 @@ async def test_killed_submissions_lose_nothing_and_double_nothing(postgres_url: 
         told = await asyncio.to_thread(run_to_the_end, submit, environment)
         assert told["accepted"] + told["duplicates"] == LINES
         async with open_payments(settings, slots, queue) as payments:
-            assert await payments.queries.reclaim_slots(timedelta(0)) == 1
+            assert await payments.local_intake.reclaim_slots(timedelta(0)) == 1
     for table in ("headgate_payment", "headgate_payment_audit", "headgate_dispatch_queue", "headgate_slot"):
         assert rows(postgres_url, f"SELECT count(*) FROM {table}") == [(LINES,)], table
     apart = "SELECT count(*) FROM headgate_payment p JOIN headgate_slot s ON s.event_id = 'payment:' || p.payment_id"

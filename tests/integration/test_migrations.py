@@ -15,7 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy.engine import Connection
 
-import headgate.sql
+import headgate
 from headgate.errors import ConfigurationError
 from headgate.sql import migrate
 from headgate.sql.engine import Database
@@ -31,9 +31,9 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def _every_table_is_known() -> None:
-    for module in pkgutil.iter_modules(headgate.sql.__path__):
-        if module.name.endswith("_tables"):
-            importlib.import_module(f"headgate.sql.{module.name}")
+    for module in pkgutil.walk_packages(headgate.__path__, "headgate."):
+        if module.name.endswith("tables"):
+            importlib.import_module(module.name)
 
 
 async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> None:
@@ -84,7 +84,7 @@ async def test_slots_of_payments_get_their_owner_by_the_payment_and_not_by_their
     await migrate.upgrade(database)
     await database.write(lambda connection: _to(connection, "0011_audit_details"))
     await database.write(fill)
-    assert await migrate.upgrade(database) == ["0012_slot_owner"]
+    assert await migrate.upgrade(database) == ["0012_slot_owner", "0013_payment_lifecycle"]
     assert await database.read(owners) == {"payment:kept": "payments", "payment:theirs": None, "kept": None}
     await database.close()
 

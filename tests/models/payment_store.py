@@ -6,17 +6,24 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
+from headgate.apps.payments.lifecycle import dead_letter_event, refusal, transition
 from headgate.apps.payments.model import (
     FINAL_STATUSES,
     ITEM_TYPE,
+    OWNER,
     PaymentAudit,
+    PaymentEvent,
+    PaymentFilter,
     PaymentRecord,
     PaymentStatus,
     StatusChange,
+    slot_id,
 )
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.clock import Clock, SystemClock
+from headgate.dispatch.model import ItemMove
 from headgate.dispatch.status import Status
 from headgate.durations import LATEST, from_ms, to_ms
 from headgate.errors import Conflict, NotFound
@@ -36,6 +43,7 @@ class MemoryPaymentStore:
     ) -> None:
         self._queue = queue
         self._slots = slots
+        queue.followers[ITEM_TYPE] = self
         self._clock = clock or SystemClock()
         self._records: dict[str, PaymentRecord] = {}
         self._audit: dict[str, list[PaymentAudit]] = defaultdict(list)
@@ -47,6 +55,19 @@ class MemoryPaymentStore:
 
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return list(self._audit.get(payment_id, ()))
+
+    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
+        status, feed_id, start, end = selection
+        chosen = [
+            record
+            for payment_id, record in sorted(self._records.items())
+            if (after is None or payment_id > after)
+            and (status is None or record.status is status)
+            and (feed_id is None or record.feed_id == feed_id)
+            and (start is None or record.scheduled_time >= start)
+            and (end is None or record.scheduled_time < end)
+        ]
+        return chosen[:limit]
 
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
         duplicates: dict[str, str] = {}
@@ -64,9 +85,9 @@ class MemoryPaymentStore:
                 raise Conflict(f"payment {new.payment.payment_id!r} exists")
         await self._queue.enqueue([new.item for new in payments])
         now = self._now()
-        for payment, terms, scheduled_time, fingerprint, _ in payments:
+        for payment, terms, scheduled_time, fingerprint, _, feed_id in payments:
             self._records[payment.payment_id] = PaymentRecord(
-                payment, terms, PaymentStatus.SCHEDULED, scheduled_time, None, None, now, now
+                payment, terms, PaymentStatus.SCHEDULED, scheduled_time, None, None, now, now, None, feed_id
             )
             self._alike[fingerprint].append(payment.payment_id)
             entry = PaymentAudit(None, PaymentStatus.SCHEDULED.value, ACCEPTED_DETAIL, now)
@@ -75,12 +96,82 @@ class MemoryPaymentStore:
     async def advance(self, steps: Sequence[StatusChange]) -> list[bool]:
         return [self._advance(step) for step in steps]
 
+    async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        before = await self.find(payment_ids)
+        for payment_id, record in before.items():
+            if record.status is PaymentStatus.SCHEDULED and record.begun_at is None:
+                self._records[payment_id] = replace(record, begun_at=self._now())
+        return before
+
+    async def withdraw(self, payment_ids: Sequence[str]) -> None:
+        for payment_id, record in (await self.find(payment_ids)).items():
+            if record.status is PaymentStatus.SCHEDULED:
+                self._records[payment_id] = replace(record, begun_at=None)
+
+    async def move(
+        self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+    ) -> dict[str, str]:
+        refused = {}
+        for payment_id in dict.fromkeys(payment_ids):
+            record = self._records.get(payment_id)
+            if record is None:
+                refused[payment_id] = "there is no such payment"
+                continue
+            reason = refusal(record.status, event, begun=record.begun_at is not None)
+            if reason is None:
+                target, item = transition(record.status, event).item, await self._queue.find(ITEM_TYPE, payment_id)
+                try:
+                    if target is not None and (item is None or item[0].status is not target):
+                        in_flight = event is PaymentEvent.CANCEL
+                        self._queue.redirect_now(ITEM_TYPE, [payment_id], target, in_flight=in_flight)
+                except (Conflict, NotFound) as error:
+                    reason = str(error)
+            if reason is not None:
+                refused[payment_id] = reason
+                continue
+            self._step(payment_id, event, detail, reference)
+        return refused
+
+    def refusals(self, within: Any, moves: Sequence[ItemMove]) -> dict[str, str]:
+        refused = {}
+        for move in moves:
+            record = self._records.get(move.item_id)
+            event = PaymentEvent.RETRY if move.after is Status.READY else PaymentEvent.DISCARD
+            reason = record and refusal(record.status, event, begun=record.begun_at is not None)
+            if reason:
+                refused[move.item_id] = reason
+        return refused
+
+    def follow(self, within: Any, moves: Sequence[ItemMove], now: datetime) -> None:
+        for move in moves:
+            record = self._records.get(move.item_id)
+            if record is None:
+                continue
+            begun = record.begun_at is not None
+            if move.after is Status.DEAD_LETTER:
+                event = dead_letter_event(move.verdict, begun=begun)
+            else:
+                event = PaymentEvent.RETRY if move.after is Status.READY else PaymentEvent.DISCARD
+            if refusal(record.status, event, begun=begun) is None:
+                self._step(move.item_id, event, move.error or str(event), None)
+
+    def _step(self, payment_id: str, event: PaymentEvent, detail: str, reference: str | None) -> None:
+        row = transition(self._records[payment_id].status, event)
+        self._advance(StatusChange(payment_id, row.before, row.after, detail, reference))
+        if row.before is row.after:
+            reason = None if event is PaymentEvent.RETRY else detail
+            self._records[payment_id] = replace(self._records[payment_id], reason=reason)
+        if row.frees_slot and self._slots is not None:
+            self._slots.cancel_now(slot_id(payment_id), owner=OWNER)
+
     def _advance(self, step: StatusChange) -> bool:
         record = self._records.get(step.payment_id)
         if record is None or record.status is not step.before:
             return False
         now = self._now()
-        final = step.after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED)
+        final = step.after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.UNKNOWN)
+        if step.after is PaymentStatus.SCHEDULED:
+            record = replace(record, begun_at=None, reason=None)
         self._records[step.payment_id] = replace(
             record,
             status=step.after,
@@ -90,16 +181,6 @@ class MemoryPaymentStore:
         )
         self._audit[step.payment_id].append(PaymentAudit(step.before.value, step.after.value, step.detail, now))
         return True
-
-    async def cancel(self, payment_id: str, reason: str) -> bool:
-        record = self._records.get(payment_id)
-        if record is None or record.status is not PaymentStatus.SCHEDULED:
-            return False
-        try:
-            await self._queue.redirect(ITEM_TYPE, [payment_id], Status.CANCELLED)
-        except (Conflict, NotFound):
-            return False
-        return self._advance(StatusChange.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason))
 
     async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
         now, cursor, orphans = self._now(), None, []

@@ -25,12 +25,14 @@ from headgate.dispatch.model import (
     EnqueueRequest,
     EnqueueResult,
     Item,
+    ItemMove,
     PruneResult,
     QueueStats,
 )
+from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
 from headgate.durations import EPOCH
-from headgate.errors import InvalidInput, NotFound
+from headgate.errors import Conflict, InvalidInput, NotFound
 
 Key = tuple[str, str]
 
@@ -40,6 +42,7 @@ class MemoryQueueStore:
     between two awaits."""
 
     def __init__(self, clock: Clock | None = None) -> None:
+        self.followers: dict[str, Follower] = {}
         self._clock = clock or SystemClock()
         self._configs: dict[str, DispatchConfig] = {}
         self._items: dict[Key, Item] = {}
@@ -116,6 +119,12 @@ class MemoryQueueStore:
         now = self._now(now)
         allowed = [change.origins for change in changes]
         done = [self._settle(change, origins, now) for change, origins in zip(changes, allowed, strict=True)]
+        for change, written in zip(changes, done, strict=True):
+            follower = self.followers.get(change.claim.item_type)
+            if written and follower is not None and change.status is Status.DEAD_LETTER:
+                item_id = change.claim.item_id
+                move = ItemMove(item_id, Status.DISPATCHED, change.status, change.error, change.verdict)
+                follower.follow(None, [move], now)
         if summary is not None:
             item_type, batch_id, detail = summary
             self._log(item_type, None, batch_id, Action.BATCH_COMPLETE, None, None, detail, now)
@@ -211,6 +220,18 @@ class MemoryQueueStore:
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:
+        return self.redirect_now(item_type, item_ids, to, now=now, follower=self.followers.get(item_type))
+
+    def redirect_now(
+        self,
+        item_type: str,
+        item_ids: Sequence[str] | None,
+        to: Status,
+        *,
+        now: datetime | None = None,
+        follower: Follower | None = None,
+        in_flight: bool = False,
+    ) -> int:
         now = self._now(now)
         if item_ids is None:
             items = [
@@ -224,14 +245,21 @@ class MemoryQueueStore:
                 item = self._items.get((item_type, item_id))
                 if item is None:
                     raise NotFound("item", item_id)
-                checked_redirection(item.status, to, item_id)
+                checked_redirection(item.status, to, item_id, in_flight=in_flight)
                 items.append(item)
+        moves = [ItemMove(item.item_id, item.status, to, item.last_error) for item in items]
+        refused = follower.refusals(None, moves) if follower is not None else {}
+        if refused and item_ids is not None:
+            raise Conflict(str(refused))
+        items = [item for item in items if item.item_id not in refused]
         for item in items:
             self._put(redirected(item, to, now))
             action = Action.REQUEUED if to is Status.READY else Action.DISCARDED
             self._log(item_type, item.item_id, item.batch_id, action, item.status, to, item.last_error, now)
             if to is Status.CANCELLED:
                 self._contexts.pop((item_type, item.item_id), None)
+        if follower is not None:
+            follower.follow(None, [move for move in moves if move.item_id not in refused], now)
         self._bells[item_type].set()
         return len(items)
 

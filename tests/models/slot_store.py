@@ -133,6 +133,9 @@ class MemorySlotStore:
         return self._existing(event_id)
 
     async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+        return self.cancel_now(event_id, owner=owner)
+
+    def cancel_now(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
         slot = self._slots.get(event_id)
         if slot is None:
             return None

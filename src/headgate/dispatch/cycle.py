@@ -17,8 +17,8 @@ from headgate import tracing
 from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import after_silence, after_start, start_delay, unrunnable
-from headgate.dispatch.model import Action, Batch, BatchSummary, Change, Claim
+from headgate.dispatch.decisions import after_silence, after_start, newer_context, start_delay, unrunnable
+from headgate.dispatch.model import CONTEXT_VERSION, Action, Batch, BatchSummary, Change, Claim
 from headgate.dispatch.ports import (
     DispatchObserver,
     Execution,
@@ -191,6 +191,11 @@ class DispatchCycle:
         requests: list[StartRequest] = []
         changes: list[Change] = []
         for item in batch.items:
+            if item.context_version != CONTEXT_VERSION:
+                change = newer_context(item, config, batch.batch_id)
+                events.log_newer_context(change)
+                changes.append(change)
+                continue
             problem = _unreadable(item.context_json)
             if problem is not None or item.context_json is None:
                 changes.append(unrunnable(item.claim, problem or "its context is missing", batch.batch_id))

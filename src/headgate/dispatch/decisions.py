@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import Action, Change, Claim, ClaimedItem, Item, shortened
+from headgate.dispatch.model import CONTEXT_VERSION, Action, Change, Claim, ClaimedItem, Item, shortened
 from headgate.dispatch.ports import Execution, ExecutionState, Start, StartOutcome
 from headgate.dispatch.status import IN_FLIGHT, Status, may
 from headgate.errors import Conflict
@@ -65,10 +65,18 @@ def after_silence(claim: Claim, status: Status, state: ExecutionState, config: D
     return _counted(claim, config, Action.STALE_RECOVERED, error, through)._replace(seen=status)
 
 
-def released(claim: Claim, detail: str, batch_id: str | None = None) -> Change:
-    """Given back unrun; counts as nothing."""
+def released(claim: Claim, detail: str, batch_id: str | None = None, pause: timedelta | None = None) -> Change:
+    """Given back; counts as nothing. With `pause` it is not due again before that."""
     detail = shortened(detail)
-    return Change(claim, (Status.READY,), Action.RELEASED, claim.retries, batch_id=batch_id, detail=detail)
+    path = (Status.READY,)
+    return Change(claim, path, Action.RELEASED, claim.retries, pause=pause, batch_id=batch_id, detail=detail)
+
+
+def gave_up(claim: Claim, reason: str, verdict: str | None = None) -> Change:
+    """The execution says that a retry can't help."""
+    error = shortened(reason)
+    path = (Status.FAILED, Status.DEAD_LETTER)
+    return Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, detail=error, verdict=verdict)
 
 
 def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:
@@ -78,9 +86,20 @@ def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:
     return Change(claim, path, Action.DEAD_LETTERED, claim.retries, error, batch_id=batch_id, detail=error)
 
 
-def checked_redirection(before: Status, to: Status, item_id: str) -> None:
-    """`Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item that stands so."""
-    if before in IN_FLIGHT or not may(before, to):
+def newer_context(item: ClaimedItem, config: DispatchConfig, batch_id: str) -> Change:
+    """A newer version of headgate wrote its context. It is given back, without a retry, for a process of that version;
+    after a pause, because here may be none."""
+    word = (
+        f"its context has version {item.context_version}, and this version of headgate reads {CONTEXT_VERSION}: "
+        "upgrade this process"
+    )
+    return released(item.claim, word, batch_id, config.backoff(1) + config.look_ahead)
+
+
+def checked_redirection(before: Status, to: Status, item_id: str, *, in_flight: bool = False) -> None:
+    """`Conflict` unless an operator may requeue (to READY) or discard (to CANCELLED) an item that stands so. With
+    `in_flight`, the caller knows that an item which is claimed or dispatched has not begun."""
+    if (before in IN_FLIGHT and not in_flight) or not may(before, to):
         verb = "requeued" if to is Status.READY else "discarded"
         raise Conflict(f"item {item_id!r} is {before} and can't be {verb}")
 

@@ -36,6 +36,13 @@ def log_no_plan(item_type: str, plan: str) -> None:
     )
 
 
+def log_newer_context(change: Change) -> None:
+    """An item that a newer version of headgate queued."""
+    item_type, item_id = change.claim.item_type, change.claim.item_id
+    fields = {"item_type": item_type, "item_id": item_id}
+    log.warning("%s %s is given back: %s", item_type, item_id, change.detail, extra=fields)
+
+
 def log_trouble(written: Iterable[Change]) -> None:
     """A line for each item that failed, and for each that is dead."""
     for change in written:

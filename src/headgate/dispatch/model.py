@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from headgate.dispatch.config import checked_type
 from headgate.dispatch.status import Status, origins
 from headgate.durations import format_instant, parse_instant
-from headgate.errors import Conflict, InvalidInput
+from headgate.errors import Conflict, HeadgateError, InvalidInput
 from headgate.slots.model import AssignedSlot, checked_id
 
+CONTEXT_VERSION = 1
+"""The form in which contexts are stored. Another one was written by a newer version of headgate."""
 LARGEST_CONTEXT = 2 * 1024 * 1024
 """Bytes of JSON; the default limit."""
 LONGEST_ERROR = 2000
@@ -98,6 +100,7 @@ class ClaimedItem(NamedTuple):
     slotted: bool
     context_json: str | None
     traceparent: str | None = None
+    context_version: int = CONTEXT_VERSION
 
 
 class Batch(NamedTuple):
@@ -108,6 +111,17 @@ class Batch(NamedTuple):
     items: list[ClaimedItem]
     claim_requested_at: float | None = None
     """When this process requested them, by `uptime`; set by the cycle."""
+
+
+class GiveUp(HeadgateError):
+    """Raised by an execution: a retry can't help. The item is a dead letter at once, with this reason.
+
+    `verdict` is a word for the item type's follower (`headgate.dispatch.ports.Follower`), if it has one.
+    """
+
+    def __init__(self, reason: str, verdict: str | None = None) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
 
 
 class Action(StrEnum):
@@ -146,6 +160,8 @@ class Change(NamedTuple):
     detail: str | None = None
     seen: Status | None = None
     """The status on which the decision rests: a change that came in between voids it. None if any will do."""
+    verdict: str | None = None
+    """What the execution gave up with (`GiveUp.verdict`), for the item type's follower."""
 
     @property
     def status(self) -> Status:
@@ -160,6 +176,18 @@ class Change(NamedTuple):
         if self.seen not in allowed:
             raise Conflict(f"an item that is {self.seen} can't become {self.path[0]}")
         return (self.seen,)
+
+
+class ItemMove(NamedTuple):
+    """An item that moves in this transaction, for the follower of its type."""
+
+    item_id: str
+    before: Status
+    """Where an operator found it; for an outcome, DISPATCHED."""
+    after: Status
+    error: str | None
+    """Why, if it is a dead letter."""
+    verdict: str | None = None
 
 
 class BatchSummary(NamedTuple):

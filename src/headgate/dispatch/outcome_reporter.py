@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from headgate.batching import Batcher
 from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import after_failure, after_success, released
+from headgate.dispatch.decisions import after_failure, after_success, gave_up, released
 from headgate.dispatch.model import Change, Claim
 from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from headgate.dispatch.status import Status
@@ -64,8 +65,11 @@ class OutcomeReporter:
             if not self._failing:
                 self._none_failing.set()
 
-    async def released(self, claim: Claim, reason: str) -> bool:
-        return await self._batcher.submit(released(claim, reason))
+    async def gave_up(self, claim: Claim, reason: str, verdict: str | None) -> bool:
+        return await self._batcher.submit(gave_up(claim, reason, verdict))
+
+    async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:
+        return await self._batcher.submit(released(claim, reason, pause=pause))
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         return await self._store.touch(claims)

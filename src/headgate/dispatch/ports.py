@@ -17,6 +17,7 @@ from headgate.dispatch.model import (
     EnqueueRequest,
     EnqueueResult,
     Item,
+    ItemMove,
     PruneResult,
     QueueStats,
 )
@@ -117,6 +118,19 @@ class QueueStore(Protocol):
         ...
 
 
+class Follower(Protocol):
+    """What of an application moves together with its items: called by the queue's store, in the transaction that moves
+    them. A store of SQL passes its connection; the queue does not know what the follower does with it."""
+
+    def refusals(self, within: Any, moves: Sequence[ItemMove]) -> dict[str, str]:
+        """By item id: why an operator's move can't be made. Nothing is written."""
+        ...
+
+    def follow(self, within: Any, moves: Sequence[ItemMove], now: datetime) -> None:
+        """The items moved; what goes with them moves now. Raising rolls everything back."""
+        ...
+
+
 class StartRequest(NamedTuple):
     """An execution to start."""
 
@@ -195,6 +209,11 @@ class WorkflowEngine(Protocol):
         under an older epoch is RUNNING too."""
         ...
 
+    async def stop(self, claims: Sequence[Claim]) -> None:
+        """Ends executions of these items that wait for their start delay, as far as the engine can. Never raises: an
+        execution that begins all the same finds its item cancelled."""
+        ...
+
     def room(self, item_type: str) -> int | None:
         """How many more items it would take now; None for any number."""
         ...
@@ -216,8 +235,13 @@ class OutcomeSink(Protocol):
         """The execution failed: it is retried later, or dead-lettered at the maximum."""
         ...
 
-    async def released(self, claim: Claim, reason: str) -> bool:
-        """The execution was not begun and won't be: the item goes back, no retry is counted."""
+    async def gave_up(self, claim: Claim, reason: str, verdict: str | None) -> bool:
+        """The execution raised `GiveUp`: the item is a dead letter at once."""
+        ...
+
+    async def released(self, claim: Claim, reason: str, pause: timedelta | None = None) -> bool:
+        """The execution was not begun, or ended through nobody's fault: the item goes back, no retry is counted. With
+        `pause` it is not due again before that."""
         ...
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:

@@ -7,6 +7,7 @@ READY ──▶ CLAIMED ──▶ DISPATCHED ──▶ COMPLETED
   ├───────────────┘ └──▶ DEAD_LETTER   … READY while retries are left, DEAD_LETTER when they are used up
   └──────── requeue ────────┘
 READY, DEAD_LETTER ──▶ CANCELLED       discarded by an operator
+CLAIMED, DISPATCHED ─▶ CANCELLED       called off by its application, which knows that it has not begun
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ class Status(StrEnum):
 TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.READY: frozenset({Status.CLAIMED, Status.CANCELLED}),
     # An outcome may overtake the record of its own start, so CLAIMED ends as DISPATCHED does.
-    Status.CLAIMED: frozenset({Status.DISPATCHED, Status.READY, Status.COMPLETED, Status.FAILED, Status.DEAD_LETTER}),
-    Status.DISPATCHED: frozenset({Status.READY, Status.COMPLETED, Status.FAILED}),
+    Status.CLAIMED: frozenset(
+        {Status.DISPATCHED, Status.READY, Status.COMPLETED, Status.FAILED, Status.DEAD_LETTER, Status.CANCELLED}
+    ),
+    Status.DISPATCHED: frozenset({Status.READY, Status.COMPLETED, Status.FAILED, Status.CANCELLED}),
     Status.FAILED: frozenset({Status.READY, Status.DEAD_LETTER}),
     Status.DEAD_LETTER: frozenset({Status.READY, Status.CANCELLED}),
     Status.COMPLETED: frozenset(),

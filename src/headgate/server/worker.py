@@ -17,6 +17,7 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.stores import queue_store
 from headgate.server.settings import Settings
 from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.queue import queue_followers
 from headgate.server.wiring.temporal import temporal_worker_group
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,9 @@ async def run_temporal_workers(
 ) -> None:
     """Runs the workers for some of the roles `dispatch`, `init` and `exec` until `stop` is set or, if none is given,
     the process gets SIGTERM or SIGINT; then takes no more work and lets what is in flight finish."""
-    store = await queue_store(embedded_url(settings), pool_size=settings.database_pool_size)
+    store = await queue_store(
+        embedded_url(settings), pool_size=settings.database_pool_size, followers=queue_followers()
+    )
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:
             await queue.define(domain.config)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from headgate.dispatch.decisions import after_start, after_success
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.ports import STARTED, QueueStore
@@ -117,3 +119,14 @@ async def test_a_touched_claim_is_not_silent_and_dispatched_ones_may_be(store: Q
     assert await store.touch([two, three, one], now=later) == [True, False, True]
     assert await store.stale("PAY", 2 * MINUTE, 10, now=later + MINUTE) == []
     assert len(await store.stale("PAY", 2 * MINUTE, 10, now=later + 2 * MINUTE)) == 2
+
+
+async def test_a_context_of_a_newer_version_says_so(store: QueueStore) -> None:
+    if not hasattr(store, "_database"):
+        pytest.skip("a queue in memory has no newer versions")
+    await store.enqueue(wants(2), now=T)
+    await store._database.write(
+        lambda c: c.exec_driver_sql("UPDATE headgate_dispatch_context SET context_version = 7 WHERE item_id = 'p000'")
+    )
+    batch = await store.claim("PAY", 10, NOW, now=T)
+    assert [item.context_version for item in batch.items] == [7, 1]

@@ -9,8 +9,8 @@ import pytest
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.cycle import DispatchCycle
-from headgate.dispatch.decisions import after_start
-from headgate.dispatch.model import Action, Claim, EnqueueRequest
+from headgate.dispatch.decisions import after_start, newer_context
+from headgate.dispatch.model import Action, Claim, ClaimedItem, EnqueueRequest
 from headgate.dispatch.ports import (
     STARTED,
     Execution,
@@ -49,6 +49,8 @@ class ScriptedEngine:
         if self.error:
             raise self.error
         return [ExecutionState(self.states.get(claim.item_id, Execution.NOT_FOUND), "told") for claim in claims]
+
+    async def stop(self, claims: Sequence[Claim]) -> None: ...
 
     def room(self, item_type: str) -> int | None:
         return self.free
@@ -299,3 +301,14 @@ async def test_another_types_stale_claims_are_left_alone(bench: Bench) -> None:
     await claimed(bench, "a")
     assert await bench.cycle.recover(DispatchConfig(item_type="OTHER"), now=LATER) == 0
     assert await bench.status("a") is Status.CLAIMED
+
+
+def test_an_item_of_a_newer_version_is_given_back_with_a_clear_word_and_no_retry() -> None:
+    config = DispatchConfig(item_type="WORK")
+    item = ClaimedItem(Claim("WORK", "a", 1, 2), T, True, "{}", None, 7)
+    change = newer_context(item, config, "B")
+    assert (change.status, change.retries) == (Status.READY, 2)
+    assert change.pause is not None
+    assert change.pause > config.look_ahead
+    assert "version 7" in str(change.detail)
+    assert "upgrade" in str(change.detail)

@@ -57,7 +57,7 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     sql.lock_active(connection, "c")
     sql._find_all(connection, [f"e{n}" for n in range(2500)])
     sql._booked(connection, 10, (5, "e"), 100)
-    sql._cancel(connection, "e")
+    sql.cancel(connection, "e")
     sql._history(connection, "c")
     sql._prune_slots(connection, 10, 100)
     window_rows.SqlWindowReader(connection, "c").windows_from(0, 64)

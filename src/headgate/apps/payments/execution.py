@@ -10,11 +10,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from headgate.apps.payments.model import Payment, PaymentRecord, PaymentStatus, StatusChange
+from headgate.apps.payments.model import Payment, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
 from headgate.apps.payments.notifier import notices_for
 from headgate.apps.payments.ports import Downstream, Notice, Notifier, PaymentRefused, PaymentStore
 from headgate.apps.payments.serialization import read_context
 from headgate.batching import Batcher
+from headgate.dispatch.model import GiveUp
 from headgate.errors import NotFound
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class PaymentExecution:
         self._store = store
         self._downstream = downstream
         self._notifier = notifier
-        self._reads: Batcher[str, PaymentRecord] = Batcher(self._find)
+        self._begins: Batcher[str, PaymentRecord] = Batcher(self._begin)
         self._writes: Batcher[StatusChange, bool] = Batcher(self._advance, max_batch=200)
 
     async def execute(self, item_id: str, context: Any) -> None:
@@ -39,22 +40,22 @@ class PaymentExecution:
             await self.notify(notices_for(payment, terms))
 
     async def execute_payment(self, payment: Payment) -> bool:
-        """SCHEDULED → ACCEPTED if the downstream executes the payment, → FAILED if it refuses. True if accepted.
+        """SCHEDULED → ACCEPTED if the downstream executes the payment. True if it did, now or before.
 
         Raises:
+            GiveUp: The downstream refused it. Payment and item move together: FAILED, with the reason, a dead letter.
             DownstreamBusy: The downstream could not do it now. A retry may succeed.
         """
-        record = await self._reads.submit(payment.payment_id)
+        record = await self._begins.submit(payment.payment_id)
         if record.status is not PaymentStatus.SCHEDULED:
             return record.status is PaymentStatus.ACCEPTED
         try:
             receipt = await self._downstream.pay(payment)
         except PaymentRefused as refusal:
             reason = str(refusal)[:LONGEST_REASON]
-            await self._change(payment.payment_id, PaymentStatus.SCHEDULED, PaymentStatus.FAILED, reason)
             ids = {"item_id": payment.payment_id}
             log.warning("payment %s was refused: %s", payment.payment_id, reason, extra=ids)
-            return False
+            raise GiveUp(reason, PaymentEvent.REFUSED) from refusal
         detail = f"executed downstream as {receipt.reference}" if receipt.reference else "executed downstream"
         await self._change(
             payment.payment_id, PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, detail, receipt.reference
@@ -69,7 +70,7 @@ class PaymentExecution:
 
     async def close(self) -> None:
         """Returns when all changes are written."""
-        await self._reads.close()
+        await self._begins.close()
         await self._writes.close()
 
     async def _change(
@@ -84,8 +85,8 @@ class PaymentExecution:
             ids = {"item_id": payment_id}
             log.info("payment %s was no longer %s; another execution was first", payment_id, before, extra=ids)
 
-    async def _find(self, payment_ids: Sequence[str]) -> list[PaymentRecord | BaseException]:
-        records = await self._store.find(list(dict.fromkeys(payment_ids)))
+    async def _begin(self, payment_ids: Sequence[str]) -> list[PaymentRecord | BaseException]:
+        records = await self._store.begin(list(dict.fromkeys(payment_ids)))
         return [records.get(payment_id) or NotFound("payment", payment_id) for payment_id in payment_ids]
 
     async def _advance(self, changes: Sequence[StatusChange]) -> list[bool | BaseException]:

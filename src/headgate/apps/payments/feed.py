@@ -28,6 +28,8 @@ IN_FLIGHT = 2
 class FeedFormat(StrEnum):
     CSV = "csv"
     JSONL = "jsonl"
+    PAIN001 = "pain001"
+    """ISO 20022 customer credit transfers, XML. Only as a feed of its own: `headgate.apps.payments.feeds`."""
 
 
 class Line(NamedTuple):
@@ -132,7 +134,8 @@ def parse(lines: Iterable[Line], kind: FeedFormat) -> tuple[list[tuple[int, Paym
         try:
             if raw is None:
                 raise InvalidInput("line", f"is longer than {LONGEST_LINE} bytes")
-            text = raw.decode("utf-8").strip("\r\n")
+            # A byte order mark is no part of the first line.
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
             if text and not text.isspace() and not (number == 1 and kind is FeedFormat.CSV):
                 payments.append((number, read(text)))
         except UnicodeDecodeError:
@@ -167,7 +170,7 @@ async def initiate_feed(
     turn = asyncio.Event()
     turn.set()
     try:
-        async for lines in _chunks(blocks, kind, start, chunk):
+        async for lines in line_chunks(blocks, kind, start, chunk):
             following = asyncio.Event()
             running.append(asyncio.create_task(_initiate_chunk(lines, kind, initiate, turn, following)))
             turn = following
@@ -185,9 +188,10 @@ async def initiate_feed(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _chunks(
+async def line_chunks(
     blocks: AsyncIterator[bytes], kind: FeedFormat, start: tuple[int, int], chunk: int
 ) -> AsyncIterator[list[Line]]:
+    """The lines of a feed, `chunk` at a time; a CSV feed's header is checked."""
     cutter = LineCutter(*start)
     waiting: list[Line] = []
     unchecked = kind is FeedFormat.CSV and start == (0, 0)
@@ -225,12 +229,13 @@ async def _initiate_chunk(
             duplicates += result.existing
             accepted += not result.existing
         else:
-            rejected.append(Rejection(number, _reason(result, kind), payment.payment_id))
+            rejected.append(Rejection(number, reject_reason(result, kind), payment.payment_id))
     rejected.sort()
     return Progress(lines[-1].number, lines[-1].end, accepted, duplicates, rejected)
 
 
-def _reason(error: HeadgateError, kind: FeedFormat) -> str:
+def reject_reason(error: HeadgateError, kind: FeedFormat) -> str:
+    """Why a payment can't be accepted, in the words of its feed. An error of the store is raised."""
     if isinstance(error, StoreError) and not isinstance(error, PaymentExists):
         # Not the line's fault: the feed must stop here and be sent again, not go on without it.
         raise error

@@ -17,16 +17,16 @@ from datetime import UTC, datetime, timedelta
 from headgate import tracing
 from headgate.apps.payments.model import (
     ITEM_TYPE,
+    OWNER,
+    SLOT_PREFIX,
     AcceptedPayment,
     IntakeResult,
     Payment,
-    PaymentAudit,
     PaymentExists,
-    PaymentRecord,
     PaymentStatus,
     Terms,
+    slot_id,
 )
-from headgate.apps.payments.parsing import checked_payment_id
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentStore
 from headgate.apps.payments.rules import RuleBook, fingerprint
 from headgate.apps.payments.serialization import context_json
@@ -36,15 +36,11 @@ from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.ports import QueueStore, WorkflowEngine
 from headgate.dispatch.queue import enqueue_span
 from headgate.durations import to_ms
-from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StoreError
+from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.slots.model import AssignedSlot, SlotRequest, TracedRequest
 from headgate.slots.scheduler import SlotScheduler
 from headgate.tracing import Origin, Span
 
-OWNER = "payments"
-"""The owner of payments' slots. Nobody else cancels them, and payments cancel nobody else's."""
-SLOT_PREFIX = "payment:"
-"""A slot's event id is this and the payment's id. Others may use such ids too: the owner counts."""
 MAX_TRIES = 5
 ORPHANED_AFTER = timedelta(minutes=10)
 RECLAIM_EVERY = 300.0
@@ -55,11 +51,6 @@ log = logging.getLogger(__name__)
 
 StartPayments = Callable[[Sequence[NewPayment]], Awaitable[None]]
 """Called once payments are queued: `leave_to_dispatcher`, or a `DirectStart`."""
-
-
-def slot_id(payment_id: str) -> str:
-    """The id under which a payment's slot is booked."""
-    return SLOT_PREFIX + payment_id
 
 
 async def leave_to_dispatcher(_payments: Sequence[NewPayment]) -> None:
@@ -130,21 +121,28 @@ class PaymentIntake:
         """
         return await self._singles.submit((payment, tracing.origin()))
 
-    async def initiate(self, payments: Sequence[Payment], *, init_workflow_id: str | None = None) -> list[IntakeResult]:
-        """One result per payment, in order. All valid payments are kept in one transaction.
+    async def initiate(
+        self, payments: Sequence[Payment], *, init_workflow_id: str | None = None, feed_id: str | None = None
+    ) -> list[IntakeResult]:
+        """One result per payment, in order. All valid payments are kept in one transaction. `feed_id` is the feed that
+        brings them.
 
         A single payment is part of the caller's trace. If there are several, each begins a trace of its own when it is
         executed.
         """
         origin = tracing.origin() if len(payments) == 1 else None
-        return await self._initiate(payments, {} if origin is None else {0: origin}, init_workflow_id)
+        return await self._initiate(payments, {} if origin is None else {0: origin}, init_workflow_id, feed_id)
 
     async def _initiate_singles(self, singles: Sequence[tuple[Payment, Origin | None]]) -> list[IntakeResult]:
         origins = {at: origin for at, (_, origin) in enumerate(singles) if origin is not None}
         return await self._initiate([payment for payment, _ in singles], origins, None)
 
     async def _initiate(
-        self, payments: Sequence[Payment], origins: Mapping[int, Origin], workflow_id: str | None
+        self,
+        payments: Sequence[Payment],
+        origins: Mapping[int, Origin],
+        workflow_id: str | None,
+        feed_id: str | None = None,
     ) -> list[IntakeResult]:
         results: dict[int, IntakeResult] = {}
         first: dict[str, int] = {}
@@ -152,37 +150,11 @@ class PaymentIntake:
         for index, payment in enumerate(payments):
             if first.setdefault(payment.payment_id, index) != index:
                 repeated.append(index)
-        await self._keep({index: payments[index] for index in first.values()}, results, origins, workflow_id)
+        await self._keep({index: payments[index] for index in first.values()}, results, origins, workflow_id, feed_id)
         for index in repeated:
             earlier = first[payments[index].payment_id]
             results[index] = _repeat_result(payments[index], payments[earlier], results[earlier])
         return [results[index] for index in range(len(payments))]
-
-    async def show(self, payment_id: str) -> tuple[PaymentRecord, list[PaymentAudit]]:
-        """A payment and its history.
-
-        Raises:
-            NotFound: There is no such payment.
-        """
-        checked_payment_id(payment_id)
-        records = await self._store.find([payment_id])
-        if payment_id not in records:
-            raise NotFound("payment", payment_id)
-        return records[payment_id], await self._store.history(payment_id)
-
-    async def cancel(self, payment_id: str, reason: str = "cancelled on request") -> PaymentRecord:
-        """Cancels a payment that still waits, and its slot.
-
-        Raises:
-            NotFound: There is no such payment.
-            Conflict: Its execution has begun.
-        """
-        record, _ = await self.show(payment_id)
-        if record.status is not PaymentStatus.CANCELLED and not await self._store.cancel(payment_id, reason):
-            raise Conflict(f"payment {payment_id!r} is {record.status} and on its way; it can't be cancelled")
-        with suppress(NotFound, SlotOwned):
-            await self._slots.cancel(slot_id(payment_id), owner=OWNER)
-        return (await self.show(payment_id))[0]
 
     async def reclaim_slots(self, older_than: timedelta = ORPHANED_AFTER) -> int:
         """Cancels slots whose payment was never kept: a crash in between, and nobody sent it again."""
@@ -218,6 +190,7 @@ class PaymentIntake:
         results: dict[int, IntakeResult],
         origins: Mapping[int, Origin],
         workflow_id: str | None,
+        feed_id: str | None,
     ) -> None:
         for attempt in range(1, MAX_TRIES + 1):
             await self._find_existing(payments, results)
@@ -226,7 +199,7 @@ class PaymentIntake:
             slots = await self._book({index: payments[index] for index in terms}, results, origins)
             spans = self._begin_spans(payments, slots, origins)
             fresh = [
-                _new(payments[index], terms[index], slot, workflow_id, spans.get(index))
+                _new(payments[index], terms[index], slot, workflow_id, spans.get(index))._replace(feed_id=feed_id)
                 for index, slot in slots.items()
             ]
             if not fresh:

@@ -5,13 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any, NamedTuple
 
-from headgate.errors import Conflict, HeadgateError
+from headgate.apps.payments.lifecycle import (
+    FINAL_STATUSES,
+    TRANSITIONS,
+    PaymentEvent,
+    PaymentStatus,
+    transition,
+)
+from headgate.errors import Conflict, HeadgateError, InvalidInput
 
 ITEM_TYPE = "PAYMENT"
 """Payments in the dispatch queue."""
+OWNER = "payments"
+"""The owner of payments' slots. Nobody else cancels them, and payments cancel nobody else's."""
+SLOT_PREFIX = "payment:"
+"""A slot's event id is this and the payment's id. Others may use such ids too: the owner counts."""
+
+
+def slot_id(payment_id: str) -> str:
+    """The id under which a payment's slot is booked."""
+    return SLOT_PREFIX + payment_id
 
 
 class Party(NamedTuple):
@@ -60,34 +75,6 @@ class Terms(NamedTuple):
     value_date: date
 
 
-class PaymentStatus(StrEnum):
-    """Where a payment stands."""
-
-    SCHEDULED = "SCHEDULED"
-    """Checked, slotted and queued; waits for its time."""
-    ACCEPTED = "ACCEPTED"
-    """The downstream has executed it."""
-    PROCESSING = "PROCESSING"
-    """Payer and payee have been notified. Final here: the rest is the bank's."""
-    FAILED = "FAILED"
-    """The downstream refused it for good. Final."""
-    CANCELLED = "CANCELLED"
-    """Called off before its time. Final."""
-
-
-TRANSITIONS: dict[PaymentStatus, frozenset[PaymentStatus]] = {
-    PaymentStatus.SCHEDULED: frozenset({PaymentStatus.ACCEPTED, PaymentStatus.FAILED, PaymentStatus.CANCELLED}),
-    PaymentStatus.ACCEPTED: frozenset({PaymentStatus.PROCESSING}),
-    PaymentStatus.PROCESSING: frozenset(),
-    PaymentStatus.FAILED: frozenset(),
-    PaymentStatus.CANCELLED: frozenset(),
-}
-
-
-FINAL_STATUSES = tuple(status for status, after in TRANSITIONS.items() if not after)
-"""Nothing happens to such a payment any more; retention may delete it."""
-
-
 class StatusChange(NamedTuple):
     """A change of status: written if the payment still has the status `before`, with a line of audit."""
 
@@ -112,6 +99,22 @@ class StatusChange(NamedTuple):
             raise Conflict(f"a payment that is {before} can't become {after}")
         return cls(payment_id, before, after, detail, reference)
 
+    @classmethod
+    def by(
+        cls,
+        event: PaymentEvent,
+        payment_id: str,
+        before: PaymentStatus,
+        detail: str | None = None,
+        reference: str | None = None,
+    ) -> StatusChange:
+        """The change that an event makes.
+
+        Raises:
+            Conflict: The event can't happen to a payment that is `before`.
+        """
+        return cls(payment_id, before, transition(before, event).after, detail, reference)
+
 
 @dataclass(frozen=True, slots=True)
 class PaymentRecord:
@@ -123,9 +126,37 @@ class PaymentRecord:
     scheduled_time: datetime
     reference: str | None
     reason: str | None
-    """Why it failed or was cancelled."""
+    """Why it failed or was cancelled, or why its outcome is not known."""
     created_at: datetime
     updated_at: datetime
+    begun_at: datetime | None = None
+    """When its execution first began, in this attempt: from then on a call may have reached the downstream."""
+    feed_id: str | None = None
+    """The feed that brought it."""
+
+
+class PaymentFilter(NamedTuple):
+    """Which payments to list; None: any."""
+
+    status: PaymentStatus | None = None
+    feed_id: str | None = None
+    scheduled_from: datetime | None = None
+    scheduled_to: datetime | None = None
+    """Up to, and not including, this time."""
+
+
+def checked_status(status: str | None) -> PaymentStatus | None:
+    """A status by its name; None for any.
+
+    Raises:
+        InvalidInput: There is no such status.
+    """
+    if status is None:
+        return None
+    try:
+        return PaymentStatus(status.upper())
+    except ValueError:
+        raise InvalidInput("status", f"{status[:40]!r} is unknown; use one of {', '.join(PaymentStatus)}") from None
 
 
 class PaymentAudit(NamedTuple):
@@ -160,3 +191,25 @@ class AcceptedPayment(NamedTuple):
 
 IntakeResult = AcceptedPayment | HeadgateError
 """What intake returns for one payment: it is accepted, or the error names the reason."""
+
+__all__ = [
+    "FINAL_STATUSES",
+    "ITEM_TYPE",
+    "OWNER",
+    "SLOT_PREFIX",
+    "TRANSITIONS",
+    "AcceptedPayment",
+    "IntakeResult",
+    "Party",
+    "Payment",
+    "PaymentAudit",
+    "PaymentEvent",
+    "PaymentExists",
+    "PaymentFilter",
+    "PaymentRecord",
+    "PaymentStatus",
+    "StatusChange",
+    "Terms",
+    "checked_status",
+    "slot_id",
+]

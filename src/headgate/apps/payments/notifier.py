@@ -8,6 +8,7 @@ from typing import Any
 
 from headgate.apps.payments.model import Payment, Terms
 from headgate.apps.payments.ports import Notice
+from headgate.clock import uptime
 from headgate.errors import InvalidInput, NotFound
 
 log = logging.getLogger(__name__)
@@ -24,12 +25,30 @@ def notices_for(payment: Payment, terms: Terms) -> list[Notice]:
     ]
 
 
+LINES_A_SECOND = 5
+"""Payments that are logged one by one; the rest of a second is one line with their number."""
+
+
 class LogNotifier:
-    """A `Notifier` that writes to the log: for when no messages are sent."""
+    """A `Notifier` that writes to the log: for when no messages are sent. One line per payment, sampled under load."""
+
+    def __init__(self, clock: Callable[[], float] = uptime) -> None:
+        self._clock = clock
+        self._second = -1
+        self._lines = self._left_out = 0
 
     async def notify(self, notices: Sequence[Notice]) -> None:
-        for notice in notices:
-            log.info("payment %s: the %s is told", notice.payment_id, notice.role, extra=_ids(notice))
+        second = int(self._clock())
+        if second != self._second:
+            if self._left_out:
+                log.info("%d more payments: payer and payee are notified", self._left_out)
+            self._second, self._lines, self._left_out = second, 0, 0
+        if self._lines < LINES_A_SECOND:
+            self._lines += 1
+            log.info("payment %s: payer and payee are notified", notices[0].payment_id, extra=_ids(notices[0]))
+        else:
+            self._left_out += 1
+            log.debug("payment %s: payer and payee are notified", notices[0].payment_id, extra=_ids(notices[0]))
 
 
 Send = Callable[..., Awaitable[Any]]

@@ -43,8 +43,8 @@ def payment_of_json(value: object) -> Payment:
         checked_payment_id(_required(value, "paymentId")),
         checked_amount(_required(value, "amount"), currency),
         currency,
-        _party(_required(value, "payer"), "payer"),
-        _party(_required(value, "payee"), "payee"),
+        payer := _party(_required(value, "payer"), "payer"),
+        _other_party(payer, _party(_required(value, "payee"), "payee"), "payee.iban"),
         checked_time(_required(value, "executeAt")),
         None if config_name is None else checked_name(config_name, "configName"),
     )
@@ -56,12 +56,13 @@ def payment_of_fields(fields: Sequence[str]) -> Payment:
         raise InvalidInput("line", f"has {len(fields)} fields instead of {len(COLUMNS)}: {','.join(COLUMNS)}")
     payment_id, amount, currency, payer_name, payer_iban, payee_name, payee_iban, execute_at = fields
     currency = checked_currency(currency)
+    payee = Party(checked_party_name(payee_name, "payeeName"), checked_iban(payee_iban, "payeeIban"))
     return Payment(
         checked_payment_id(payment_id),
         checked_amount(amount, currency),
         currency,
-        Party(checked_party_name(payer_name, "payerName"), checked_iban(payer_iban, "payerIban")),
-        Party(checked_party_name(payee_name, "payeeName"), checked_iban(payee_iban, "payeeIban")),
+        payer := Party(checked_party_name(payer_name, "payerName"), checked_iban(payer_iban, "payerIban")),
+        _other_party(payer, payee, "payeeIban"),
         checked_time(execute_at),
     )
 
@@ -141,6 +142,12 @@ def _iban(value: str) -> tuple[str, str | None]:
 @lru_cache(maxsize=1_000)
 def _time(value: str) -> datetime:
     return from_ms(to_ms(parse_instant(value, "executeAt")))
+
+
+def _other_party(payer: Party, payee: Party, field: str) -> Party:
+    if payee.iban == payer.iban:
+        raise InvalidInput(field, "is the payer's own account; a payment goes to another one")
+    return payee
 
 
 def _required(value: Mapping[str, Any], member: str) -> Any:

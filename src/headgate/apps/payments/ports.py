@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from headgate.apps.payments.model import Payment, PaymentAudit, PaymentRecord, PaymentStatus, StatusChange, Terms
+from headgate.apps.payments.model import (
+    Payment,
+    PaymentAudit,
+    PaymentEvent,
+    PaymentFilter,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+    Terms,
+)
 from headgate.dispatch.model import EnqueueRequest
 from headgate.errors import HeadgateError
 
@@ -19,6 +29,7 @@ class NewPayment(NamedTuple):
     scheduled_time: datetime
     fingerprint: int
     item: EnqueueRequest
+    feed_id: str | None = None
 
 
 class DuplicateQuery(NamedTuple):
@@ -44,6 +55,10 @@ class PaymentStore(Protocol):
         """What happened to a payment, oldest first."""
         ...
 
+    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
+        """A page of payments in order of their ids, past the id `after`."""
+        ...
+
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
         """By payment id: another payment with the same fingerprint and a time within the span."""
         ...
@@ -58,8 +73,21 @@ class PaymentStore(Protocol):
         change per payment."""
         ...
 
-    async def cancel(self, payment_id: str, reason: str) -> bool:
-        """SCHEDULED → CANCELLED, and out of the queue, if it still waits there; False if it does not."""
+    async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        """The executions of these payments begin: from now on they can't be cancelled. Returns all that exist, as they
+        stood before. Only one that was SCHEDULED may be sent; if its `begun_at` was set, it may have been sent before.
+        """
+        ...
+
+    async def withdraw(self, payment_ids: Sequence[str]) -> None:
+        """Takes back `begin` for payments that are SCHEDULED, because no call of theirs has left."""
+        ...
+
+    async def move(
+        self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+    ) -> dict[str, str]:
+        """Moves each payment together with its queue item and its slot, as `lifecycle.TABLE` says, with its audit.
+        Returns, by id, why a payment could not be moved; nothing of such a one is changed."""
         ...
 
     async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
@@ -95,6 +123,32 @@ class DownstreamBusy(HeadgateError):
 
 class PaymentRefused(HeadgateError):
     """The downstream will never do it."""
+
+
+class InquiryStatus(StrEnum):
+    """What the downstream knows of a payment."""
+
+    EXECUTED = "EXECUTED"
+    REJECTED = "REJECTED"
+    PENDING = "PENDING"
+    """It has it, and has not decided yet."""
+    NEVER_SEEN = "NEVER_SEEN"
+
+
+class InquiryResult(NamedTuple):
+    """The downstream's answer to an inquiry."""
+
+    status: InquiryStatus
+    reason: str | None = None
+    reference: str | None = None
+
+
+class Inquiry(Protocol):
+    """Asks the downstream what became of a payment; changes nothing there."""
+
+    async def inquire(self, payment: Payment) -> InquiryResult:
+        """The downstream's answer; `DownstreamBusy` if it gives none."""
+        ...
 
 
 class Downstream(Protocol):

@@ -28,6 +28,8 @@ from headgate.apps.payments.notifier import notices_for
 from headgate.apps.payments.parsing import payment_of_json
 from headgate.apps.payments.ports import Notice
 from headgate.apps.payments.serialization import payment_to_json, read_context, result_from_json, result_to_json
+from headgate.dispatch.engines.temporal.failures import gave_up
+from headgate.dispatch.model import GiveUp
 from headgate.dispatch.registry import Domain
 from headgate.errors import HeadgateError, InvalidInput, StoreUnavailable
 
@@ -56,10 +58,10 @@ class PaymentInitWorkflow:
     """Phase A: a chunk of a feed, or a single payment, is checked, slotted, kept and queued; then it is over."""
 
     @workflow.run
-    async def run(self, payments: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    async def run(self, payments: list[dict[str, Any]], feed_id: str | None = None) -> list[dict[str, Any]]:
         results: list[dict[str, Any]] = await workflow.execute_activity(
             INITIATE,
-            args=[payments, workflow.info().workflow_id],
+            args=[payments, workflow.info().workflow_id, feed_id],
             result_type=list[dict[str, Any]],
             start_to_close_timeout=INITIATE_TIMEOUT,
             retry_policy=INITIATE_RETRY,
@@ -102,7 +104,9 @@ class InitActivities:
         return (self.initiate,)
 
     @activity.defn(name=INITIATE)
-    async def initiate(self, documents: list[dict[str, Any]], workflow_id: str) -> list[dict[str, Any]]:
+    async def initiate(
+        self, documents: list[dict[str, Any]], workflow_id: str, feed_id: str | None = None
+    ) -> list[dict[str, Any]]:
         results: dict[int, IntakeResult] = {}
         payments = {}
         for index, document in enumerate(documents):
@@ -110,7 +114,7 @@ class InitActivities:
                 payments[index] = payment_of_json(document)
             except InvalidInput as error:
                 results[index] = error
-        accepted = await self._intake.initiate(list(payments.values()), init_workflow_id=workflow_id)
+        accepted = await self._intake.initiate(list(payments.values()), init_workflow_id=workflow_id, feed_id=feed_id)
         results |= zip(payments, accepted, strict=True)
         return [result_to_json(results[index]) for index in range(len(documents))]
 
@@ -134,6 +138,8 @@ class ExecActivities:
         heartbeats = asyncio.create_task(_heartbeat())
         try:
             return await self._execution.execute_payment(payment)
+        except GiveUp as error:
+            raise gave_up(error) from error
         finally:
             heartbeats.cancel()
 
@@ -167,7 +173,7 @@ class WorkflowIntake:
             raise outcome
         return outcome
 
-    async def initiate(self, payments: Sequence[Payment]) -> list[IntakeResult]:
+    async def initiate(self, payments: Sequence[Payment], *, feed_id: str | None = None) -> list[IntakeResult]:
         """One result per payment, in order.
 
         Raises:
@@ -181,7 +187,7 @@ class WorkflowIntake:
             async with asyncio.timeout(self._timeout):
                 results = await self._client.execute_workflow(
                     PaymentInitWorkflow.run,
-                    documents,
+                    args=[documents, feed_id],
                     id=f"init-payment-{payments[0].payment_id}-{digest}",
                     task_queue=self._task_queue,
                     id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy.engine import Connection
 
 from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import QueueStore
+from headgate.dispatch.ports import Follower, QueueStore
 from headgate.dispatch.stores import portable
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.sql.databases import database
 
 
-async def queue_store(url: str, *, pool_size: int = 10) -> QueueStore:
-    """The dispatch queue's store at a database URL; `memory://` for one that lives in this process."""
-    return SqlQueueStore(await database(url, pool_size=pool_size))
+async def queue_store(url: str, *, pool_size: int = 10, followers: Mapping[str, Follower] | None = None) -> QueueStore:
+    """The dispatch queue's store at a database URL; `memory://` for one that lives in this process. `followers`: by
+    item type, what moves together with its items."""
+    return SqlQueueStore(await database(url, pool_size=pool_size), followers)
 
 
 def enqueue_within(connection: Connection, requests: Sequence[EnqueueRequest], hints: Sequence[str] = ()) -> None:

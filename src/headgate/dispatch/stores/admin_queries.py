@@ -11,7 +11,9 @@ import sqlalchemy as sa
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import checked_redirection, redirected
 from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
+from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import Status
+from headgate.dispatch.stores import following
 from headgate.dispatch.stores.rows import (
     CHUNK,
     THIS_ITEM,
@@ -157,30 +159,53 @@ _REDIRECT = (
 
 
 def redirect(
-    connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status, now: datetime | None
+    connection: sa.Connection,
+    item_type: str,
+    item_ids: Sequence[str],
+    to: Status,
+    now: datetime | None,
+    follower: Follower | None = None,
+    *,
+    in_flight: bool = False,
 ) -> int:
-    items = _listed(connection, item_type, list(dict.fromkeys(item_ids)), to)
-    _write_redirects(connection, items, to, now or database_clock(connection))
+    """Redirects these items, and what follows them. `in_flight`: the caller knows that none of them has begun."""
+    items = _listed(connection, item_type, list(dict.fromkeys(item_ids)), to, in_flight)
+    moment = now or database_clock(connection)
+    moves = following.checked_moves(connection, follower, items, to)
+    _write_redirects(connection, items, to, moment)
+    if follower is not None and moves:
+        follower.follow(connection, moves, moment)
     return len(items)
 
 
 def redirect_dead(
-    connection: sa.Connection, item_type: str, after: str, to: Status, now: datetime | None
+    connection: sa.Connection,
+    item_type: str,
+    after: str,
+    to: Status,
+    now: datetime | None,
+    follower: Follower | None = None,
 ) -> tuple[int, str | None]:
-    """Redirects some of the dead letters past the id `after`. Returns how many, and the last id it looked at; None
-    when there are no more."""
+    """Redirects some of the dead letters past the id `after`, but for those that the follower refuses. Returns how
+    many, and the last id it looked at; None when there are no more."""
     ids = _dead_letters(connection, item_type, after)
     if not ids:
         return 0, None
     locked = sa.select(queue).where(of_items(item_type, ids)).order_by(queue.c.item_id).with_for_update()
     rows = [item(row) for row in connection.execute(locked)]
     # Somebody else may have redirected some of them before they were locked.
-    items = [one for one in rows if one.status is Status.DEAD_LETTER]
-    _write_redirects(connection, items, to, now or database_clock(connection))
+    dead = [one for one in rows if one.status is Status.DEAD_LETTER]
+    items = following.allowed_items(connection, follower, dead, to)
+    moment = now or database_clock(connection)
+    _write_redirects(connection, items, to, moment)
+    if follower is not None and items:
+        follower.follow(connection, following.item_moves(items, to), moment)
     return len(items), ids[-1]
 
 
-def _listed(connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status) -> list[Item]:
+def _listed(
+    connection: sa.Connection, item_type: str, item_ids: Sequence[str], to: Status, in_flight: bool
+) -> list[Item]:
     rows: dict[str, Item] = {}
     for some in chunks(sorted(item_ids)):
         statement = sa.select(queue).where(of_items(item_type, some)).order_by(queue.c.item_id).with_for_update()
@@ -188,7 +213,7 @@ def _listed(connection: sa.Connection, item_type: str, item_ids: Sequence[str], 
     for item_id in item_ids:
         if item_id not in rows:
             raise NotFound("item", item_id)
-        checked_redirection(rows[item_id].status, to, item_id)
+        checked_redirection(rows[item_id].status, to, item_id, in_flight=in_flight)
     return list(rows.values())
 
 

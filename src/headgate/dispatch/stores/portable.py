@@ -14,7 +14,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from headgate.dispatch.decisions import batch_name
-from headgate.dispatch.model import Action, Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
+from headgate.dispatch.model import (
+    CONTEXT_VERSION,
+    Action,
+    Batch,
+    BatchSummary,
+    Change,
+    Claim,
+    ClaimedItem,
+    EnqueueRequest,
+)
 from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.dispatch.stores.rows import (
     THIS_ITEM,
@@ -52,7 +61,7 @@ def enqueue(
                 "item_type": request.item_type,
                 "item_id": request.item_id,
                 "context_json": request.context_json,
-                "context_version": 1,
+                "context_version": CONTEXT_VERSION,
                 "created_at": moment,
             }
             for request in new
@@ -163,21 +172,27 @@ def claim(connection: sa.Connection, item_type: str, limit: int, look_ahead: tim
                 Claim(item_type, row.item_id, row.claim_epoch + 1, row.retry_count),
                 row.scheduled_exec_time,
                 bool(row.slotted),
-                contexts.get(row.item_id),
+                contexts.get(row.item_id, _NO_CONTEXT)[0],
                 row.traceparent,
+                contexts.get(row.item_id, _NO_CONTEXT)[1],
             )
             for row in rows
         ],
     )
 
 
-def _contexts(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, str]:
-    contexts: dict[str, str] = {}
+_NO_CONTEXT = (None, CONTEXT_VERSION)
+
+
+def _contexts(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, tuple[str | None, int]]:
+    """By item: the context and its version."""
+    contexts: dict[str, tuple[str | None, int]] = {}
     for some in chunks(item_ids):
-        statement = sa.select(context.c.item_id, context.c.context_json).where(
+        statement = sa.select(context.c.item_id, context.c.context_json, context.c.context_version).where(
             context.c.item_type == item_type, context.c.item_id.in_(list(some))
         )
-        contexts.update({row.item_id: row.context_json for row in connection.execute(statement)})
+        rows = connection.execute(statement)
+        contexts.update({row.item_id: (row.context_json, row.context_version) for row in rows})
     return contexts
 
 

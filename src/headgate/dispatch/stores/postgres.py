@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from psycopg import pq
 
 from headgate.dispatch.decisions import batch_name
-from headgate.dispatch.model import Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
+from headgate.dispatch.model import CONTEXT_VERSION, Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
 from headgate.dispatch.stores.rows import START, Position, checked
 from headgate.errors import HeadgateError
 from headgate.sql.pipeline import (
@@ -126,9 +126,12 @@ CLAIM = Statement(
     )
     SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
         (extract(epoch FROM due_at) * 1000000)::bigint, (extract(epoch FROM now) * 1000000)::bigint,
-        (SELECT context_json FROM headgate_dispatch_context AS x
-         WHERE x.item_type = claimed.item_type AND x.item_id = claimed.item_id), traceparent
-    FROM claimed ORDER BY claimed.due_at, item_id
+        context_json, traceparent, context_version
+    FROM claimed LEFT JOIN LATERAL (
+        SELECT context_json, context_version FROM headgate_dispatch_context AS c
+        WHERE c.item_type = claimed.item_type AND c.item_id = claimed.item_id OFFSET 0
+    ) AS x ON true
+    ORDER BY claimed.due_at, item_id
     """,
 )
 
@@ -155,10 +158,11 @@ def claim(
             slotted == b"t",
             None if context is None else context.decode(),
             None if trace is None else trace.decode(),
+            CONTEXT_VERSION if version is None else int(version),
         )
-        for item_id, epoch, retries, execute_at, slotted, _, _, context, trace in rows
+        for item_id, epoch, retries, execute_at, slotted, _, _, context, trace, version in rows
     ]
-    last_id, *_, last_due, claimed_at, _, _ = rows[-1]
+    last_id, *_, last_due, claimed_at, _, _, _ = rows[-1]
     return Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items), Position(
         int(last_due or 0), _text(last_id)
     )

@@ -24,8 +24,9 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
+from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, portable
+from headgate.dispatch.stores import admin_queries, following, portable
 from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.rows import START, Position
 from headgate.errors import Conflict, InvalidInput
@@ -60,8 +61,9 @@ NEVER = _Sweep(float("-inf"), 0.0, START)
 class SqlQueueStore:
     """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, followers: Mapping[str, Follower] | None = None) -> None:
         self._database = database
+        self._followers = dict(followers or {})
         self._hints = Hints(database)
         self._postgres = database.dialect == "postgresql"
         self._statements: Any = portable
@@ -136,7 +138,10 @@ class SqlQueueStore:
     ) -> list[bool]:
         if not changes and summary is None:
             return []
-        done: list[bool] = await self._database.once(self._statements.settle, changes, summary, now)
+        settle = self._statements.settle
+        if any(_is_followed(change, self._followers) for change in changes):
+            return await self._database.write(following.settle, settle, self._followers, changes, summary, now)
+        done: list[bool] = await self._database.once(settle, changes, summary, now)
         return done
 
     async def touch(self, claims: Sequence[Claim], *, now: datetime | None = None) -> list[bool]:
@@ -180,14 +185,16 @@ class SqlQueueStore:
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:
-        count = 0
+        count, follower = 0, self._followers.get(item_type)
         if item_ids is not None:
-            count = await self._database.write(admin_queries.redirect, item_type, item_ids, to, now)
+            count = await self._database.write(admin_queries.redirect, item_type, item_ids, to, now, follower)
         else:
             # Each once, in order of their ids: one that dies again at once is not redirected again and again.
             after: str | None = ""
             while after is not None:
-                some, after = await self._database.write(admin_queries.redirect_dead, item_type, after, to, now)
+                some, after = await self._database.write(
+                    admin_queries.redirect_dead, item_type, after, to, now, follower
+                )
                 count += some
         self._sweeps.pop(item_type, None)
         await self._notify(item_type)
@@ -217,6 +224,11 @@ class SqlQueueStore:
         self._hints.ring([item_type])
         if self._postgres:
             await self._database.once(ring, item_type)
+
+
+def _is_followed(change: Change, followers: Mapping[str, Follower]) -> bool:
+    """Dead letters only: everything else that an engine reports leaves an application's own state as it is."""
+    return change.status is Status.DEAD_LETTER and change.claim.item_type in followers
 
 
 async def _run_within(

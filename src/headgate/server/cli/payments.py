@@ -1,41 +1,43 @@
-"""`headgate payments`: submit a feed, show a payment, call one off."""
+"""`headgate payments`: submit a feed; list, show, cancel and retry payments."""
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import stat
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import click
+from pydantic.alias_generators import to_camel
 
+from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
-from headgate.server.cli.meter import Meter, size_of
+from headgate.server.cli.audit import audit_change, user
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.reconcile import compare_file, print_reconciliation, statement_format
+from headgate.server.cli.reconciliation_plot import draw_reconciliation
+from headgate.server.cli.submission import Submission, checked_directory, submit_feed
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
-from headgate.server.shapes.payments import FeedReport, PaymentAndSlot, PaymentShown
+from headgate.server.shapes.payments import FeedReport, PaymentAndSlot, PaymentPage, PaymentShown, PaymentView
+from headgate.server.shapes.reconciliation import ReconciliationShown
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import open_queue
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 
 if TYPE_CHECKING:
-    from headgate.apps.payments.feed import FeedFormat, Rejection
-    from headgate.apps.payments.model import IntakeResult, Payment
-    from headgate.server.cli.checkpoint import Checkpoint
+    from headgate.apps.payments.feed import FeedFormat
+    from headgate.apps.payments.model import PaymentFilter
     from headgate.server.wiring.payments import Payments
 
-BLOCK = 1024 * 1024
-SAVE_EVERY = 1.0
-SHOWN = 20
-SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+LISTED = ("payment_id", "status", "amount", "currency", "scheduled_time", "feed_id", "reason")
+SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".xml": "pain001"}
 
 
 PATH = click.Path(path_type=Path)
@@ -47,31 +49,56 @@ def app() -> None:
 
 
 @app.command("submit")
-@click.argument("feed", cls=Argument, type=PATH, about="A .csv or .jsonl file; - for standard input.")
-@click.option("--format", "kind", help="csv or jsonl; left out, by the file's name.")
-@click.option("--config", help="The slot config of lines that name none.")
-@click.option("--rejected", type=PATH, help="Where refused lines are written; left out, FEED.rejected.jsonl.")
-@click.option("--restart/--no-restart", default=False, help="Begin anew, even if this feed was interrupted.")
+@click.argument("feed", cls=Argument, type=PATH, about="A .csv, .jsonl or pain.001 .xml file; - for standard input.")
+@click.option("--format", "kind", help="csv, jsonl or pain001; left out, by the file's name.")
+@click.option("--config", help="The slot config of records that name none.")
+@click.option("--control-sum", help="The sum of all amounts: if it is wrong, nothing is accepted.")
+@click.option("--count", help="The number of records: if it is wrong, nothing is accepted.")
+@click.option("--rejected", type=PATH, help="Where refused records are written; left out, FEED.rejected.jsonl.")
 @as_json
 def submit(
-    feed: Path, kind: str | None, config: str | None, rejected: Path | None, restart: bool, as_json: bool
+    feed: Path,
+    kind: str | None,
+    config: str | None,
+    control_sum: str | None,
+    count: str | None,
+    rejected: Path | None,
+    as_json: bool,
 ) -> None:
-    """Accept every good line of a feed. Interrupted, the same command goes on where it was left.
+    """Accept every good record of a feed. Interrupted, the same command goes on where it was left.
 
-    Lines that are no payment are reported with their number and reason, and do not stop the others; the exit status is
-    1 if there are any.
+    The feed is read whole and checked before anything is accepted. Records that are no payment are reported with their
+    number and reason, and do not stop the others; the exit status is 1 if there are any. The same feed twice is
+    accepted once.
     """
+    from headgate.apps.payments.feeds.model import checked_control
+
     settings = Settings.load()
     require_extras(settings, "payments")
     piped = str(feed) == "-"
-    feed_format = _format(feed, kind)
-    if piped:
-        report = run(_submit(settings, sys.stdin.buffer, feed_format, config, None))
-    else:
-        with _opened(feed) as file:
-            report = run(_submit(settings, file, feed_format, config, _checkpoint(feed, rejected, restart)))
+    submission = Submission(
+        _format(feed, kind),
+        config,
+        checked_control(count, control_sum),
+        None if piped else feed.name[:255],
+        _rejected_file(feed, rejected, piped),
+    )
+    with contextlib.ExitStack() as stack:
+        file = sys.stdin.buffer if piped else stack.enter_context(_opened(feed))
+        report = run(_submit(settings, file, submission))
     _print_report(report, as_json)
     raise click.exceptions.Exit(1 if report.rejected_count else 0)
+
+
+def _rejected_file(feed: Path, rejected: Path | None, piped: bool) -> Path | None:
+    if rejected is not None:
+        return checked_directory(rejected)
+    return None if piped else feed.with_name(f"{feed.name}.rejected.jsonl")
+
+
+async def _submit(settings: Settings, file: IO[bytes], submission: Submission) -> FeedReport:
+    async with _payments(settings) as payments:
+        return await submit_feed(payments, file, submission)
 
 
 @app.command("show")
@@ -79,11 +106,11 @@ def submit(
 @as_json
 def show(payment_id: str, as_json: bool) -> None:
     """Show a payment, where it stands, and how it got there."""
-    from headgate.apps.payments.intake import slot_id
+    from headgate.apps.payments.model import slot_id
 
     async def work(settings: Settings) -> PaymentShown:
         async with _payments(settings) as payments:
-            record, history = await payments.queries.show(payment_id)
+            record, history = await payments.operations.show(payment_id)
             return PaymentAndSlot.of_record(record, history, slot_id=slot_id(payment_id))
 
     with read_only_settings() as settings:
@@ -95,13 +122,105 @@ def show(payment_id: str, as_json: bool) -> None:
 @click.argument("payment_id", cls=Argument, metavar="ID")
 @as_json
 def cancel(payment_id: str, as_json: bool) -> None:
-    """Call a payment off before its time, and give its slot back."""
+    """Cancel a payment before its execution begins, and give its slot back."""
 
     async def work() -> PaymentShown:
         async with _payments(Settings.load()) as payments:
-            return PaymentShown.of_record(await payments.queries.cancel(payment_id), [])
+            return PaymentShown.of_record(await payments.operations.cancel(payment_id), [])
 
     _show(run(work()), as_json)
+
+
+@app.command("retry")
+@click.argument("payment_id", cls=Argument, metavar="ID")
+@as_json
+def retry(payment_id: str, as_json: bool) -> None:
+    """Send a FAILED payment again; an UNKNOWN one is decided first by the downstream's status inquiry. Audited."""
+
+    async def work() -> PaymentShown:
+        settings = Settings.load()
+        async with audit_change(settings, "payments retry", payment_id), _payments(settings) as payments:
+            record = await payments.operations.retry(payment_id, by=f"cli:{user()}")
+            return PaymentShown.of_record(record, [])
+
+    _show(run(work()), as_json)
+
+
+@app.command("list")
+@click.option("--status", help="Only these, such as FAILED or UNKNOWN.")
+@click.option("--feed", help="Only those of this feed.")
+@click.option("--from", "scheduled_from", help="Scheduled at or after this time.")
+@click.option("--to", "scheduled_to", help="Scheduled before this time.")
+@click.option("--limit", type=int, default=100, help="At most so many.")
+@click.option("--after", help="Those after this id: the last of the page before.")
+@as_json
+def list_(
+    status: str | None,
+    feed: str | None,
+    scheduled_from: str | None,
+    scheduled_to: str | None,
+    limit: int,
+    after: str | None,
+    as_json: bool,
+) -> None:
+    """List payments in order of their ids."""
+    selection = _selection(status, feed, scheduled_from, scheduled_to)
+
+    async def work(settings: Settings) -> PaymentPage:
+        async with _payments(settings) as payments:
+            records, cursor = await payments.operations.page(selection, limit=limit, after=after)
+            return PaymentPage(payments=[PaymentView.of_payment(record) for record in records], next=cursor)
+
+    with read_only_settings() as settings:
+        page = run(work(settings))
+    if as_json:
+        print_json(page.dump())
+        return
+    rows = [[str(getattr(payment, name) or "-") for name in LISTED] for payment in page.payments]
+    print_table([to_camel(name) for name in LISTED], rows)
+    if page.next:
+        print_status(f"there are more: --after {page.next}")
+
+
+@app.command("reconcile")
+@click.argument("statement", cls=Argument, type=PATH, about="The bank's statement: a .csv or camt.053 .xml file.")
+@click.option("--format", "kind", help="csv or camt053; left out, by the file's name.")
+@click.option("--feed", help="Only payments of this feed.")
+@click.option("--from", "scheduled_from", help="Only payments scheduled at or after this time.")
+@click.option("--to", "scheduled_to", help="Only payments scheduled before this time.")
+@click.option("--differences", type=PATH, help="A file for all differences, one JSON object per line.")
+@click.option("--plot", type=PATH, help="A picture: planned, executed and bank, per day.")
+@as_json
+def reconcile(
+    statement: Path,
+    kind: str | None,
+    feed: str | None,
+    scheduled_from: str | None,
+    scheduled_to: str | None,
+    differences: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare payments with the bank's statement; exit status 1 if anything differs. Changes nothing."""
+    selection = _selection(None, feed, scheduled_from, scheduled_to)
+    chosen = statement_format(statement, kind)
+
+    async def work(settings: Settings, file: IO[bytes], written: IO[bytes] | None) -> ReconciliationShown:
+        async with _payments(settings) as payments:
+            return await compare_file(payments, file, chosen, selection, written)
+
+    with contextlib.ExitStack() as stack:
+        settings = stack.enter_context(read_only_settings())
+        file = stack.enter_context(_opened(statement))
+        written = None
+        if differences is not None:
+            written = stack.enter_context(checked_directory(differences).open("wb"))
+        report = run(work(settings, file, written))
+    print_reconciliation(report, as_json)
+    if plot is not None:
+        draw_reconciliation(report, plot)
+        print_status(f"drawn into {plot}")
+    raise click.exceptions.Exit(0 if report.clean else 1)
 
 
 @asynccontextmanager
@@ -114,32 +233,29 @@ async def _payments(settings: Settings) -> AsyncIterator[Payments]:
         yield payments
 
 
+def _selection(
+    status: str | None, feed: str | None, scheduled_from: str | None, scheduled_to: str | None
+) -> PaymentFilter:
+    from headgate.apps.payments.model import PaymentFilter, checked_status
+
+    return PaymentFilter(
+        checked_status(status),
+        feed,
+        None if scheduled_from is None else parse_instant(scheduled_from, "--from"),
+        None if scheduled_to is None else parse_instant(scheduled_to, "--to"),
+    )
+
+
 def _format(feed: Path, kind: str | None) -> FeedFormat:
     from headgate.apps.payments.feed import FeedFormat
 
     name = kind or SUFFIXES.get(feed.suffix.lower())
     if name is None:
-        raise InvalidInput("--format", "is required for a feed whose name ends neither in .csv nor in .jsonl")
+        raise InvalidInput("--format", "is required for a feed whose name ends neither in .csv, .jsonl nor .xml")
     try:
         return FeedFormat(name.lower())
     except ValueError:
-        raise InvalidInput("--format", f"{name!r} is unknown; use csv or jsonl") from None
-
-
-def _checkpoint(feed: Path, rejected: Path | None, restart: bool) -> Checkpoint | None:
-    from headgate.server.cli.checkpoint import Checkpoint
-
-    checkpoint = Checkpoint(feed, rejected)
-    if not restart and checkpoint.resume() and checkpoint.position.lines:
-        print_status(f"going on after line {checkpoint.position.lines}")
-    try:
-        checkpoint.save()
-    except OSError as error:
-        if rejected is not None:
-            raise InvalidInput("--rejected", f"can't be written: {error.strerror}") from None
-        print_status(f"nothing can be written beside the feed ({error.strerror}): rejected lines are told here")
-        return None
-    return checkpoint
+        raise InvalidInput("--format", f"{name!r} is unknown; use csv or jsonl, or pain001") from None
 
 
 @contextmanager
@@ -154,85 +270,18 @@ def _opened(feed: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-async def _submit(
-    settings: Settings, file: IO[bytes], kind: FeedFormat, config: str | None, checkpoint: Checkpoint | None
-) -> FeedReport:
-    from headgate.apps.payments.feed import Tally, initiate_feed
-
-    tally, started = Tally(), time.monotonic()
-    rejected: list[Rejection] = []
-    begin = (0, 0)
-    if checkpoint is not None:
-        position = checkpoint.position
-        begin = position.lines, position.bytes
-        file.seek(position.bytes)
-        tally = Tally(position.accepted, position.duplicates, position.rejected)
-    meter = Meter("payments", size_of(file), *begin)
-    lines = begin[0]
-    async with _payments(settings) as payments:
-
-        async def initiate(chunk: Sequence[Payment]) -> list[IntakeResult]:
-            if config is not None:
-                chunk = [payment if payment.config_name else payment._replace(config_name=config) for payment in chunk]
-            return await payments.intake.initiate(chunk)
-
-        saved = time.monotonic()
-        with meter:
-            try:
-                async for progress in initiate_feed(_blocks(file), kind, initiate, start=begin):
-                    tally.add(progress)
-                    lines = progress.lines
-                    rejected += progress.rejected[: SHOWN - len(rejected)]
-                    if checkpoint is not None:
-                        checkpoint.add(progress)
-                        if time.monotonic() - saved >= SAVE_EVERY:
-                            checkpoint.save()
-                            saved = time.monotonic()
-                    elif progress.rejected:
-                        meter.clear()
-                        _print_rejected(progress.rejected)
-                    meter.move(progress.lines, progress.bytes)
-            except BaseException:
-                if checkpoint is not None and checkpoint.position.lines:
-                    checkpoint.save()
-                    checkpoint.close()
-                    meter.clear()
-                    print_status(f"{checkpoint.position.lines} lines are done; the same command goes on from there")
-                raise
-    if checkpoint is not None:
-        checkpoint.finish()
-    return FeedReport.of(
-        tally,
-        rejected=rejected,
-        rejected_count=tally.rejected,
-        rejected_file=str(checkpoint.rejected_path) if checkpoint is not None and tally.rejected else None,
-        lines=lines,
-        seconds=round(time.monotonic() - started, 3),
-    )
-
-
-async def _blocks(file: IO[bytes]) -> AsyncIterator[bytes]:
-    while block := await asyncio.to_thread(file.read, BLOCK):
-        yield block
-
-
-def _print_rejected(rejections: Sequence[Rejection]) -> None:
-    for rejection in rejections:
-        print_status(f"line {rejection.line}: {rejection.reason}")
-
-
 def _print_report(report: FeedReport, as_json: bool) -> None:
     if as_json:
         print_json(report.dump())
         return
     print_line(f"{report.accepted} accepted, {report.duplicates} were there already, {report.rejected_count} rejected")
-    print_status(f"{report.lines} lines in {report.seconds:.1f} s")
+    print_status(f"{report.feed_id}: {report.lines} records in {report.seconds:.1f} s")
     for rejected in report.rejected:
         print_line(f"line {rejected.line}: {rejected.reason}")
     if report.rejected_count > len(report.rejected):
         print_line(f"and {report.rejected_count - len(report.rejected)} more")
     if report.rejected_file:
-        print_status(f"all rejected lines are in {report.rejected_file}")
+        print_status(f"all rejected records are in {report.rejected_file}")
 
 
 def _show(payment: PaymentShown, as_json: bool) -> None:

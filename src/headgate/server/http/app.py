@@ -16,6 +16,7 @@ from headgate.server.http import (
     batch,
     config,
     dispatch,
+    feeds,
     forecast,
     health,
     limits,
@@ -27,6 +28,7 @@ from headgate.server.http import (
     payments,
     plans,
     problem,
+    reconciliation,
     slots,
 )
 from headgate.server.http.auth import AccessGuard, HeaderLimit
@@ -72,6 +74,8 @@ def create_app(settings: Settings) -> FastAPI:
     limits.install(app)
     notifications.install(app)
     payments.install(app)
+    feeds.install(app)
+    reconciliation.install(app)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)

@@ -1,4 +1,4 @@
-"""Authenticates requests, checks their scope, and records changes under `/admin`."""
+"""Authenticates requests, checks their scope, and records the changes of operators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class AccessGuard:
         except HeadgateError as error:
             await problem.of(error).response()(scope, receive, send)
             return
-        if scope["path"].startswith("/admin") and scope["method"] not in SAFE_METHODS:
+        scope.setdefault("state", {})["caller"] = caller.name
+        if is_audited(scope["method"], scope["path"]):
             await self._audit_change(services, caller, scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -93,6 +94,13 @@ class AccessGuard:
                 await services.audit.end(number, status, body.decode("utf-8", "replace") or None)
             except HeadgateError:
                 self._log.warning("an audit entry was left open", audit=number, status=status, request_id=request_id)
+
+
+def is_audited(method: str, path: str) -> bool:
+    """Whether a request is an operator's change: under `/admin`, or a payment that is sent again."""
+    if method in SAFE_METHODS:
+        return False
+    return path.startswith("/admin") or (path.startswith("/api/v1/payments/") and path.endswith("/retry"))
 
 
 async def _admit_anonymous(services: Services, scope: Scope) -> Caller:

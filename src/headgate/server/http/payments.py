@@ -12,22 +12,34 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from headgate.apps.payments.feed import FeedFormat, Rejection, Tally, initiate_feed
-from headgate.apps.payments.model import IntakeResult, Payment, PaymentExists
+from headgate.apps.payments.model import (
+    IntakeResult,
+    Payment,
+    PaymentExists,
+    PaymentFilter,
+    PaymentStatus,
+    checked_status,
+)
+from headgate.apps.payments.operations import LONGEST_PAGE
 from headgate.apps.payments.parsing import COLUMNS, payment_of_json
+from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type, read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import json_body, path, query
+from headgate.server.http.parameters import WholeNumber, json_body, path, query
 from headgate.server.http.problem import Problem, documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import Services, services_of
+from headgate.server.shapes import members
 from headgate.server.shapes.members import CONFIG_NAME
 from headgate.server.shapes.payments import (
     PAYMENT_ID,
     AcceptedPayment,
     BulkResult,
+    PaymentPage,
     PaymentRequest,
     PaymentShown,
+    PaymentView,
     RejectedLine,
 )
 
@@ -48,6 +60,13 @@ CSV_FEED = {
     "description": "One payment a line; the first line names the columns.",
     "example": ",".join(COLUMNS),
 }
+
+STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "description": "Left out, all."})
+FEED_ID = query("feed", {"type": "string", "description": "The id of the feed that brought them."})
+FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
+TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
+CURSOR = query("cursor", PAYMENT_ID | {"description": "`next` of the page before."})
+LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 
 router = APIRouter(prefix="/api/v1", tags=["payments"])
 
@@ -127,7 +146,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
 
     tally = Tally()
     with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as rejections:
-        async for progress in initiate_feed(_blocks(receive), kind, initiate):
+        async for progress in initiate_feed(body_blocks(receive), kind, initiate):
             for rejected in progress.rejected:
                 rejections.write(_rejection(rejected, first=rejections.tell() == 0))
             tally.add(progress)
@@ -147,6 +166,47 @@ async def show(request: Request) -> Response:
     return await _payment_response(services_of(request), request.path_params["paymentId"])
 
 
+@router.get(
+    "/payments",
+    summary="List payments",
+    response_model=PaymentPage,
+    responses=documented(400),
+    openapi_extra={"parameters": [STATUS, FEED_ID, FROM, TO, LIMIT.document(), CURSOR]},
+)
+async def list_payments(request: Request) -> Response:
+    """Payments in order of their ids; `next` of one page is the `cursor` of the next one."""
+    given = request.query_params
+    selection = PaymentFilter(
+        checked_status(given.get("status")),
+        given.get("feed"),
+        parse_instant(given["from"], "from") if "from" in given else None,
+        parse_instant(given["to"], "to") if "to" in given else None,
+    )
+    operations = services_of(request).payments.operations
+    records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=given.get("cursor"))
+    payments = [PaymentView.of_payment(record) for record in records]
+    return json_response(PaymentPage(payments=payments, next=cursor))
+
+
+@router.post(
+    "/payments/{paymentId:path}/retry",
+    summary="Send a failed payment again",
+    response_model=PaymentShown,
+    responses=documented(400, 404, 409),
+    openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
+)
+async def retry(request: Request) -> Response:
+    """A FAILED payment is sent again. An UNKNOWN one is decided first by the downstream's status inquiry: what was
+    executed there is not sent again. 409 in any other status. Recorded in `/admin/audit`.
+    """
+    services, payment_id = services_of(request), request.path_params["paymentId"]
+    try:
+        await services.payments.operations.retry(payment_id, by=request.scope["state"]["caller"])
+    except Conflict as error:
+        raise Problem(409, "payment-not-retried", "Payment Not Retried", str(error)) from None
+    return await _payment_response(services, payment_id)
+
+
 @router.delete(
     "/payments/{paymentId:path}",
     summary="Cancel a payment",
@@ -155,24 +215,25 @@ async def show(request: Request) -> Response:
     openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
 )
 async def cancel(request: Request) -> Response:
-    """Calls the payment off and gives its slot back; 409 once it is on its way."""
+    """Cancels the payment and gives its slot back; 409 once its execution has begun."""
     services, payment_id = services_of(request), request.path_params["paymentId"]
     try:
-        await services.payments.queries.cancel(payment_id)
+        await services.payments.operations.cancel(payment_id)
     except Conflict as error:
         raise Problem(409, "payment-on-its-way", "Payment On Its Way", str(error)) from None
     return await _payment_response(services, payment_id)
 
 
 async def _payment_response(services: Services, payment_id: str) -> Response:
-    return json_response(PaymentShown.of_record(*await services.payments.queries.show(payment_id)))
+    return json_response(PaymentShown.of_record(*await services.payments.operations.show(payment_id)))
 
 
 def _exists(error: PaymentExists) -> Problem:
     return Problem(409, "payment-exists", "Payment Exists", str(error), field="paymentId")
 
 
-async def _blocks(receive: Receive) -> AsyncIterator[bytes]:
+async def body_blocks(receive: Receive) -> AsyncIterator[bytes]:
+    """The body of a request, block by block."""
     more = True
     while more:
         message = await receive()

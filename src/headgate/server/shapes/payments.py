@@ -79,8 +79,9 @@ class BulkResult(Shape):
 
 
 class FeedReport(BulkResult):
-    """What came of a feed on the command line, with the first rejected lines."""
+    """What came of a feed on the command line, with the first rejected records."""
 
+    feed_id: str
     rejected_count: int
     rejected_file: str | None
     lines: int
@@ -116,8 +117,8 @@ class PaymentEvent(Shape):
     created_at: Instant
 
 
-class PaymentShown(Shape):
-    """A payment and its history."""
+class PaymentView(Shape):
+    """A payment and where it stands."""
 
     payment_id: str
     amount: str
@@ -130,15 +131,33 @@ class PaymentShown(Shape):
     fee: str
     value_date: date
     config_name: str | None
+    feed_id: str | None
     reference: str | None
     reason: str | None
     created_at: Instant
     updated_at: Instant
+
+    @classmethod
+    def of_payment(cls, record: PaymentRecord, **members: Any) -> Self:
+        return cls.of(record.payment, record.terms, record, **members)
+
+
+class PaymentPage(Shape):
+    """A page of payments in order of their ids."""
+
+    payments: list[PaymentView]
+    next: str | None
+    """The cursor of the next page; null if this is the last."""
+
+
+class PaymentShown(PaymentView):
+    """A payment and its history."""
+
     audit: list[PaymentEvent]
 
     @classmethod
     def of_record(cls, record: PaymentRecord, history: list[PaymentAudit], **members: Any) -> Self:
-        return cls.of(record.payment, record.terms, record, audit=history, **members)
+        return cls.of_payment(record, audit=history, **members)
 
 
 class PaymentAndSlot(PaymentShown):

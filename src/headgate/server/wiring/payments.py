@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from headgate.apps.payments.feeds.accepting import Feeds
+from headgate.apps.payments.feeds.receiving import FeedReceiver
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
+from headgate.apps.payments.operations import PaymentOperations, StopExecutions
+from headgate.apps.payments.reconciliation.comparing import ReconciliationStore
+from headgate.apps.payments.stores.feeds import SqlFeedStore
+from headgate.apps.payments.stores.reconciliation import SqlReconciliationStore
 from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import Claim
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import DispatchObserver, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
     from headgate.apps.payments.downstream.simulator import Simulator
     from headgate.apps.payments.execution import PaymentExecution
     from headgate.apps.payments.intake import PaymentIntake
-    from headgate.apps.payments.ports import Downstream, Notifier, PaymentStore, PermitStore, RateGate
+    from headgate.apps.payments.ports import Downstream, Inquiry, Notifier, PaymentStore, PermitStore, RateGate
     from headgate.apps.payments.rules import RuleBook
     from headgate.apps.payments.workflows import WorkflowIntake
 
@@ -37,14 +45,25 @@ from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
 from headgate.sql.databases import database
 
+log = logging.getLogger(__name__)
+
 
 class Payments(NamedTuple):
     """The payments application of a settings tree."""
 
     intake: PaymentIntake | WorkflowIntake
     """Where payments are accepted: here, or by the init worker where there is Temporal."""
-    queries: PaymentIntake
-    """Shows and cancels payments; gives back slots without a payment."""
+    operations: PaymentOperations
+    """Shows, lists, cancels and retries payments."""
+    local_intake: PaymentIntake
+    """Gives back slots without a payment."""
+    feeds: Feeds
+    """Accepts, shows and cancels feeds."""
+    receiver: FeedReceiver
+    statements: ReconciliationStore
+    """What a statement of the bank is compared with."""
+    background: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+    """Runs work that outlives its request; it ends with the application."""
     store: PaymentStore
     domain: Domain
     """For the process that executes payments."""
@@ -97,7 +116,9 @@ async def open_payments(
             start = DirectStart(queue.store, engine)
         local_intake = PaymentIntake(store, slots, rules=rules, slot_config=payment_settings.config, start=start)
         stack.push_async_callback(local_intake.close)
-        application = Payments(local_intake, local_intake, store, domain, simulator)
+        stop = _stop_executions(engine)
+        operations = PaymentOperations(store, _inquiry(bank), stop)
+        intake: PaymentIntake | WorkflowIntake = local_intake
         if settings.temporal_address is not None:
             from headgate.apps.payments.workflows import WorkflowIntake, on_temporal
             from headgate.dispatch.engines.temporal.client import connect
@@ -106,10 +127,70 @@ async def open_payments(
             address, security = temporal_address(settings), temporal_security(settings)
             client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
             intake = WorkflowIntake(client, domain.init_task_queue)
-            application = application._replace(intake=intake, domain=domain)
+        feed_store = await _feed_store(settings, stack)
+        feeds = Feeds(feed_store, store, intake, stop)
+        background = await stack.enter_async_context(_background())
+        receiver = FeedReceiver(feed_store)
+        statements = await _reconciliation_store(settings, stack)
+        application = Payments(
+            intake, operations, local_intake, feeds, receiver, statements, background, store, domain, simulator
+        )
         if maintenance:
             await stack.enter_async_context(_maintenance(settings, application))
         yield application
+
+
+@asynccontextmanager
+async def _background() -> AsyncIterator[Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]]:
+    """Inside, work is run beside the requests that began it; leaving cancels what is not done. A feed that is cut off
+    so is taken up again by the next process."""
+    running: set[asyncio.Task[Any]] = set()
+
+    def run(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        running.add(task)
+        task.add_done_callback(_log_failure)
+        task.add_done_callback(running.discard)
+        return task
+
+    try:
+        yield run
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _log_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("a feed was left, and will be taken up again: %s", error)
+
+
+async def _feed_store(settings: Settings, stack: AsyncExitStack) -> SqlFeedStore:
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    stack.push_async_callback(shared.close)
+    return SqlFeedStore(shared)
+
+
+async def _reconciliation_store(settings: Settings, stack: AsyncExitStack) -> ReconciliationStore:
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    stack.push_async_callback(shared.close)
+    return SqlReconciliationStore(shared)
+
+
+def _inquiry(bank: Downstream) -> Inquiry | None:
+    """The downstream, if it can be asked what became of a payment."""
+    return cast("Inquiry", bank) if hasattr(bank, "inquire") else None
+
+
+def _stop_executions(engine: WorkflowEngine | None) -> StopExecutions:
+    """Ends executions of cancelled payments that wait in the engine for their time."""
+
+    async def stop(payment_ids: Sequence[str]) -> None:
+        if engine is not None:
+            await engine.stop([Claim(PAYMENT, payment_id, 0, 0) for payment_id in payment_ids])
+
+    return stop
 
 
 async def prune_payments(settings: Settings, before: datetime, now: datetime) -> int:
@@ -123,14 +204,20 @@ async def prune_payments(settings: Settings, before: datetime, now: datetime) ->
             before = min(before, now - min(rules.duplicate_window, now - EPOCH))
     async with AsyncExitStack() as stack:
         store = await _payment_store(settings, stack)
-        return await store.prune(before)
+        forgotten = await store.prune(before)
+        await (await _feed_store(settings, stack)).prune(before)
+        return forgotten
 
 
 @asynccontextmanager
 async def _maintenance(settings: Settings, application: Payments) -> AsyncIterator[None]:
-    """Inside, payments are taken from their topic, and slots without a payment are given back now and then."""
+    """Inside, payments are taken from their topic, feeds that nobody works on are taken up, and slots without a payment
+    are given back now and then."""
     stop = asyncio.Event()
-    tasks = [asyncio.create_task(application.queries.run_reclaiming(stop))]
+    tasks = [
+        asyncio.create_task(application.local_intake.run_reclaiming(stop)),
+        asyncio.create_task(application.feeds.run_resuming(stop)),
+    ]
     async with AsyncExitStack() as stack:
         if settings.kafka_bootstrap is not None:
             # Imported here: the driver is an extra.

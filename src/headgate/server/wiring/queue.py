@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from headgate.dispatch.ports import DispatchObserver
+from headgate.apps.payments.model import ITEM_TYPE
+from headgate.apps.payments.stores.moves import PaymentFollower
+from headgate.dispatch.ports import DispatchObserver, Follower
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.stores import queue_store
 from headgate.server.settings import Settings
@@ -18,10 +20,17 @@ if TYPE_CHECKING:
 from headgate.server.wiring.database import embedded_url
 
 
+def queue_followers() -> dict[str, Follower]:
+    """What moves together with items, by item type: payments, wherever their items are discarded or requeued."""
+    return {ITEM_TYPE: PaymentFollower()}
+
+
 @asynccontextmanager
 async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
     """The queue of a settings tree."""
-    store = await queue_store(embedded_url(settings), pool_size=settings.database_pool_size)
+    store = await queue_store(
+        embedded_url(settings), pool_size=settings.database_pool_size, followers=queue_followers()
+    )
     async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
         yield queue
 

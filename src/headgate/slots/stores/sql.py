@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -31,6 +32,7 @@ from headgate.slots.stores.window_rows import (
     read_ahead,
     rebuild_runs,
     recount,
+    release_windows,
     window_queries,
     write_occupancy,
 )
@@ -99,7 +101,7 @@ class SqlSlotStore:
         return (await self._database.read(_find_all, [event_id])).get(event_id)
 
     async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
-        return await self._database.write(_cancel, event_id, owner)
+        return await self._database.write(cancel, event_id, owner)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
         return await self._database.read(_booked, before_ms, after, limit)
@@ -216,7 +218,7 @@ def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, Ass
     return slots
 
 
-def _cancel(connection: Connection, event_id: str, owner: str | None = None) -> AssignedSlot | None:
+def cancel(connection: Connection, event_id: str, owner: str | None = None) -> AssignedSlot | None:
     """Deletes the slot, if it is the owner's, and frees its room in the window that its time falls into today."""
     config_name = connection.execute(sa.select(slot.c.config_name).where(slot.c.event_id == event_id)).scalar()
     if config_name is None:
@@ -237,6 +239,35 @@ def _cancel(connection: Connection, event_id: str, owner: str | None = None) -> 
         occupancy.release(window)
         write_occupancy(connection, config_name, occupancy)
     return current
+
+
+def cancel_many(connection: Connection, event_ids: Sequence[str], owner: str | None = None) -> int:
+    """Deletes those of these events' slots that are the owner's, and frees their room. Returns how many there were."""
+    if len(event_ids) == 1:
+        try:
+            return 0 if cancel(connection, event_ids[0], owner) is None else 1
+        except SlotOwned:
+            return 0
+    names = {assigned.config_name for assigned in _find_all(connection, event_ids).values()}
+    total = 0
+    for name in sorted(names):
+        active = lock_active(connection, name)
+        if active is None:
+            continue
+        slots = [
+            assigned
+            for assigned in _find_all(connection, event_ids).values()
+            if assigned.config_name == name and assigned.owner == owner
+        ]
+        for first in range(0, len(slots), MAX_IN_LIST):
+            gone = [assigned.event_id for assigned in slots[first : first + MAX_IN_LIST]]
+            connection.execute(slot.delete().where(slot.c.event_id.in_(gone)))
+        counts = Counter(align(assigned.scheduled_ms, active.policy.size_ms) for assigned in slots)
+        release_windows(connection, name, counts)
+        # Several windows of one full run may have opened: the runs are written again from the counters.
+        rebuild_runs(connection, name, active.policy, to_ms(now(connection)))
+        total += len(slots)
+    return total
 
 
 def _booked(connection: Connection, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -157,6 +157,21 @@ def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> 
     runs = occupancy.changed_runs()
     if runs.removed or runs.written:
         _write_runs(connection, name, runs)
+
+
+def release_windows(connection: Connection, name: str, counts: Mapping[int, int]) -> None:
+    """Gives back so many places in each of these windows."""
+    if counts:
+        connection.execute(
+            slot_window.update()
+            .where(
+                slot_window.c.config_name == name,
+                slot_window.c.window_start == sa.bindparam("at"),
+                slot_window.c.taken >= sa.bindparam("free"),
+            )
+            .values(taken=slot_window.c.taken - sa.bindparam("free")),
+            [{"at": from_ms(start), "free": count} for start, count in sorted(counts.items())],
+        )
 
 
 def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int) -> None:

@@ -106,10 +106,26 @@ async def test_a_large_block_is_cut_off_the_event_loop(monkeypatch: pytest.Monke
     assert threading.main_thread() not in cut_on
 
 
+JSON_LINE = (
+    '{"paymentId":"p","amount":"1","currency":"EUR","payer":{"name":"A","iban":"DE89370400440532013000"},'
+    f'"payee":{{"name":"B","iban":"GB29NWBK60161331926819"}},"executeAt":"{AT.isoformat()}"}}'
+)
+
+
+async def test_a_byte_order_mark_loses_no_line() -> None:
+    (progress,) = await run(b"\xef\xbb\xbf" + JSON_LINE.encode(), FeedFormat.JSONL)
+    assert (progress.accepted, progress.rejected) == (1, [])
+
+
+async def test_nobody_pays_himself() -> None:
+    own = JSON_LINE.replace("GB29NWBK60161331926819", "DE89 3704 0044 0532 0130 00")
+    (progress,) = await run(own.encode(), FeedFormat.JSONL)
+    (rejected,) = progress.rejected
+    assert rejected.reason.startswith("payee.iban: is the payer's own account")
+
+
 async def test_json_lines() -> None:
-    party = '{"name":"A","iban":"DE89370400440532013000"}'
-    money = '"paymentId":"p","amount":"1","currency":"EUR"'
-    good = f'{{{money},"payer":{party},"payee":{party},"executeAt":"{AT.isoformat()}"}}'
+    good = JSON_LINE
     (progress,) = await run(f"{good}\n[1]\n{{\n{'[' * 30_000}\n".encode(), FeedFormat.JSONL)
     assert progress.accepted == 1
     assert [each.line for each in progress.rejected] == [2, 3, 4]

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from headgate.apps.payments.execution import PaymentExecution
-from headgate.apps.payments.intake import OWNER, SLOT_PREFIX, PaymentIntake
+from headgate.apps.payments.intake import PaymentIntake
 from headgate.apps.payments.model import (
     ITEM_TYPE,
+    OWNER,
+    SLOT_PREFIX,
     AcceptedPayment,
     Party,
     Payment,
@@ -21,9 +23,12 @@ from headgate.apps.payments.model import (
     PaymentRecord,
     PaymentStatus,
 )
+from headgate.apps.payments.operations import PaymentOperations
 from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt
 from headgate.apps.payments.rules import rules_of
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import gave_up
+from headgate.dispatch.model import GiveUp
 from headgate.dispatch.status import Status
 from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
 from headgate.slots.model import WindowPolicy
@@ -47,6 +52,7 @@ class Bench:
         self.store = MemoryPaymentStore(self.queue, slot_store)
         self.slots = SlotScheduler(slot_store)
         self.intake = PaymentIntake(self.store, self.slots)
+        self.operations = PaymentOperations(self.store)
 
     def ruled(self, **rules: Any) -> PaymentIntake:
         return PaymentIntake(self.store, self.slots, rules=rules_of(rules))
@@ -69,7 +75,7 @@ async def test_a_payment_is_scheduled_at_its_slot(bench: Bench) -> None:
     answers = [await bench.intake.submit(payment(f"p{number}")) for number in range(3)]
     assert all(answer.status is PaymentStatus.SCHEDULED and not answer.existing for answer in answers)
     assert sorted((answer.scheduled_time - AT) // timedelta(seconds=4) for answer in answers) == [0, 0, 1]
-    record, history = await bench.intake.show("p0")
+    record, history = await bench.operations.show("p0")
     assert record.scheduled_time == answers[0].scheduled_time == (await bench.slots.find("payment:p0")).scheduled_time
     assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.01", "2030-03-01")
     assert [entry.status_after for entry in history] == ["SCHEDULED"]
@@ -183,17 +189,18 @@ async def test_a_payments_slot_is_cancelled_with_the_payment_only(bench: Bench) 
 
 async def test_a_payment_is_cancelled_while_it_waits(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
-    record = await bench.intake.cancel("p", "changed my mind")
+    record = await bench.operations.cancel("p", "changed my mind")
     assert (record.status, record.reason) == (PaymentStatus.CANCELLED, "changed my mind")
-    assert await bench.intake.cancel("p") == record
+    assert await bench.operations.cancel("p") == record
     with pytest.raises(NotFound):
         await bench.slots.find("payment:p")
     with pytest.raises(NotFound):
-        await bench.intake.cancel("nobody")
+        await bench.operations.cancel("nobody")
     await bench.intake.submit(payment("q"))
     await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=9999))
+    await bench.store.begin(["q"])
     with pytest.raises(Conflict):
-        await bench.intake.cancel("q")
+        await bench.operations.cancel("q")
 
 
 async def test_queued_payments_are_started(bench: Bench) -> None:
@@ -246,7 +253,7 @@ async def context(bench: Bench, payment_id: str) -> Any:
 
 
 async def record(bench: Bench, payment_id: str) -> PaymentRecord:
-    return (await bench.intake.show(payment_id))[0]
+    return (await bench.operations.show(payment_id))[0]
 
 
 async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> None:
@@ -255,7 +262,7 @@ async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> N
     execution = PaymentExecution(bench.store, bank, notifier)
     await execution.execute("p", await context(bench, "p"))
     assert bank.paid == ["p"]
-    kept, history = await bench.intake.show("p")
+    kept, history = await bench.operations.show("p")
     assert (kept.status, kept.reference) == (PaymentStatus.PROCESSING, "BANK-1")
     assert [entry.status_after for entry in history] == ["SCHEDULED", "ACCEPTED", "PROCESSING"]
     assert [(notice.role, notice.account) for notice in notifier.notices] == [
@@ -279,11 +286,14 @@ async def test_a_busy_bank_leaves_the_payment_as_it_is(bench: Bench) -> None:
     assert (await record(bench, "p")).status is PaymentStatus.PROCESSING
 
 
-async def test_a_refusal_fails_the_payment_for_good(bench: Bench) -> None:
+async def test_a_refusal_fails_the_payment_together_with_its_item(bench: Bench) -> None:
     await bench.intake.submit(payment("p"))
     notifier = RecordingNotifier()
     execution = PaymentExecution(bench.store, Bank(PaymentRefused("account closed")), notifier)
-    await execution.execute("p", await context(bench, "p"))
+    batch = await bench.queue.claim(ITEM_TYPE, 1, timedelta(days=36500))
+    with pytest.raises(GiveUp, match="account closed") as refused:
+        await execution.execute("p", await context(bench, "p"))
+    await bench.queue.settle([gave_up(batch.items[0].claim, str(refused.value), refused.value.verdict)])
     kept = await record(bench, "p")
     assert (kept.status, kept.reason, notifier.notices) == (PaymentStatus.FAILED, "account closed", [])
 

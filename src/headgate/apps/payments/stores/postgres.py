@@ -21,7 +21,8 @@ SOON = timedelta(seconds=5)
 
 COPY_PAYMENTS = """
     COPY headgate_payment (payment_id, amount_minor, currency, payer_name, payer_iban, payee_name, payee_iban,
-        execute_at, config_name, fee_minor, value_date, fingerprint, status, scheduled_at, created_at, updated_at)
+        execute_at, config_name, fee_minor, value_date, fingerprint, status, scheduled_at, created_at, updated_at,
+        feed_id)
     FROM STDIN
 """
 COPY_AUDIT = "COPY headgate_payment_audit (payment_id, status_after, detail, created_at) FROM STDIN"
@@ -46,8 +47,9 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
 def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, str]:
     """Rows in COPY's text form. All texts are printable, so only the backslash needs escaping."""
     now = instant_text(to_ms(moment)) + "Z"
+    no_feed = "\\N"
     rows, audit = [], []
-    for payment, terms, scheduled, print_, _ in payments:
+    for payment, terms, scheduled, print_, _, feed_id in payments:
         payment_id, amount, currency, payer, payee, execute_at, config_name = payment
         payment_id = _escape(payment_id)
         parties = _escape(f"{payer.name}\t{payer.iban}\t{payee.name}\t{payee.iban}")
@@ -55,7 +57,7 @@ def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, 
         rows.append(
             f"{payment_id}\t{to_minor(amount)}\t{currency}\t{parties}\t{instant_text(to_ms(execute_at))}Z\t{config}"
             f"\t{to_minor(terms.fee)}\t{terms.value_date}\t{print_}\tSCHEDULED\t{instant_text(to_ms(scheduled))}Z"
-            f"\t{now}\t{now}\n"
+            f"\t{now}\t{now}\t{feed_id or no_feed}\n"
         )
         audit.append(f"{payment_id}\tSCHEDULED\t{ACCEPTED_DETAIL}\t{now}\n")
     return "".join(rows), "".join(audit)

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from headgate.apps.payments.model import PaymentAudit, PaymentRecord, PaymentStatus, StatusChange
+from headgate.apps.payments.model import (
+    PaymentAudit,
+    PaymentEvent,
+    PaymentFilter,
+    PaymentRecord,
+    PaymentStatus,
+    StatusChange,
+)
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment
-from headgate.apps.payments.stores import statements
-from headgate.errors import Conflict
+from headgate.apps.payments.stores import moves, statements
 from headgate.sql.engine import Database
 
 
@@ -30,6 +36,9 @@ class SqlPaymentStore:
     async def history(self, payment_id: str) -> list[PaymentAudit]:
         return await self._database.read(statements.history, payment_id)
 
+    async def page(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRecord]:
+        return await self._database.read(statements.list_payments, selection, limit, after)
+
     async def find_duplicates(self, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
         return await self._database.read(statements.find_duplicates, queries, within)
 
@@ -40,12 +49,16 @@ class SqlPaymentStore:
     async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:
         return await self._database.write(statements.advance, changes)
 
-    async def cancel(self, payment_id: str, reason: str) -> bool:
-        try:
-            await self._database.write(statements.cancel, payment_id, reason)
-        except Conflict:
-            return False
-        return True
+    async def begin(self, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
+        return await self._database.write(moves.begin, payment_ids)
+
+    async def withdraw(self, payment_ids: Sequence[str]) -> None:
+        await self._database.write(moves.withdraw, payment_ids)
+
+    async def move(
+        self, payment_ids: Sequence[str], event: PaymentEvent, detail: str, reference: str | None = None
+    ) -> dict[str, str]:
+        return await self._database.write(moves.move, payment_ids, event, detail, reference)
 
     async def orphaned_slots(self, owner: str, prefix: str, older_than: timedelta) -> list[str]:
         return await self._database.read(statements.orphaned_slots, owner, prefix, older_than)

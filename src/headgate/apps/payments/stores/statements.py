@@ -16,6 +16,7 @@ from headgate.apps.payments.model import (
     Party,
     Payment,
     PaymentAudit,
+    PaymentFilter,
     PaymentRecord,
     PaymentStatus,
     StatusChange,
@@ -23,10 +24,8 @@ from headgate.apps.payments.model import (
 )
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.apps.payments.stores.tables import payment, payment_audit
-from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, enqueue_within
+from headgate.dispatch.stores import enqueue_within
 from headgate.dispatch.stores.tables import queue
-from headgate.errors import Conflict, NotFound
 from headgate.slots.stores.tables import slot
 from headgate.sql.schema import now as database_clock
 
@@ -38,7 +37,7 @@ ACCEPTED_DETAIL = "checked, slotted and queued"
 
 def find(connection: Connection, payment_ids: Sequence[str]) -> dict[str, PaymentRecord]:
     records: dict[str, PaymentRecord] = {}
-    for some in _where_in(connection, payment.c.payment_id, payment_ids):
+    for some in where_in(connection, payment.c.payment_id, payment_ids):
         rows = connection.execute(sa.select(payment).where(some))
         records.update((row.payment_id, record(row)) for row in rows)
     return records
@@ -58,9 +57,33 @@ def history(connection: Connection, payment_id: str) -> list[PaymentAudit]:
     return [PaymentAudit(*row) for row in rows]
 
 
+def list_payments(
+    connection: Connection, selection: PaymentFilter, limit: int, after: str | None
+) -> list[PaymentRecord]:
+    statement = sa.select(payment).where(*conditions(selection)).order_by(payment.c.payment_id).limit(limit)
+    if after is not None:
+        statement = statement.where(payment.c.payment_id > after)
+    return [record(row) for row in connection.execute(statement)]
+
+
+def conditions(selection: PaymentFilter) -> list[sa.ColumnElement[bool]]:
+    """A filter as conditions on the table."""
+    status, feed_id, scheduled_from, scheduled_to = selection
+    chosen: list[sa.ColumnElement[bool]] = []
+    if status is not None:
+        chosen.append(payment.c.status == status.value)
+    if feed_id is not None:
+        chosen.append(payment.c.feed_id == feed_id)
+    if scheduled_from is not None:
+        chosen.append(payment.c.scheduled_at >= scheduled_from)
+    if scheduled_to is not None:
+        chosen.append(payment.c.scheduled_at < scheduled_to)
+    return chosen
+
+
 def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], within: timedelta) -> dict[str, str]:
     rows: dict[int, list[tuple[str, datetime]]] = {}
-    for some in _where_in(connection, payment.c.fingerprint, sorted({query.fingerprint for query in queries})):
+    for some in where_in(connection, payment.c.fingerprint, sorted({query.fingerprint for query in queries})):
         matches = connection.execute(
             sa.select(payment.c.fingerprint, payment.c.payment_id, payment.c.execute_at)
             .where(some, payment.c.status != PaymentStatus.CANCELLED.value)
@@ -82,10 +105,7 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
     connection.execute(sa.insert(payment), [_new_row(new, moment) for new in payments])
     connection.execute(
         sa.insert(payment_audit),
-        [
-            _audit_row(new.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment)
-            for new in payments
-        ],
+        [audit_row(new.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment) for new in payments],
     )
     enqueue_within(connection, [new.item for new in payments])
 
@@ -98,8 +118,7 @@ def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[boo
         values: dict[str, Any] = {"status": change.after.value, "updated_at": moment}
         if change.reference is not None:
             values["reference"] = change.reference
-        if change.after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED):
-            values["reason"] = change.detail
+        values |= reason_columns(change.after, change.detail)
         changed = connection.execute(
             sa.update(payment)
             .where(payment.c.payment_id == change.payment_id, payment.c.status == change.before.value)
@@ -107,7 +126,7 @@ def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[boo
         )
         made[change.payment_id] = changed.rowcount == 1
     audited = [
-        _audit_row(change.payment_id, change.before, change.after, change.detail, moment)
+        audit_row(change.payment_id, change.before, change.after, change.detail, moment)
         for change in changes
         if made[change.payment_id]
     ]
@@ -116,15 +135,13 @@ def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[boo
     return [made[change.payment_id] for change in changes]
 
 
-def cancel(connection: Connection, payment_id: str, reason: str) -> None:
-    """Out of the queue, where it must still be waiting, and CANCELLED; `Conflict` if either is not so."""
-    try:
-        admin_queries.redirect(connection, ITEM_TYPE, [payment_id], Status.CANCELLED, None)
-    except NotFound:
-        raise Conflict(f"payment {payment_id!r} is not queued") from None
-    change = StatusChange.of(payment_id, PaymentStatus.SCHEDULED, PaymentStatus.CANCELLED, reason)
-    if advance(connection, [change]) != [True]:
-        raise Conflict(f"payment {payment_id!r} is no longer scheduled")
+def reason_columns(after: PaymentStatus, detail: str | None) -> dict[str, Any]:
+    """What a change of status writes beside the status: why, or that a new attempt begins."""
+    if after in (PaymentStatus.FAILED, PaymentStatus.CANCELLED, PaymentStatus.UNKNOWN):
+        return {"reason": detail}
+    if after is PaymentStatus.SCHEDULED:
+        return {"reason": None, "begun_at": None}
+    return {}
 
 
 def orphaned_slots(connection: Connection, owner: str, prefix: str, older_than: timedelta) -> list[str]:
@@ -196,6 +213,8 @@ def record(row: Row[Any]) -> PaymentRecord:
         row.reason,
         row.created_at,
         row.updated_at,
+        row.begun_at,
+        row.feed_id,
     )
 
 
@@ -229,12 +248,13 @@ def _new_row(new: NewPayment, moment: datetime) -> dict[str, Any]:
         "fingerprint": new.fingerprint,
         "status": PaymentStatus.SCHEDULED.value,
         "scheduled_at": new.scheduled_time,
+        "feed_id": new.feed_id,
         "created_at": moment,
         "updated_at": moment,
     }
 
 
-def _audit_row(
+def audit_row(
     payment_id: str, before: PaymentStatus | None, after: PaymentStatus, detail: str | None, moment: datetime
 ) -> dict[str, Any]:
     return {
@@ -246,9 +266,7 @@ def _audit_row(
     }
 
 
-def _where_in(
-    connection: Connection, column: sa.Column[Any], values: Sequence[Any]
-) -> Iterator[sa.ColumnElement[bool]]:
+def where_in(connection: Connection, column: sa.Column[Any], values: Sequence[Any]) -> Iterator[sa.ColumnElement[bool]]:
     """Conditions that together find the rows with these values."""
     if connection.dialect.name == "postgresql":
         # One parameter whatever their number: the driver takes longer to read a long list of them than we to ask.

@@ -29,7 +29,10 @@ payment = sa.Table(
     sa.Column("reason", sa.String(2000)),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
+    sa.Column("begun_at", Instant),
+    sa.Column("feed_id", sa.String(64)),
     sa.Index("headgate_payment_fingerprint_ix", "fingerprint"),
+    sa.Index("headgate_payment_feed_ix", "feed_id", "payment_id"),
     info={"about": "One row a payment. fingerprint is shared by payments alike: accounts, amount and currency."},
 )
 
@@ -44,4 +47,48 @@ payment_audit = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Index("headgate_payment_audit_payment_id_ix", "payment_id"),
     info={"about": "Every change of a payment's status. Only ever inserted."},
+)
+
+feed = sa.Table(
+    "headgate_feed",
+    metadata,
+    sa.Column("feed_id", sa.String(64), primary_key=True),
+    sa.Column("format", sa.String(16), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("name", sa.String(255)),
+    sa.Column("config_name", sa.String(128)),
+    sa.Column("digest", sa.String(64), unique=True),
+    sa.Column("records", sa.Integer, nullable=False),
+    sa.Column("chunks", sa.Integer, nullable=False),
+    sa.Column("chunks_done", sa.Integer, nullable=False),
+    sa.Column("rejected", sa.Integer, nullable=False),
+    sa.Column("accepted", sa.Integer, nullable=False),
+    sa.Column("planned", sa.Text),
+    sa.Column("totals", sa.Text),
+    sa.Column("reason", sa.String(2000)),
+    sa.Column("runner", sa.String(32)),
+    sa.Column("seen_at", Instant),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("updated_at", Instant, nullable=False),
+    info={"about": "One row a feed. digest is of its bytes: the same feed again is the same row."},
+)
+
+feed_chunk = sa.Table(
+    "headgate_feed_chunk",
+    metadata,
+    sa.Column("feed_id", sa.String(64), primary_key=True),
+    sa.Column("chunk", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("payload", sa.LargeBinary, nullable=False),
+    info={"about": "Records that wait to be accepted, checked and packed; deleted when they are."},
+)
+
+feed_reject = sa.Table(
+    "headgate_feed_reject",
+    metadata,
+    sa.Column("feed_id", sa.String(64), primary_key=True),
+    sa.Column("line", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("reason", sa.String(2000), nullable=False),
+    sa.Column("payment_id", sa.String(255)),
+    sa.Column("raw", sa.Text, nullable=False),
+    info={"about": "Records that were refused, as they came, and why."},
 )

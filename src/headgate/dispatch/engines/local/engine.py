@@ -17,7 +17,7 @@ from headgate import tracing
 from headgate.clock import uptime
 from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
-from headgate.dispatch.model import Claim
+from headgate.dispatch.model import Claim, GiveUp
 from headgate.dispatch.ports import (
     STARTED,
     Execution,
@@ -30,7 +30,7 @@ from headgate.dispatch.ports import (
     StartRequest,
 )
 from headgate.dispatch.registry import Registry
-from headgate.errors import StoreError
+from headgate.errors import StoreError, StoreUnavailable
 
 Report = Callable[[], Awaitable[bool]]
 
@@ -105,6 +105,13 @@ class LocalEngine:
             for claim in claims
         ]
 
+    async def stop(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            run = self._runs.get(claim.execution_id)
+            if run is not None and run.task is not None and not run.begun:
+                run.lost = True
+                run.task.cancel()
+
     def room(self, item_type: str) -> int | None:
         return 0 if self._closing else self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
 
@@ -171,6 +178,14 @@ class LocalEngine:
         return lambda: sink.completed(run.claim)
 
     def _failure(self, run: Run, error: BaseException) -> Report:
+        if isinstance(error, GiveUp):
+            reason, verdict = str(error), error.verdict
+            return lambda: self._sink.gave_up(run.claim, reason, verdict)
+        if isinstance(error, StoreUnavailable):
+            # An outage of a store is not the item's fault: the item goes back and no retry is counted.
+            config = run.request.config
+            outage, pause = f"{type(error).__name__}: {error}", config.backoff(1) + config.look_ahead
+            return lambda: self._sink.released(run.claim, outage, pause)
         failure = f"{type(error).__name__}: {error}"
         return lambda: self._sink.failed(run.claim, failure)
 

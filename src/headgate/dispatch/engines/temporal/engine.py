@@ -70,6 +70,20 @@ class TemporalEngine:
     async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
         return await asyncio.gather(*(self._describe(claim) for claim in claims))
 
+    async def stop(self, claims: Sequence[Claim]) -> None:
+        await asyncio.gather(*(self._stop(claim) for claim in claims))
+
+    async def _stop(self, claim: Claim) -> None:
+        handle = self._client.get_workflow_handle(claim.execution_id)
+        async with self._calls:
+            try:
+                description = await handle.describe(rpc_timeout=RPC_TIMEOUT)
+                if description.status is WorkflowExecutionStatus.RUNNING and description.history_length <= NOT_BEGUN:
+                    # Terminated, since a cancellation would only be seen when the start delay is over.
+                    await self._end(description, "its item was cancelled")
+            except (RPCError, RuntimeError):
+                return
+
     def room(self, item_type: str) -> int | None:
         return None
 
@@ -142,14 +156,14 @@ class TemporalEngine:
             return StartOutcome(Start.ALREADY_STARTED)
         if description.history_length <= NOT_BEGUN:
             # Its claim is lost, so it may not begin any more; nothing of it has happened.
-            await self._end(description)
+            await self._end(description, "its claim is lost: it is started under a newer one")
             return None
         return StartOutcome(Start.ALREADY_STARTED, "under an older claim") if last_look else None
 
-    async def _end(self, description: WorkflowExecutionDescription) -> None:
+    async def _end(self, description: WorkflowExecutionDescription, why: str) -> None:
         handle = self._client.get_workflow_handle(description.id, run_id=description.run_id)
         try:
-            await handle.terminate("its claim is lost: it is started under a newer one", rpc_timeout=RPC_TIMEOUT)
+            await handle.terminate(why, rpc_timeout=RPC_TIMEOUT)
         except RPCError as error:
             if not is_no_workflow(error):
                 raise

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from temporalio.api.errordetails.v1 import NamespaceNotFoundFailure, ResourceExhaustedFailure
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
+from headgate.dispatch.model import GiveUp
 from headgate.dispatch.ports import Start, StartOutcome
+from headgate.errors import BrokerUnavailable, StoreUnavailable
 
+OUTAGES = {StoreUnavailable.__name__, BrokerUnavailable.__name__}
 NOT_THE_ITEMS_FAULT = {
     RPCStatusCode.RESOURCE_EXHAUSTED,
     RPCStatusCode.UNAVAILABLE,
@@ -56,10 +61,43 @@ def _carries(error: RPCError, detail: ResourceExhaustedFailure | NamespaceNotFou
     return any(packed.Is(detail.DESCRIPTOR) for packed in error.grpc_status.details)
 
 
-def reason(error: BaseException) -> str:
-    """The root of a failure, in words: what the business code raised, not through how many layers it came."""
+class Ending(NamedTuple):
+    """How an execution that raised ended, for the queue."""
+
+    reason: str
+    gave_up: bool = False
+    """A retry can't help."""
+    verdict: str | None = None
+    outage: bool = False
+    """A store did not answer, which is no item's fault."""
+
+
+def gave_up(error: GiveUp) -> ApplicationError:
+    """What an activity raises for `GiveUp`: it is not retried, and `ending` reads it back."""
+    return ApplicationError(str(error), error.verdict, type=GiveUp.__name__, non_retryable=True)
+
+
+def ending(error: BaseException) -> Ending:
+    """What a failure means for the item."""
+    root = _root(error)
+    if isinstance(root, GiveUp):
+        return Ending(str(root), gave_up=True, verdict=root.verdict)
+    if isinstance(root, ApplicationError) and root.type == GiveUp.__name__:
+        verdict = root.details[0] if root.details else None
+        return Ending(root.message, gave_up=True, verdict=None if verdict is None else str(verdict))
+    kind = root.type if isinstance(root, ApplicationError) else type(root).__name__
+    return Ending(reason(root), outage=kind in OUTAGES)
+
+
+def _root(error: BaseException) -> BaseException:
     while isinstance(error, FailureError) and error.cause is not None:
         error = error.cause
+    return error
+
+
+def reason(error: BaseException) -> str:
+    """The root of a failure, in words: what the business code raised, not through how many layers it came."""
+    error = _root(error)
     if isinstance(error, ApplicationError):
         return f"{error.type}: {error.message}" if error.type else error.message
     return f"{type(error).__name__}: {error}"

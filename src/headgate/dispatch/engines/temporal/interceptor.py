@@ -23,10 +23,11 @@ from temporalio.worker import (
 
 from headgate.dispatch.engines.temporal.activity_guard import ActivityGuard
 from headgate.dispatch.engines.temporal.claim_memo import ClaimMemo
-from headgate.dispatch.engines.temporal.failures import reason
+from headgate.dispatch.engines.temporal.failures import ending, reason
 from headgate.dispatch.engines.temporal.outbound_calls import OutboundCalls, current_memo
 from headgate.dispatch.engines.temporal.outcome_activities import (
     CALL_TIMEOUT,
+    GIVE_UP,
     MAY_BEGIN,
     RELEASE,
     REPORT,
@@ -77,18 +78,18 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
             begins = workflow.info().continued_run_id is not None or await _may_begin(memo)
             result = await self._run_business(input) if begins else None
         except (FailureError, asyncio.CancelledError) as error:
-            await _report(memo, reason(error))
+            await _report_failure(memo, error)
             raise
         except Exception as error:
             # Temporal would retry the workflow task for ever; the queue has its own retries and dead letters.
-            await _report(memo, reason(error))
+            await _report_failure(memo, error)
             raise ApplicationError(str(error), type=type(error).__name__) from error
         if self._calls.given_back:
             await _notify_queue(RELEASE, memo)
         if not begins or self._calls.given_back:
             # A failure, because Temporal lets only failed executions be started again.
             raise ApplicationError("not begun: its claim is lost, or was given back", type=NOT_BEGUN)
-        await _report(memo, None)
+        await _notify_queue(REPORT, memo, None)
         return result
 
     async def _run_business(self, input: ExecuteWorkflowInput) -> Any:
@@ -115,8 +116,14 @@ async def _may_begin(memo: ClaimMemo) -> bool:
     return bool(answer)
 
 
-async def _report(memo: ClaimMemo, failure: str | None) -> None:
-    await _notify_queue(REPORT, memo, failure)
+async def _report_failure(memo: ClaimMemo, error: BaseException) -> None:
+    end = ending(error)
+    if end.outage:
+        await _notify_queue(RELEASE, memo, end.reason)
+    elif end.gave_up:
+        await _notify_queue(GIVE_UP, memo, end.reason, end.verdict)
+    else:
+        await _notify_queue(REPORT, memo, end.reason)
 
 
 async def _notify_queue(what: str, memo: ClaimMemo, *more: str | None) -> None:

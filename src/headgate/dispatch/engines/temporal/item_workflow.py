@@ -12,7 +12,9 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from headgate.dispatch.engines.temporal.claim_memo import KEY, ClaimMemo
+from headgate.dispatch.engines.temporal.failures import gave_up
 from headgate.dispatch.engines.temporal.heartbeat import send_heartbeats
+from headgate.dispatch.model import GiveUp
 from headgate.dispatch.registry import Registry
 
 EXECUTE = "headgate.execute"
@@ -56,6 +58,8 @@ class ItemActivities:
             await self._registry[item_type].execute(item_id, json.loads(context_json))
         except asyncio.CancelledError:
             raise
+        except GiveUp as error:
+            raise gave_up(error) from error
         except Exception as error:
             raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from error
         finally:

@@ -20,12 +20,15 @@ from headgate.errors import StoreError
 MAY_BEGIN = "headgate.may_begin"
 REPORT = "headgate.report"
 RELEASE = "headgate.release"
-OWN = frozenset({MAY_BEGIN, REPORT, RELEASE})
+GIVE_UP = "headgate.give_up"
+OWN = frozenset({MAY_BEGIN, REPORT, RELEASE, GIVE_UP})
 OFF = "the kill switch was off at its time"
 
 CALL_TIMEOUT = timedelta(seconds=30)
 RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=30))
 """For ever: the effect has happened, and only the report may show it."""
+OUTAGE_PAUSE = timedelta(seconds=10)
+"""So long an item waits that met an outage of a store."""
 RETRY_IN_WORKER = timedelta(seconds=5)
 """Longer pauses become timers on the server, so that an outage of the store keeps no worker busy."""
 
@@ -39,7 +42,7 @@ class OutcomeActivities:
 
     @property
     def all(self) -> list[Callable[..., Any]]:
-        return [self.may_begin, self.report, self.release]
+        return [self.may_begin, self.report, self.release, self.give_up]
 
     @activity.defn(name=MAY_BEGIN)
     async def may_begin(self, memo: dict[str, Any]) -> bool:
@@ -62,10 +65,20 @@ class OutcomeActivities:
             return await self._sink.failed(claim, failure)
 
     @activity.defn(name=RELEASE)
-    async def release(self, memo: dict[str, Any]) -> bool:
-        """Gives the item of an execution back that came as far as its first call; False if its claim was lost."""
+    async def release(self, memo: dict[str, Any], outage: str | None = None) -> bool:
+        """Gives the item of an execution back that came as far as its first call, or met an outage of a store; False
+        if its claim was lost."""
         with _retried_if_the_store_failed():
-            return await self._sink.released(_claim_memo(memo).claim, OFF)
+            claim = _claim_memo(memo).claim
+            if outage is not None:
+                return await self._sink.released(claim, outage, OUTAGE_PAUSE)
+            return await self._sink.released(claim, OFF)
+
+    @activity.defn(name=GIVE_UP)
+    async def give_up(self, memo: dict[str, Any], why: str, verdict: str | None) -> bool:
+        """Reports that a retry can't help; False if its claim was lost meanwhile."""
+        with _retried_if_the_store_failed():
+            return await self._sink.gave_up(_claim_memo(memo).claim, why, verdict)
 
     async def _alive(self, claims: Sequence[Claim]) -> list[bool]:
         once = list(dict.fromkeys(claims))

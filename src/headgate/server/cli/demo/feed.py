@@ -38,7 +38,8 @@ async def feed(payments: int, at: datetime, broken: int) -> AsyncIterator[bytes]
     for number in range(payments):
         payer, payee = drawn.choice(NAMES), drawn.choice(NAMES)
         amount = f"{drawn.randrange(1, 100_000) / 100:.2f}"
-        parties = f"{payer},{drawn.choice(accounts)},{payee},{drawn.choice(accounts)}"
+        payer_iban, payee_iban = drawn.sample(accounts, 2)
+        parties = f"{payer},{payer_iban},{payee},{payee_iban}"
         lines.append(f"demo-{number:06d},{amount},EUR,{parties},{when}")
         if number in wrong:
             lines.append(f"demo-broken-{number},{amount},EURO,{parties},{when}")

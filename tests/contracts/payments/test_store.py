@@ -2,70 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import product
 
 import pytest
 
-from headgate.apps.payments.intake import OWNER, SLOT_PREFIX
-from headgate.apps.payments.model import ITEM_TYPE, TRANSITIONS, Party, Payment, PaymentStatus, StatusChange, Terms
-from headgate.apps.payments.ports import DuplicateQuery, NewPayment, PaymentStore
+from headgate.apps.payments.model import (
+    ITEM_TYPE,
+    OWNER,
+    SLOT_PREFIX,
+    TRANSITIONS,
+    PaymentEvent,
+    PaymentStatus,
+    StatusChange,
+    Terms,
+)
+from headgate.apps.payments.ports import DuplicateQuery
 from headgate.apps.payments.rules import fingerprint
-from headgate.apps.payments.serialization import context_json
 from headgate.apps.payments.stores import statements
-from headgate.apps.payments.stores.sql import SqlPaymentStore
-from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_success, unrunnable
-from headgate.dispatch.model import EnqueueRequest
-from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import Conflict
 from headgate.slots.model import SlotRequest, WindowPolicy
-from headgate.slots.ports import SlotStore
-from headgate.slots.stores.sql import SqlSlotStore
-from headgate.sql.databases import database
-from tests.contracts.conftest import SLOT_STORES, slot_store_url
-from tests.models.payment_store import MemoryPaymentStore
-from tests.models.queue_store import MemoryQueueStore
-from tests.models.slot_store import MemorySlotStore
-
-AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
-ALICE = Party("Alice", "DE89370400440532013000")
-BOB = Party("Bob \\ Söhne \\N", "GB29NWBK60161331926819")
-TERMS = Terms("0.01", date(2030, 3, 1))
-
-
-@dataclass
-class Bench:
-    store: PaymentStore
-    queue: QueueStore
-    slots: SlotStore
-
-
-@pytest.fixture(params=SLOT_STORES)
-async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
-    if request.param == "memory":
-        queue, slots = MemoryQueueStore(), MemorySlotStore()
-        bench = Bench(MemoryPaymentStore(queue, slots), queue, slots)
-    else:
-        shared = await database(slot_store_url(request.param, request))
-        bench = Bench(SqlPaymentStore(shared), SqlQueueStore(shared), SqlSlotStore(shared, owns_database=False))
-    await bench.queue.configure(DispatchConfig(item_type=ITEM_TYPE))
-    yield bench
-    await bench.slots.close()
-    await bench.queue.close()
-
-
-def payment(payment_id: str, amount: str = "12.30", currency: str = "EUR", config: str | None = None) -> Payment:
-    return Payment(payment_id, amount, currency, ALICE, BOB, AT, config)
-
-
-def new(told: Payment, scheduled: datetime = AT) -> NewPayment:
-    item = EnqueueRequest(ITEM_TYPE, told.payment_id, context_json(told, TERMS, scheduled), scheduled, True)
-    return NewPayment(told, TERMS, scheduled, fingerprint(told), item)
+from tests.contracts.payments.records import AT, TERMS, Bench, new, payment
 
 
 async def test_a_payment_comes_back_as_it_was_kept(bench: Bench) -> None:
@@ -146,31 +105,13 @@ async def test_a_failed_payment_says_why(bench: Bench) -> None:
     assert (record.status, record.reason) == (PaymentStatus.FAILED, "account closed")
 
 
-async def test_a_cancelled_payment_is_out_of_the_queue(bench: Bench) -> None:
-    await bench.store.schedule([new(payment("p"))])
-    assert await bench.store.cancel("p", "changed my mind") is True
-    assert (await bench.store.find(["p"]))["p"].status is PaymentStatus.CANCELLED
-    found = await bench.queue.find(ITEM_TYPE, "p")
-    assert found is not None
-    assert (found[0].status, found[1]) == (Status.CANCELLED, None)
-    assert await bench.store.cancel("p", "again") is False
-    assert await bench.store.cancel("nobody", "x") is False
-
-
-async def test_what_has_been_claimed_is_not_cancelled(bench: Bench) -> None:
-    await bench.store.schedule([new(payment("p"))])
-    await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=3650))
-    assert await bench.store.cancel("p", "too late") is False
-    assert (await bench.store.find(["p"]))["p"].status is PaymentStatus.SCHEDULED
-
-
 async def test_payments_alike_are_found_within_their_span(bench: Bench) -> None:
     await bench.store.schedule([new(payment("p")), new(payment("other", "99.00"))])
     print_ = fingerprint(payment("x"))
     hour = timedelta(hours=1)
     near, far = DuplicateQuery(print_, "near", AT + hour), DuplicateQuery(print_, "far", AT + 2 * hour)
     assert await bench.store.find_duplicates([near, far, DuplicateQuery(print_, "p", AT)], hour) == {"near": "p"}
-    await bench.store.cancel("p", "gone")
+    await bench.store.move(["p"], PaymentEvent.CANCEL, "gone")
     assert await bench.store.find_duplicates([near], hour) == {}
 
 
@@ -199,8 +140,7 @@ async def test_retention_forgets_what_is_over_and_out_of_the_queue_and_nothing_e
         await bench.store.advance([StatusChange.of(name, scheduled, accepted)])
         if name != "accepted":
             await bench.store.advance([StatusChange.of(name, accepted, final)])
-    for name in ("cancelled", "to-come"):
-        assert await bench.store.cancel(name, "changed my mind")
+    assert await bench.store.move(["cancelled", "to-come"], PaymentEvent.CANCEL, "changed my mind") == {}
     batch = await bench.queue.claim(ITEM_TYPE, 10, timedelta(0))
     claims = {item.claim.item_id: item.claim for item in batch.items}
     done = [after_success(claims[name]) for name in ("paid", "refused", "accepted", "waiting")]

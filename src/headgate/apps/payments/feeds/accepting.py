@@ -1,0 +1,225 @@
+"""Accepts feeds that are whole, chunk by chunk. A feed whose process died is taken up by another one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from itertools import islice
+from typing import Protocol
+
+from headgate.apps.payments.feed import FeedFormat, reject_reason
+from headgate.apps.payments.feeds.model import Feed, FeedReject, FeedState
+from headgate.apps.payments.feeds.ports import FeedStore
+from headgate.apps.payments.feeds.staging import StagedPayment, csv_line, read_staged
+from headgate.apps.payments.model import (
+    AcceptedPayment,
+    IntakeResult,
+    Payment,
+    PaymentEvent,
+    PaymentFilter,
+    PaymentStatus,
+)
+from headgate.apps.payments.ports import PaymentStore
+from headgate.errors import Conflict, NotFound, StoreError
+
+LEASE = timedelta(seconds=30)
+"""A feed whose runner gave no sign of life for so long is taken up by another one."""
+RESUME_EVERY = 10.0
+LOOK_EVERY = 0.5
+CANCEL_PAGE = 1000
+IN_FLIGHT = 3
+"""Chunks on their way at once."""
+LONGEST_FEED_ID = 64
+
+log = logging.getLogger(__name__)
+
+StopExecutions = Callable[[Sequence[str]], Awaitable[None]]
+
+
+class FeedIntake(Protocol):
+    """Accepts the payments of a feed."""
+
+    async def initiate(self, payments: Sequence[Payment], *, feed_id: str | None = None) -> list[IntakeResult]: ...
+
+
+class Feeds:
+    """Accepts, shows and cancels feeds.
+
+    feed_id = await receiver.receive(blocks, FeedFormat.CSV)
+    feed = await feeds.accept(feed_id)
+    """
+
+    def __init__(
+        self,
+        store: FeedStore,
+        payments: PaymentStore,
+        intake: FeedIntake,
+        stop: StopExecutions | None = None,
+        *,
+        lease: timedelta = LEASE,
+    ) -> None:
+        self._store = store
+        self._payments = payments
+        self._intake = intake
+        self._stop = stop
+        self._lease = lease
+        self._runner = secrets.token_hex(8)
+
+    async def accept(self, feed_id: str) -> Feed:
+        """Accepts what is left of the feed, and returns it as it then stands.
+
+        Raises:
+            NotFound: There is no such feed.
+            StoreError: The database failed; the same call goes on from there.
+        """
+        async for _ in self.progress(feed_id):
+            pass
+        return await self.show(feed_id)
+
+    async def progress(self, feed_id: str) -> AsyncIterator[int]:
+        """Accepts what is left of the feed; yields the number of each chunk that is done. While another process works
+        on the feed, this waits for it, and goes on if it dies."""
+        while (await self.show(feed_id)).state is FeedState.ACCEPTING:
+            feed = await self._store.claim(self._runner, self._lease, feed_id)
+            if feed is None:
+                await asyncio.sleep(LOOK_EVERY)
+                continue
+            number = 0
+            async for number in self._run(feed):
+                yield number
+            if not number:
+                await asyncio.sleep(LOOK_EVERY)
+
+    async def resume(self) -> int:
+        """Goes on with feeds that nobody works on; returns with how many."""
+        count = 0
+        while (feed := await self._store.claim(self._runner, self._lease)) is not None:
+            log.info("going on with the feed %s after chunk %d", feed.feed_id, feed.chunks_done)
+            async for _ in self._run(feed):
+                pass
+            count += 1
+        return count
+
+    async def run_resuming(self, stop: asyncio.Event, every: float = RESUME_EVERY) -> None:
+        """`resume`, now and then, until `stop` is set."""
+        while not stop.is_set():
+            try:
+                await self.resume()
+            except StoreError as error:
+                log.warning("feeds could not be taken up: %s", error)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), every)
+
+    async def show(self, feed_id: str) -> Feed:
+        """The feed as it stands.
+
+        Raises:
+            NotFound: There is no such feed.
+        """
+        feed = await self._store.find(feed_id) if 0 < len(feed_id) <= LONGEST_FEED_ID else None
+        if feed is None:
+            raise NotFound("feed", feed_id[:100])
+        return feed
+
+    async def page(self, limit: int, after: str | None) -> list[Feed]:
+        """Feeds, newest first."""
+        return await self._store.page(limit, after)
+
+    async def rejects(self, feed_id: str, after: int = 0, limit: int = 1000) -> list[FeedReject]:
+        """A page of rejected records, past a line."""
+        return await self._store.rejects(feed_id, after, limit)
+
+    async def cancel(self, feed_id: str, reason: str = "the feed was cancelled") -> tuple[Feed, int, int]:
+        """Cancels what has not begun: records that wait, and payments whose execution has not begun. Returns the feed,
+        how many payments were cancelled now, and how many could not be. A second call changes nothing more.
+
+        Raises:
+            NotFound: There is no such feed.
+            Conflict: It is still being received, or was refused.
+        """
+        feed = await self.show(feed_id)
+        if feed.state in (FeedState.RECEIVING, FeedState.REFUSED):
+            raise Conflict(f"feed {feed_id!r} is {feed.state}: nothing of it was accepted")
+        await self._store.cancel(feed_id, reason)
+        cancelled = refused = 0
+        after: str | None = None
+        selection = PaymentFilter(PaymentStatus.SCHEDULED, feed_id)
+        while page := await self._payments.page(selection, CANCEL_PAGE, after):
+            ids = [record.payment.payment_id for record in page]
+            after = ids[-1]
+            not_moved = await self._payments.move(ids, PaymentEvent.CANCEL, reason)
+            refused += len(not_moved)
+            cancelled += len(ids) - len(not_moved)
+            if self._stop is not None:
+                await self._stop([payment_id for payment_id in ids if payment_id not in not_moved])
+        return await self.show(feed_id), cancelled, refused
+
+    # -- accepting -----------------------------------------------------------------------------------------------
+
+    async def _run(self, feed: Feed) -> AsyncIterator[int]:
+        """Accepts the chunks that are left, in order. While one is written the next one is booked, and a third one is
+        read."""
+        kind, numbers = FeedFormat(feed.format), iter(range(feed.chunks_done + 1, feed.chunks + 1))
+        running: deque[tuple[int, asyncio.Task[list[FeedReject] | None]]] = deque()
+        turn = asyncio.Event()
+        turn.set()
+        try:
+            while True:
+                for number in islice(numbers, IN_FLIGHT - len(running)):
+                    following = asyncio.Event()
+                    task = asyncio.create_task(self._accept(feed, kind, number, turn, following))
+                    running.append((number, task))
+                    turn = following
+                if not running:
+                    break
+                number, task = running[0]
+                rejects = await task
+                if rejects is None or not await self._store.advance(feed.feed_id, self._runner, number, rejects):
+                    return  # cancelled, or taken up by another process
+                running.popleft()
+                yield number
+            await self._store.finish(feed.feed_id, self._runner)
+        except BaseException:
+            with suppress(StoreError):
+                await asyncio.shield(self._store.release(feed.feed_id, self._runner))
+            raise
+        finally:
+            for _, task in running:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+
+    async def _accept(
+        self, feed: Feed, kind: FeedFormat, number: int, turn: asyncio.Event, following: asyncio.Event
+    ) -> list[FeedReject] | None:
+        """The rejects of one chunk, once the rest of it is accepted; None if the chunk is gone."""
+        try:
+            payload = await self._store.chunk(feed.feed_id, number)
+            staged = None if payload is None else await asyncio.to_thread(read_staged, payload)
+            # Slots are booked in the feed's order.
+            await turn.wait()
+        finally:
+            following.set()
+        if staged is None:
+            return None
+        payments = [_with_config(one.payment, feed.config_name) for one in staged]
+        results = await self._intake.initiate(payments, feed_id=feed.feed_id)
+        return [
+            _rejected(one, result, kind)
+            for one, result in zip(staged, results, strict=True)
+            if not isinstance(result, AcceptedPayment)
+        ]
+
+
+def _with_config(payment: Payment, config_name: str | None) -> Payment:
+    return payment if config_name is None or payment.config_name else payment._replace(config_name=config_name)
+
+
+def _rejected(staged: StagedPayment, error: IntakeResult, kind: FeedFormat) -> FeedReject:
+    assert not isinstance(error, AcceptedPayment)
+    raw = csv_line(staged.payment) if staged.raw is None else staged.raw
+    return FeedReject(staged.line, reject_reason(error, kind), staged.payment.payment_id, raw)

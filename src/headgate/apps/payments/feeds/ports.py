@@ -1,0 +1,71 @@
+"""What feeds need from the outside: a store for them and for records that wait to be accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from headgate.apps.payments.feeds.model import Feed, FeedReject, Figures
+
+
+class FeedStore(Protocol):
+    """Keeps feeds, their staged records and their rejects, beside the payments.
+
+    Time is the store's own clock. Every method is one transaction.
+    """
+
+    async def open(self, feed_id: str, format: str, name: str | None, config_name: str | None) -> None:
+        """A new feed, RECEIVING."""
+        ...
+
+    async def stage(self, feed_id: str, number: int, payload: bytes, rejects: Sequence[FeedReject]) -> None:
+        """Keeps a chunk of records until the feed is whole."""
+        ...
+
+    async def drop(self, feed_id: str, reason: str) -> None:
+        """RECEIVING → REFUSED; its chunks and rejects are deleted."""
+        ...
+
+    async def complete(self, feed_id: str, digest: str, figures: Figures, name: str | None) -> str:
+        """RECEIVING → ACCEPTING. If another feed with the same digest is there, this one is deleted; the id that
+        counts is returned."""
+        ...
+
+    async def claim(self, runner: str, lease: timedelta, feed_id: str | None = None) -> Feed | None:
+        """A feed to go on with: this one, or any that is ACCEPTING, if its runner gave no sign of life for `lease`."""
+        ...
+
+    async def release(self, feed_id: str, runner: str) -> None:
+        """Takes back `claim`: another runner may go on at once."""
+        ...
+
+    async def chunk(self, feed_id: str, number: int) -> bytes | None:
+        """A staged chunk."""
+        ...
+
+    async def advance(self, feed_id: str, runner: str, number: int, rejects: Sequence[FeedReject]) -> bool:
+        """A chunk is accepted: it is deleted, its rejects are kept. False if the feed is another runner's, or over."""
+        ...
+
+    async def finish(self, feed_id: str, runner: str) -> bool:
+        """ACCEPTING → DONE, with the payments that it brought counted. False as above."""
+        ...
+
+    async def cancel(self, feed_id: str, reason: str) -> Feed | None:
+        """ACCEPTING or DONE → CANCELLED; what is staged is deleted. None if there is no such feed."""
+        ...
+
+    async def find(self, feed_id: str) -> Feed | None: ...
+
+    async def page(self, limit: int, after: str | None) -> list[Feed]:
+        """Feeds, newest first; `after` is the last id of the page before."""
+        ...
+
+    async def prune(self, before: datetime) -> int:
+        """Forgets feeds that are over since before a time and have no payments left, with their rejects."""
+        ...
+
+    async def rejects(self, feed_id: str, after: int, limit: int) -> list[FeedReject]:
+        """Rejects in order of their lines, past a line."""
+        ...

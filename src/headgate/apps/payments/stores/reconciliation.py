@@ -1,0 +1,98 @@
+"""What reconciliation reads: payments beside their items, and slots that nobody will use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headgate.apps.payments.model import ITEM_TYPE, PaymentFilter, PaymentStatus
+from headgate.apps.payments.reconciliation.model import PaymentRow
+from headgate.apps.payments.stores.statements import conditions, where_in
+from headgate.apps.payments.stores.tables import payment
+from headgate.dispatch.status import Status
+from headgate.dispatch.stores.tables import queue
+from headgate.slots.stores.tables import slot
+from headgate.sql.engine import Database
+from headgate.sql.schema import now as database_clock
+
+MAX_LEAKS = 10_000
+
+
+class SqlReconciliationStore:
+    """The `ReconciliationStore` port over a `Database`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def rows(self, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRow]:
+        return await self._database.read(_rows, selection, limit, after)
+
+    async def rows_of(self, payment_ids: Sequence[str]) -> list[PaymentRow]:
+        return await self._database.read(_rows_of, payment_ids)
+
+    async def leaked_slots(self, owner: str, prefix: str) -> list[str]:
+        return await self._database.read(_leaked_slots, owner, prefix)
+
+
+def _select() -> sa.Select[Any]:
+    item = sa.and_(queue.c.item_type == ITEM_TYPE, queue.c.item_id == payment.c.payment_id)
+    return sa.select(
+        payment.c.payment_id,
+        payment.c.amount_minor,
+        payment.c.currency,
+        payment.c.status,
+        payment.c.reference,
+        payment.c.scheduled_at,
+        payment.c.feed_id,
+        queue.c.queue_status,
+        queue.c.due_at,
+    ).select_from(payment.outerjoin(queue, item))
+
+
+def _rows(connection: Connection, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRow]:
+    statement = _select().where(*conditions(selection)).order_by(payment.c.payment_id).limit(limit)
+    if after is not None:
+        statement = statement.where(payment.c.payment_id > after)
+    return [_row(*row) for row in connection.execute(statement)]
+
+
+def _rows_of(connection: Connection, payment_ids: Sequence[str]) -> list[PaymentRow]:
+    rows: list[PaymentRow] = []
+    for some in where_in(connection, payment.c.payment_id, payment_ids):
+        rows += [_row(*row) for row in connection.execute(_select().where(some))]
+    return rows
+
+
+_STATUSES = {status.value: status for status in PaymentStatus}
+_ITEMS = {status.value: status for status in Status}
+
+
+def _row(
+    payment_id: str,
+    minor: int,
+    currency: str,
+    status: str,
+    reference: str | None,
+    scheduled: Any,
+    feed_id: str | None,
+    item: str | None,
+    due: Any,
+) -> PaymentRow:
+    stands = None if item is None else _ITEMS[item]
+    return PaymentRow(payment_id, minor, currency, _STATUSES[status], reference, scheduled, feed_id, stands, due)
+
+
+def _leaked_slots(connection: Connection, owner: str, prefix: str) -> list[str]:
+    """Slots still to come whose payment is not there, or was cancelled."""
+    of_slot = sa.literal(prefix).concat(payment.c.payment_id) == slot.c.event_id
+    in_use = sa.select(payment.c.payment_id).where(of_slot, payment.c.status != PaymentStatus.CANCELLED.value)
+    rows = connection.execute(
+        sa.select(slot.c.event_id)
+        .where(slot.c.scheduled_at > database_clock(connection), slot.c.owner == owner, ~in_use.exists())
+        .order_by(slot.c.scheduled_at)
+        .limit(MAX_LEAKS)
+    )
+    return list(rows.scalars())

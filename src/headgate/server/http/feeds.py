@@ -1,0 +1,197 @@
+"""`/api/v1/feeds`: feeds as objects. A feed is received whole, checked, and then accepted chunk by chunk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.datastructures import QueryParams
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from headgate.apps.payments.feed import FeedFormat
+from headgate.apps.payments.feeds.accepting import Feeds
+from headgate.apps.payments.feeds.model import Feed, checked_control
+from headgate.apps.payments.parsing import COLUMNS
+from headgate.errors import Conflict
+from headgate.server.http.body import media_type
+from headgate.server.http.logs import about
+from headgate.server.http.parameters import WholeNumber, path, query
+from headgate.server.http.payments import CSV_FEED, FEED, body_blocks
+from headgate.server.http.payments import FORMATS as LINE_FORMATS
+from headgate.server.http.problem import Problem, documented, invalid, unsupported
+from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
+from headgate.server.http.services import services_of
+from headgate.server.shapes.feeds import FEED_ID, CancelledFeed, FeedPage, FeedShown, RejectedRecord
+from headgate.server.shapes.members import CONFIG_NAME
+from headgate.slots.model import checked_name
+
+FORMATS = {**LINE_FORMATS, b"application/xml": FeedFormat.PAIN001, b"text/xml": FeedFormat.PAIN001}
+ANSWER_WITHIN = 2.0
+"""Seconds for which the answer waits for the feed to be accepted: a small one is answered when it is done."""
+PAGE = 1000
+LIMIT = WholeNumber("limit", 1, 1000, default=100)
+CONTROL_SUM = query(
+    "controlSum",
+    {"type": "string", "pattern": r"^[0-9]{1,20}(\.[0-9]{1,4})?$", "description": "The sum of all amounts."},
+)
+COUNT = query("count", {"type": "string", "pattern": "^[0-9]{1,9}$", "description": "The number of records."})
+NAME = query("name", {"type": "string", "minLength": 1, "maxLength": 255, "description": "Your name for the feed."})
+CURSOR = query("cursor", FEED_ID | {"description": "`next` of the page before."})
+AS_FEED = query(
+    "format",
+    {"type": "string", "enum": ["ndjson", "feed"], "description": "`feed`: the records alone, to be sent again."},
+)
+XML = {"type": "string", "description": "ISO 20022 pain.001 (customer credit transfer initiation)."}
+
+router = APIRouter(prefix="/api/v1", tags=["payments"])
+
+
+def install(app: FastAPI) -> None:
+    """Adds the routes of this module."""
+    add_raw_route(
+        app,
+        "/api/v1/feeds",
+        submit,
+        methods=["POST"],
+        tags=["payments"],
+        summary="Accept a feed of payments, as an object",
+        status_code=202,
+        response_model=FeedShown,
+        responses=documented(400, 404, 415),
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "text/csv": {"schema": CSV_FEED},
+                    "application/x-ndjson": {"schema": FEED},
+                    "application/xml": {"schema": XML},
+                },
+            },
+            "parameters": [CONTROL_SUM, COUNT, query("configName", CONFIG_NAME), NAME],
+        },
+    )
+    app.include_router(router)
+
+
+async def submit(scope: Scope, receive: Receive, send: Send) -> None:
+    """Receives the feed whole and checks it, then accepts its payments in the background.
+
+    CSV, NDJSON (as `/api/v1/payments/bulk`) or ISO 20022 pain.001. If `controlSum` or `count` is given and wrong, or a
+    pain.001 document contradicts its own control figures, nothing is accepted: 400. The same bytes sent twice are one
+    feed. The answer comes when the feed is done, or after two seconds with where it stands then.
+    """
+    kind = FORMATS.get(media_type(scope))
+    if kind is None:
+        raise unsupported("text/csv, application/x-ndjson or application/xml")
+    services, given = services_of(scope), QueryParams(scope["query_string"])
+    control = checked_control(given.get("count"), given.get("controlSum"))
+    config_name, name = given.get("configName"), given.get("name")
+    if config_name is not None:
+        await services.slots.policy(checked_name(config_name, "configName"))
+    if name is not None and not (0 < len(name) <= 255 and name.isprintable()):
+        raise invalid("name", "must be a text of 1 to 255 printable characters")
+    application = services.payments
+    feed_id = await application.receiver.receive(
+        body_blocks(receive), kind, control=control, name=name, config_name=config_name
+    )
+    about(scope, item_id=feed_id)
+    accepting = application.background(application.feeds.accept(feed_id))
+    await asyncio.wait({accepting}, timeout=ANSWER_WITHIN)
+    await send_json(send, _shown(await application.feeds.show(feed_id)).dump_json(), 202)
+
+
+@router.get(
+    "/feeds",
+    summary="List feeds",
+    response_model=FeedPage,
+    responses=documented(400),
+    openapi_extra={"parameters": [LIMIT.document(), CURSOR]},
+)
+async def list_feeds(request: Request) -> Response:
+    """Feeds, newest first; `next` of one page is the `cursor` of the next one."""
+    limit = LIMIT.of(request)
+    page = await _feeds(request).page(limit + 1, request.query_params.get("cursor"))
+    cursor = page[limit - 1].feed_id if len(page) > limit else None
+    return json_response(FeedPage(feeds=[_shown(feed) for feed in page[:limit]], next=cursor))
+
+
+@router.get(
+    "/feeds/{feedId}",
+    summary="Show a feed",
+    response_model=FeedShown,
+    responses=documented(400, 404),
+    openapi_extra={"parameters": [path("feedId", FEED_ID)]},
+)
+async def show(request: Request) -> Response:
+    """Where the feed stands, its progress from 0 to 1, and its figures."""
+    return json_response(_shown(await _feeds(request).show(request.path_params["feedId"])))
+
+
+@router.get(
+    "/feeds/{feedId}/rejects",
+    summary="The records that were refused",
+    responses={
+        200: {"content": {"application/x-ndjson": {"schema": RejectedRecord.model_json_schema()}}},
+        **documented(400, 404),
+    },
+    openapi_extra={"parameters": [path("feedId", FEED_ID), AS_FEED]},
+)
+async def rejects(request: Request) -> Response:
+    """One JSON object per record, with its line, the reason and the record as it came; or, with `format=feed`, the
+    records alone: correct the file and send it as a new feed. Records of a pain.001 document come as CSV.
+    """
+    wanted = request.query_params.get("format", "ndjson")
+    if wanted not in ("ndjson", "feed"):
+        raise invalid("format", "must be ndjson or feed")
+    feeds = _feeds(request)
+    feed = await feeds.show(request.path_params["feedId"])
+    if wanted == "ndjson":
+        return StreamingResponse(_documents(feeds, feed), media_type="application/x-ndjson")
+    as_json = feed.format == FeedFormat.JSONL
+    media = "application/x-ndjson" if as_json else "text/csv"
+    name = f'attachment; filename="{feed.feed_id}-rejects.{"jsonl" if as_json else "csv"}"'
+    return StreamingResponse(_records(feeds, feed, as_json), media_type=media, headers={"Content-Disposition": name})
+
+
+@router.delete(
+    "/feeds/{feedId}",
+    summary="Cancel a feed",
+    response_model=CancelledFeed,
+    responses=documented(400, 404, 409),
+    openapi_extra={"parameters": [path("feedId", FEED_ID)]},
+)
+async def cancel(request: Request) -> Response:
+    """Cancels what has not begun: records that wait, and payments whose execution has not begun. Their slots are free
+    again. Payments that are on their way, or over, stay as they are and are counted in `notCancelled`.
+    """
+    try:
+        feed, cancelled, refused = await _feeds(request).cancel(request.path_params["feedId"])
+    except Conflict as error:
+        raise Problem(409, "feed-not-cancelled", "Feed Not Cancelled", str(error)) from None
+    return json_response(CancelledFeed.of(feed, cancelled=cancelled, not_cancelled=refused))
+
+
+def _feeds(request: Request) -> Feeds:
+    return services_of(request).payments.feeds
+
+
+def _shown(feed: Feed) -> FeedShown:
+    return FeedShown.of(feed)
+
+
+async def _documents(feeds: Feeds, feed: Feed) -> AsyncIterator[bytes]:
+    after = 0
+    while page := await feeds.rejects(feed.feed_id, after, PAGE):
+        after = page[-1].line
+        yield b"".join(RejectedRecord.of(reject).dump_json() + b"\n" for reject in page)
+
+
+async def _records(feeds: Feeds, feed: Feed, as_json: bool) -> AsyncIterator[bytes]:
+    if not as_json:
+        yield ",".join(COLUMNS).encode() + b"\n"
+    after = 0
+    while page := await feeds.rejects(feed.feed_id, after, PAGE):
+        after = page[-1].line
+        yield b"".join(reject.raw.encode() + b"\n" for reject in page)

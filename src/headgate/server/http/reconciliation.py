@@ -1,0 +1,84 @@
+"""`/admin/payments/reconcile`: payments compared with the downstream's statement."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from fastapi import FastAPI
+from starlette.datastructures import QueryParams
+from starlette.types import Receive, Scope, Send
+
+from headgate.apps.payments.model import PaymentFilter
+from headgate.apps.payments.reconciliation.comparing import reconcile
+from headgate.apps.payments.reconciliation.model import Difference, Kind
+from headgate.apps.payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
+from headgate.durations import parse_instant
+from headgate.server.http.body import media_type
+from headgate.server.http.payments import FEED_ID, FROM, TO, body_blocks
+from headgate.server.http.problem import documented, unsupported
+from headgate.server.http.raw_routes import add_raw_route, send_json
+from headgate.server.http.services import services_of
+from headgate.server.shapes.reconciliation import ReconciliationShown
+
+FORMATS = {
+    b"text/csv": StatementFormat.CSV,
+    b"application/xml": StatementFormat.CAMT053,
+    b"text/xml": StatementFormat.CAMT053,
+}
+MAX_LISTED = 10_000
+"""Differences of one kind that are listed; all are counted."""
+CSV = {
+    "type": "string",
+    "pattern": f"^{','.join(COLUMNS)}(\\r?\\n|$)",
+    "description": "One payment a line; status is EXECUTED, REJECTED, PENDING or REVERSED.",
+    "example": ",".join(COLUMNS),
+}
+XML = {"type": "string", "description": "ISO 20022 camt.053 (bank to customer statement)."}
+
+
+def install(app: FastAPI) -> None:
+    """Adds the route of this module."""
+    add_raw_route(
+        app,
+        "/admin/payments/reconcile",
+        compare_statement,
+        methods=["POST"],
+        tags=["payments"],
+        summary="Compare payments with the bank's statement",
+        response_model=ReconciliationShown,
+        responses=documented(400, 415),
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {"text/csv": {"schema": CSV}, "application/xml": {"schema": XML}},
+            },
+            "parameters": [FEED_ID, FROM, TO],
+        },
+    )
+
+
+async def compare_statement(scope: Scope, receive: Receive, send: Send) -> None:
+    """Planned = executed = bank, per feed, day and currency, with every difference named; changes nothing.
+
+    The statement is CSV with the columns paymentId, amount, currency, status, reference, executedAt, or camt.053, whose
+    EndToEndId is the payment's id. `feed`, `from` and `to` choose the payments; left out, all are compared.
+    """
+    kind = FORMATS.get(media_type(scope))
+    if kind is None:
+        raise unsupported("text/csv or application/xml")
+    given = QueryParams(scope["query_string"])
+    selection = PaymentFilter(
+        None,
+        given.get("feed"),
+        parse_instant(given["from"], "from") if "from" in given else None,
+        parse_instant(given["to"], "to") if "to" in given else None,
+    )
+    lists: dict[Kind, list[Difference]] = defaultdict(list)
+
+    def keep(difference: Difference) -> None:
+        if len(lists[difference.kind]) < MAX_LISTED:
+            lists[difference.kind].append(difference)
+
+    lines = statement_lines(body_blocks(receive), kind)
+    result = await reconcile(services_of(scope).payments.statements, lines, keep, selection)
+    await send_json(send, ReconciliationShown.of_result(result, lists).dump_json())

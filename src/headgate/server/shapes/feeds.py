@@ -1,0 +1,65 @@
+"""A feed on the wire: where it stands, its figures, and its rejects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from headgate.server.shapes.shape import Instant, Shape
+
+FEED_ID: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 64,
+    "pattern": "^[A-Za-z0-9_-]+$",
+    "example": "feed-0123456789abcdef",
+}
+
+
+class FeedShown(Shape):
+    """A feed and where it stands."""
+
+    feed_id: str
+    format: str
+    state: str
+    name: str | None
+    config_name: str | None
+    records: int
+    accepted: int
+    """Payments that this feed brought; known once it is done."""
+    duplicates: int
+    rejected: int
+    progress: float
+    planned: dict[str, str]
+    """By currency: the sum of the records that are payments."""
+    totals: dict[str, str]
+    """By currency: the sum of the payments that this feed brought; known once it is done."""
+    reason: str | None
+    created_at: Instant
+    updated_at: Instant
+
+
+class FeedPage(Shape):
+    """Feeds, newest first."""
+
+    feeds: list[FeedShown]
+    next: str | None
+
+
+class CancelledFeed(FeedShown):
+    """A feed that was cancelled."""
+
+    cancelled: int
+    """Payments that this call cancelled."""
+    not_cancelled: int
+    """Payments whose execution had begun."""
+
+
+class RejectedRecord(Shape):
+    """A record that was refused, as it came."""
+
+    line: int
+    reason: str
+    payment_id: str | None
+    raw: str = Field(description="To be corrected and sent again.")

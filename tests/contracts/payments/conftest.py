@@ -1,0 +1,37 @@
+"""Every payment store, beside the queue and the slots of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headgate.apps.payments.model import (
+    ITEM_TYPE,
+)
+from headgate.apps.payments.stores.moves import PaymentFollower
+from headgate.apps.payments.stores.sql import SqlPaymentStore
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.stores.sql import SqlQueueStore
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql.databases import database
+from tests.contracts.conftest import SLOT_STORES, slot_store_url
+from tests.contracts.payments.records import Bench
+from tests.models.payment_store import MemoryPaymentStore
+from tests.models.queue_store import MemoryQueueStore
+from tests.models.slot_store import MemorySlotStore
+
+
+@pytest.fixture(params=SLOT_STORES)
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    if request.param == "memory":
+        queue, slots = MemoryQueueStore(), MemorySlotStore()
+        bench = Bench(MemoryPaymentStore(queue, slots), queue, slots)
+    else:
+        shared = await database(slot_store_url(request.param, request))
+        queue_store = SqlQueueStore(shared, {ITEM_TYPE: PaymentFollower()})
+        bench = Bench(SqlPaymentStore(shared), queue_store, SqlSlotStore(shared, owns_database=False))
+    await bench.queue.configure(DispatchConfig(item_type=ITEM_TYPE))
+    yield bench
+    await bench.slots.close()
+    await bench.queue.close()

@@ -1,0 +1,40 @@
+"""Payments for the contract of their stores, and what they are kept in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+from headgate.apps.payments.model import (
+    ITEM_TYPE,
+    Party,
+    Payment,
+    Terms,
+)
+from headgate.apps.payments.ports import NewPayment, PaymentStore
+from headgate.apps.payments.rules import fingerprint
+from headgate.apps.payments.serialization import context_json
+from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.ports import QueueStore
+from headgate.slots.ports import SlotStore
+
+AT = datetime(2030, 3, 1, 16, 0, tzinfo=UTC)
+ALICE = Party("Alice", "DE89370400440532013000")
+BOB = Party("Bob \\ Söhne \\N", "GB29NWBK60161331926819")
+TERMS = Terms("0.01", date(2030, 3, 1))
+
+
+@dataclass
+class Bench:
+    store: PaymentStore
+    queue: QueueStore
+    slots: SlotStore
+
+
+def payment(payment_id: str, amount: str = "12.30", currency: str = "EUR", config: str | None = None) -> Payment:
+    return Payment(payment_id, amount, currency, ALICE, BOB, AT, config)
+
+
+def new(source: Payment, scheduled: datetime = AT) -> NewPayment:
+    item = EnqueueRequest(ITEM_TYPE, source.payment_id, context_json(source, TERMS, scheduled), scheduled, True)
+    return NewPayment(source, TERMS, scheduled, fingerprint(source), item)

@@ -1,0 +1,292 @@
+"""Feeds as objects, on every SQL store: checked before anything is accepted, resumed, cancelled, sent twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from headgate.apps.payments.feed import FeedFormat
+from headgate.apps.payments.feeds.accepting import Feeds
+from headgate.apps.payments.feeds.model import Control, Feed, FeedState
+from headgate.apps.payments.feeds.receiving import FeedReceiver
+from headgate.apps.payments.intake import PaymentIntake
+from headgate.apps.payments.model import ITEM_TYPE, IntakeResult, Payment, PaymentFilter, PaymentStatus
+from headgate.apps.payments.parsing import COLUMNS
+from headgate.apps.payments.stores.feeds import SqlFeedStore
+from headgate.apps.payments.stores.moves import PaymentFollower
+from headgate.apps.payments.stores.sql import SqlPaymentStore
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.stores.sql import SqlQueueStore
+from headgate.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
+from headgate.slots.model import WindowPolicy
+from headgate.slots.scheduler import SlotScheduler
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql.databases import database
+from tests.contracts.conftest import slot_store_url
+
+HEADER = ",".join(COLUMNS)
+REST = "Alice,DE89370400440532013000,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z"
+PAIN = """<?xml version="1.0" encoding="UTF-8"?>
+<Document xmlns="urn:iso:std:iso:20022:tech:xsd:pain.001.001.09"><CstmrCdtTrfInitn>
+<GrpHdr><MsgId>MSG-1</MsgId><CreDtTm>2030-02-28T10:00:00</CreDtTm><NbOfTxs>{count}</NbOfTxs>{sum}</GrpHdr>
+<PmtInf><PmtInfId>P</PmtInfId><PmtMtd>TRF</PmtMtd>{own}<ReqdExctnDt><Dt>2030-03-01</Dt></ReqdExctnDt>
+<Dbtr><Nm>Alice &amp; Co</Nm></Dbtr><DbtrAcct><Id><IBAN>DE89370400440532013000</IBAN></Id></DbtrAcct>
+{transactions}
+</PmtInf></CstmrCdtTrfInitn></Document>"""
+TRANSACTION = """<CdtTrfTxInf><PmtId><InstrId>i</InstrId><EndToEndId>{id}</EndToEndId></PmtId>
+<Amt><InstdAmt Ccy="{currency}">{amount}</InstdAmt></Amt><CdtrAgt><FinInstnId><BICFI>NWBKGB2L</BICFI></FinInstnId>
+</CdtrAgt><Cdtr><Nm>Bob</Nm></Cdtr><CdtrAcct><Id><IBAN>{iban}</IBAN></Id></CdtrAcct>
+<RmtInf><Ustrd>invoice</Ustrd></RmtInf></CdtTrfTxInf>"""
+
+
+@dataclass
+class Bench:
+    store: SqlFeedStore
+    payments: SqlPaymentStore
+    slots: SqlSlotStore
+    intake: PaymentIntake
+
+    @property
+    def feeds(self) -> Feeds:
+        return Feeds(self.store, self.payments, self.intake, lease=timedelta(0))
+
+    async def receive(self, body: str, kind: FeedFormat = FeedFormat.CSV, control: Control | None = None) -> str:
+        return await FeedReceiver(self.store).receive(blocks(body.encode()), kind, control=control or Control())
+
+    async def ids(self, feed_id: str | None = None) -> list[str]:
+        page = await self.payments.page(PaymentFilter(feed_id=feed_id), 10_000, None)
+        return [record.payment.payment_id for record in page]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    shared = await database(slot_store_url(request.param, request))
+    queue, slots = SqlQueueStore(shared, {ITEM_TYPE: PaymentFollower()}), SqlSlotStore(shared, owns_database=False)
+    await queue.configure(DispatchConfig(item_type=ITEM_TYPE))
+    scheduler = SlotScheduler(slots)
+    await scheduler.configure("default", WindowPolicy(100, "PT4S"))
+    payments = SqlPaymentStore(shared)
+    intake = PaymentIntake(payments, scheduler)
+    yield Bench(SqlFeedStore(shared), payments, slots, intake)
+    await intake.close()
+    await queue.close()
+
+
+async def blocks(body: bytes, size: int = 1000) -> AsyncIterator[bytes]:
+    for first in range(0, len(body), size):
+        yield body[first : first + size]
+
+
+def lines(*names: str, amount: str = "12.34", currency: str = "EUR") -> str:
+    return "\n".join([HEADER, *(f"{name},{amount},{currency},{REST}" for name in names)])
+
+
+def pain(*names: str, count: int | None = None, total: str | None = None, iban: str = "", own: str = "") -> str:
+    bob = "GB29NWBK60161331926819"
+    transactions = "".join(
+        TRANSACTION.format(id=name, currency="EUR", amount="12.34", iban=iban if iban and name == names[0] else bob)
+        for name in names
+    )
+    ctrl = "" if total is None else f"<CtrlSum>{total}</CtrlSum>"
+    count = len(names) if count is None else count
+    return PAIN.format(count=count, sum=ctrl, transactions=transactions, own=own)
+
+
+async def test_a_feed_is_received_whole_and_then_accepted(bench: Bench) -> None:
+    feed_id = await bench.receive(lines("a", "b", "b") + "\nbroken\n\n" + f"c,5,JPY,{REST}")
+    waiting = await bench.feeds.show(feed_id)
+    assert (waiting.state, waiting.records, waiting.rejected, waiting.progress) == (FeedState.ACCEPTING, 5, 1, 0.0)
+    assert await bench.ids() == []
+    feed = await bench.feeds.accept(feed_id)
+    assert (feed.state, feed.accepted, feed.duplicates, feed.rejected) == (FeedState.DONE, 3, 1, 1)
+    assert (dict(feed.planned), dict(feed.totals)) == ({"EUR": "37.02", "JPY": "5"}, {"EUR": "24.68", "JPY": "5"})
+    assert await bench.ids(feed_id) == ["a", "b", "c"]
+    (reject,) = await bench.feeds.rejects(feed_id)
+    assert (reject.line, reject.raw) == (5, "broken")
+    assert reject.reason.startswith("line: has 1 fields")
+
+
+@pytest.mark.parametrize(
+    ("control", "field"),
+    [
+        (Control(count=3), "count: is 3, but the feed has 2 records"),
+        (Control(control_sum=Decimal("24.69")), "controlSum: is 24.69, but the amounts add up to 24.68"),
+    ],
+)
+async def test_wrong_control_figures_keep_nothing(bench: Bench, control: Control, field: str) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        await bench.receive(lines("a", "b"), control=control)
+    (feed,) = await bench.feeds.page(10, None)
+    assert feed.state is FeedState.REFUSED
+    assert await bench.feeds.resume() == 0
+    assert await bench.ids() == []
+    with pytest.raises(Conflict, match="REFUSED"):
+        await bench.feeds.cancel(feed.feed_id)
+    good = await bench.receive(lines("a", "b"), control=Control(2, Decimal("24.680")))
+    assert (await bench.feeds.accept(good)).accepted == 2
+
+
+async def test_the_sum_counts_records_that_are_no_payments_too(bench: Bench) -> None:
+    body = lines("a") + "\nbad,0.66,EUR,Alice,XX,Bob,GB29NWBK60161331926819,2030-03-01T16:00:00Z"
+    feed_id = await bench.receive(body, control=Control(2, Decimal("13.00")))
+    assert (await bench.feeds.accept(feed_id)).rejected == 1
+
+
+async def test_the_same_bytes_are_the_same_feed(bench: Bench) -> None:
+    first = await bench.receive(lines("a", "b"))
+    assert await bench.receive(lines("a", "b")) == first, "also before it is accepted"
+    await bench.feeds.accept(first)
+    assert await bench.receive(lines("a", "b")) == first
+    assert await bench.receive(lines("a", "b"), FeedFormat.CSV) == first
+    assert len(await bench.feeds.page(10, None)) == 1
+    other = await bench.receive(lines("a", "c"))
+    feed = await bench.feeds.accept(other)
+    assert (feed.accepted, feed.duplicates) == (1, 1)
+    assert await bench.ids(first) == ["a", "b"], "a payment belongs to the feed that brought it"
+
+
+async def test_a_feed_with_rejects_may_be_sent_again(bench: Bench) -> None:
+    body = lines("a", "b").replace(f"b,12.34,EUR,{REST}", f"a,99.00,EUR,{REST}")
+    first = await bench.receive(body)
+    assert (await bench.feeds.accept(first)).rejected == 1
+    second = await bench.receive(body)
+    assert second != first
+    feed = await bench.feeds.accept(second)
+    assert (feed.accepted, feed.duplicates, feed.rejected) == (0, 1, 1)
+
+
+class Crashing:
+    """An intake whose process dies after some chunks are accepted, before that is recorded."""
+
+    def __init__(self, intake: PaymentIntake, chunks: int) -> None:
+        self._intake = intake
+        self._left = chunks
+
+    async def initiate(self, payments: Sequence[Payment], *, feed_id: str | None = None) -> list[IntakeResult]:
+        results = await self._intake.initiate(payments, feed_id=feed_id)
+        self._left -= 1
+        if self._left == 0:
+            raise StoreUnavailable("killed")
+        return results
+
+
+async def test_another_process_goes_on_where_a_crash_left_a_feed(bench: Bench) -> None:
+    feed_id = await bench.receive(lines(*(f"p{number:04}" for number in range(3500))) + f"\np0001,7,EUR,{REST}")
+    dying = Feeds(bench.store, bench.payments, Crashing(bench.intake, 2))
+    with pytest.raises(StoreUnavailable):
+        await dying.accept(feed_id)
+    left = await bench.feeds.show(feed_id)
+    assert (left.state, left.chunks_done) == (FeedState.ACCEPTING, 1)
+    assert await bench.store.claim("somebody", timedelta(hours=1), feed_id) is not None, "it was given back"
+    assert await Feeds(bench.store, bench.payments, bench.intake).resume() == 0, "its runner may still live"
+    assert await bench.feeds.resume() == 1
+    feed = await bench.feeds.show(feed_id)
+    assert (feed.state, feed.accepted, feed.duplicates, feed.rejected) == (FeedState.DONE, 3500, 0, 1)
+    (reject,) = await bench.feeds.rejects(feed_id)
+    assert (reject.line, reject.payment_id) == (3502, "p0001")
+    assert await bench.store.chunk(feed_id, 1) is None
+
+
+async def test_two_processes_do_not_accept_one_feed_twice(bench: Bench) -> None:
+    feed_id = await bench.receive(lines(*(f"p{number:04}" for number in range(2500))))
+    runners = [Feeds(bench.store, bench.payments, bench.intake) for _ in range(3)]
+    await asyncio.gather(*(runner.accept(feed_id) for runner in runners))
+    feed = await bench.feeds.show(feed_id)
+    assert (feed.state, feed.accepted, feed.duplicates) == (FeedState.DONE, 2500, 0)
+
+
+async def test_cancelling_a_feed_cancels_what_has_not_begun(bench: Bench) -> None:
+    feed_id = await bench.receive(lines("a", "b", "c"))
+    await bench.feeds.accept(feed_id)
+    await bench.payments.begin(["b"])
+    feed, cancelled, refused = await bench.feeds.cancel(feed_id)
+    assert (feed.state, cancelled, refused) == (FeedState.CANCELLED, 2, 1)
+    assert await bench.payments.count() == {PaymentStatus.CANCELLED: 2, PaymentStatus.SCHEDULED: 1}
+    assert await bench.slots.find("payment:a") is None
+    assert (await bench.feeds.cancel(feed_id))[1:] == (0, 1), "pressed twice"
+    with pytest.raises(NotFound):
+        await bench.feeds.cancel("feed-none")
+
+
+async def test_a_feed_cancelled_half_way_accepts_no_more(bench: Bench) -> None:
+    feed_id = await bench.receive(lines(*(f"p{number:04}" for number in range(4000))))
+    seen = []
+    async for number in bench.feeds.progress(feed_id):
+        seen.append(number)
+        if number == 1:
+            await bench.feeds.cancel(feed_id)
+    assert seen == [1]
+    feed = await bench.feeds.accept(feed_id)
+    assert (feed.state, feed.chunks_done) == (FeedState.CANCELLED, 1)
+    cancelled = await bench.payments.count()
+    assert cancelled.get(PaymentStatus.SCHEDULED, 0) <= 1000, "at most the chunk that was on its way"
+
+
+async def test_a_feed_that_breaks_off_leaves_nothing(bench: Bench) -> None:
+    async def broken() -> AsyncIterator[bytes]:
+        yield lines(*(f"p{number:04}" for number in range(1500))).encode()
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await FeedReceiver(bench.store).receive(broken(), FeedFormat.CSV)
+    (feed,) = await bench.feeds.page(10, None)
+    assert (feed.state, feed.reason) == (FeedState.REFUSED, "it broke off")
+    assert await bench.store.chunk(feed.feed_id, 1) is None
+
+
+async def accepted_pain(bench: Bench, document: str) -> Feed:
+    return await bench.feeds.accept(await bench.receive(document, FeedFormat.PAIN001))
+
+
+async def test_a_pain001_document_is_a_feed(bench: Bench) -> None:
+    names = [f"e2e-{number:04}" for number in range(1200)]
+    feed = await accepted_pain(bench, pain(*names, total="14808.00"))
+    assert (feed.state, feed.accepted, feed.name) == (FeedState.DONE, 1200, "MSG-1")
+    assert dict(feed.totals) == {"EUR": "14808.00"}
+    record = (await bench.payments.find(["e2e-0007"]))["e2e-0007"]
+    assert (record.payment.payer.name, record.payment.payee.name) == ("Alice & Co", "Bob")
+    assert record.payment.payee.iban == "GB29NWBK60161331926819"
+    assert record.payment.execute_at.isoformat() == "2030-03-01T00:00:00+00:00"
+
+
+async def test_a_bad_transaction_of_a_pain001_document_comes_back_as_a_line_to_correct(bench: Bench) -> None:
+    feed = await accepted_pain(bench, pain("a", "b", total="24.68", iban="GB00"))
+    assert (feed.accepted, feed.rejected) == (1, 1)
+    (reject,) = await bench.feeds.rejects(feed.feed_id)
+    assert (reject.line, reject.payment_id) == (1, "a")
+    assert reject.reason.startswith("CdtrAcct.Id.IBAN:")
+    corrected = HEADER + "\n" + reject.raw.replace("GB00", "GB29NWBK60161331926819")
+    assert (await bench.feeds.accept(await bench.receive(corrected))).accepted == 1
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        (pain("a", count=2), "count: is 2, but the feed has 1"),
+        (pain("a", total="12.35"), "controlSum: is 12.35"),
+        (pain("a", own="<NbOfTxs>2</NbOfTxs>"), "PmtInf.NbOfTxs"),
+        (pain("a", own="<CtrlSum>1</CtrlSum>"), "PmtInf.CtrlSum"),
+        (pain("a").replace("<NbOfTxs>1</NbOfTxs>", ""), "GrpHdr.NbOfTxs"),
+        (pain("a")[:-20], "not well-formed"),
+        ("", "not well-formed"),
+        ("<a/>", "must be a Document"),
+        (pain("a").replace("pain.001.001.09", "pain.008.001.08").replace("pain.001", "pain.008"), "must be a Document"),
+        (pain("a").replace("<Document", '<!DOCTYPE d [<!ENTITY x "y">]><Document', 1), "document type declaration"),
+        (
+            pain("a").replace("<Document", '<!DOCTYPE d SYSTEM "file:///etc/passwd"><Document', 1),
+            "document type declaration",
+        ),
+        (pain("a").replace("<PmtMtd>", "<x>" * 50 + "</x>" * 50 + "<PmtMtd>"), "deeper than"),
+        (pain("a" * 2000), "more than 1000 characters"),
+        (pain("a").replace("<PmtMtd>", f'<PmtMtd a="{"x" * 3_000_000}">'), "more than 1048576 bytes"),
+    ],
+)
+async def test_a_document_that_is_wrong_or_hostile_keeps_nothing(bench: Bench, document: str, problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        await bench.receive(document, FeedFormat.PAIN001)
+    assert await bench.ids() == []

@@ -1,0 +1,225 @@
+"""Reconciliation on every SQL store: planned = executed = bank, and every difference named."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from headgate.apps.payments.model import (
+    ITEM_TYPE,
+    OWNER,
+    Payment,
+    PaymentEvent,
+    PaymentFilter,
+    PaymentStatus,
+    StatusChange,
+    slot_id,
+)
+from headgate.apps.payments.reconciliation.comparing import reconcile
+from headgate.apps.payments.reconciliation.model import Difference, GroupKey, Kind, Reconciliation
+from headgate.apps.payments.reconciliation.statement import COLUMNS, StatementFormat, statement_lines
+from headgate.apps.payments.stores.moves import PaymentFollower
+from headgate.apps.payments.stores.reconciliation import SqlReconciliationStore
+from headgate.apps.payments.stores.sql import SqlPaymentStore
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.decisions import gave_up
+from headgate.dispatch.stores.sql import SqlQueueStore
+from headgate.errors import InvalidInput
+from headgate.slots.model import SlotRequest, WindowPolicy
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql.databases import database
+from headgate.sql.engine import Database
+from tests.contracts.conftest import slot_store_url
+from tests.contracts.payments.records import AT, new, payment
+
+HEADER = ",".join(COLUMNS)
+CAMT = """<?xml version="1.0"?><Document xmlns="urn:iso:std:iso:20022:tech:xsd:camt.053.001.08"><BkToCstmrStmt>
+<GrpHdr><MsgId>S</MsgId></GrpHdr><Stmt><Id>1</Id>
+<Ntry><Amt Ccy="EUR">24.60</Amt><CdtDbtInd>DBIT</CdtDbtInd><Sts><Cd>BOOK</Cd></Sts>
+<BookgDt><Dt>2030-03-01</Dt></BookgDt><AcctSvcrRef>BANK-a</AcctSvcrRef><NtryDtls>
+<TxDtls><Refs><AcctSvcrRef>BANK-a</AcctSvcrRef><EndToEndId>a</EndToEndId></Refs><Amt Ccy="EUR">12.30000</Amt></TxDtls>
+<TxDtls><Refs><EndToEndId>b</EndToEndId></Refs><AmtDtls><TxAmt><Amt Ccy="EUR">12.30</Amt></TxAmt></AmtDtls></TxDtls>
+</NtryDtls></Ntry>
+<Ntry><Amt Ccy="EUR">3.00</Amt><Sts>BOOK</Sts><AddtlNtryInf>monthly fee</AddtlNtryInf></Ntry>
+<Ntry><Amt Ccy="EUR">12.30</Amt><Sts>PDNG</Sts><NtryDtls><TxDtls><Refs><EndToEndId>c</EndToEndId></Refs></TxDtls>
+</NtryDtls></Ntry></Stmt></BkToCstmrStmt></Document>"""
+
+
+@dataclass
+class Bench:
+    database: Database
+    payments: SqlPaymentStore
+    queue: SqlQueueStore
+    slots: SqlSlotStore
+
+    async def keep(self, *names: str, executed: bool = True, feed: str | None = None) -> None:
+        booked = [SlotRequest.of(slot_id(name), AT) for name in names]
+        await self.slots.book("default", booked, owner=OWNER)
+        await self.payments.schedule([new(payment(name))._replace(feed_id=feed) for name in names])
+        if executed:
+            await self.payments.advance(
+                [
+                    StatusChange.by(PaymentEvent.EXECUTED, name, PaymentStatus.SCHEDULED, "done", f"BANK-{name}")
+                    for name in names
+                ]
+            )
+
+    async def run(
+        self, body: str, kind: StatementFormat = StatementFormat.CSV, selection: PaymentFilter | None = None
+    ) -> tuple[Reconciliation, list[Difference]]:
+        differences: list[Difference] = []
+        store = SqlReconciliationStore(self.database)
+        result = await reconcile(store, statement_lines(blocks(body), kind), differences.append, selection)
+        return result, differences
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    shared = await database(slot_store_url(request.param, request))
+    slots = SqlSlotStore(shared, owns_database=False)
+    queue = SqlQueueStore(shared, {ITEM_TYPE: PaymentFollower()})
+    await queue.configure(DispatchConfig(item_type=ITEM_TYPE))
+    await slots.configure("default", WindowPolicy(100, "PT4S"))
+    yield Bench(shared, SqlPaymentStore(shared), queue, slots)
+    await queue.close()
+
+
+async def blocks(body: str) -> AsyncIterator[bytes]:
+    raw = body.encode()
+    for first in range(0, len(raw), 100):
+        yield raw[first : first + 100]
+
+
+def statement(*lines: str) -> str:
+    return "\n".join([HEADER, *lines]) + "\n"
+
+
+def booked(name: str, amount: str = "12.30", status: str = "EXECUTED", reference: str | None = None) -> str:
+    return f"{name},{amount},EUR,{status},{reference or f'BANK-{name}'},2030-03-01T16:00:01Z"
+
+
+async def test_what_is_the_same_on_both_sides_is_matched(bench: Bench) -> None:
+    names = [f"p{number:04}" for number in range(2100)]
+    await bench.keep(*names, feed="feed-1")
+    await bench.keep("alone")
+    result, differences = await bench.run(statement(booked("alone"), *map(booked, reversed(names))))
+    assert (result.matched, differences, result.is_clean) == (2101, [], True)
+    group = result.groups[GroupKey("feed-1", date(2030, 3, 1), "EUR")]
+    assert (group.planned, group.executed, group.bank) == (2100, 2100, 2100)
+    assert group.planned_minor == group.executed_minor == group.bank_minor == 2100 * 1230
+    assert set(result.groups) == {GroupKey(feed, date(2030, 3, 1), "EUR") for feed in ("feed-1", None)}
+
+
+async def test_every_difference_is_named(bench: Bench) -> None:
+    await bench.keep("same", "lost", "amount", "reference", "reversed")
+    await bench.keep("waits", "surprise", executed=False)
+    body = statement(
+        booked("same"),
+        booked("amount", "99.00"),
+        booked("reference", reference="BANK-other"),
+        booked("reversed", status="REVERSED"),
+        booked("surprise"),
+        booked("nobody"),
+        booked("refused-elsewhere", status="REJECTED"),
+        booked("same"),
+    )
+    result, differences = await bench.run(body)
+    assert sorted((one.kind.value, one.payment_id, one.field) for one in differences) == [
+        ("different", "amount", "amount"),
+        ("different", "reference", "reference"),
+        ("different", "reversed", "status"),
+        ("different", "same", "twice"),
+        ("different", "surprise", "status"),
+        ("missingAtBank", "lost", "status"),
+        ("missingHere", "nobody", "payment"),
+    ]
+    assert result.counts[Kind.DIFFERENT] == 5
+    assert not result.is_clean
+    (surprise,) = [one for one in differences if one.payment_id == "surprise"]
+    assert (surprise.here, surprise.bank) == ("SCHEDULED", "EXECUTED")
+
+
+async def test_unknown_payments_zombies_overdue_ones_and_leaked_slots_are_part_of_it(bench: Bench) -> None:
+    await bench.keep("unknown", "zombie", executed=False)
+    past = datetime.now(UTC) - timedelta(hours=3)
+    late = Payment(*payment("late")[:5], past)
+    await bench.payments.schedule([new(late, past)])
+    batch = await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=36500), now=AT)
+    await bench.payments.begin(["unknown"])
+    claims = {item.claim.item_id: item.claim for item in batch.items}
+    await bench.queue.settle([gave_up(claims["unknown"], "no answer", "LOST")])
+    await bench.slots.book("default", [SlotRequest.of(slot_id("never-kept"), AT)], owner=OWNER)
+    await bench.database.write(
+        lambda c: c.exec_driver_sql(
+            "UPDATE headgate_dispatch_queue SET queue_status = 'CANCELLED' WHERE item_id = 'zombie'"
+        )
+    )
+    await bench.database.write(
+        lambda c: c.exec_driver_sql(
+            "UPDATE headgate_dispatch_queue SET due_at = scheduled_exec_time WHERE item_id = 'late'"
+        )
+    )
+    result, differences = await bench.run(statement())
+    assert sorted((one.kind.value, one.payment_id, one.field) for one in differences) == [
+        ("leakedSlots", "never-kept", "slot"),
+        ("stuck", "late", "overdue"),
+        ("stuck", "zombie", "item"),
+        ("unknown", "unknown", "status"),
+    ]
+    assert result.matched == 0
+
+
+async def test_a_refusal_on_both_sides_is_no_difference(bench: Bench) -> None:
+    await bench.keep("r", "c", executed=False)
+    batch = await bench.queue.claim(ITEM_TYPE, 10, timedelta(days=36500), now=AT)
+    await bench.queue.settle(
+        [gave_up(item.claim, "closed", "REFUSED") for item in batch.items if item.claim.item_id == "r"]
+    )
+    assert await bench.payments.move(["c"], PaymentEvent.CANCEL, "changed my mind") == {}
+    result, differences = await bench.run(statement(booked("r", status="REJECTED")))
+    assert (differences, result.matched) == ([], 1)
+    group = result.groups[GroupKey(None, date(2030, 3, 1), "EUR")]
+    assert (group.planned, group.executed, group.bank) == (1, 0, 0), "what was cancelled is not planned"
+
+
+async def test_of_a_feed_only_its_payments_are_compared(bench: Bench) -> None:
+    await bench.keep("a", "b", feed="feed-1")
+    await bench.keep("c")
+    selection = PaymentFilter(feed_id="feed-1")
+    result, differences = await bench.run(statement(booked("a"), booked("c"), booked("x")), selection=selection)
+    assert result.matched == 1
+    assert {(one.kind, one.payment_id) for one in differences} == {
+        (Kind.MISSING_AT_BANK, "b"),
+        (Kind.MISSING_HERE, "x"),
+    }
+
+
+async def test_a_camt053_statement(bench: Bench) -> None:
+    await bench.keep("a", "b")
+    await bench.keep("c", executed=False)
+    result, differences = await bench.run(CAMT, StatementFormat.CAMT053)
+    assert [(one.payment_id, one.field, one.bank) for one in differences] == [("b", "reference", "BANK-a")]
+    assert result.matched == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "problem"),
+    [
+        ("", StatementFormat.CSV, "line 1: must name the columns"),
+        ("a,b\n", StatementFormat.CSV, "line 1: must name the columns"),
+        (f"{HEADER}\np,1.234,EUR,EXECUTED,,\n", StatementFormat.CSV, "line 2, amount"),
+        (f"{HEADER}\np,1,EUR,DONE,,\n", StatementFormat.CSV, "line 2, status: 'DONE' is unknown"),
+        (f"{HEADER}\np,1\n", StatementFormat.CSV, "line 2: has 2 fields"),
+        ("<x/>", StatementFormat.CAMT053, "must be a Document"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]>' + CAMT.partition("?>")[2], StatementFormat.CAMT053, "document type"),
+        (CAMT[:-30], StatementFormat.CAMT053, "not well-formed"),
+    ],
+)
+async def test_a_statement_that_can_not_be_read_says_where(
+    bench: Bench, body: str, kind: StatementFormat, problem: str
+) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        await bench.run(body, kind)
