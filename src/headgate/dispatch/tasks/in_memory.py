@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -63,13 +63,16 @@ class InMemory:
             if not self._pending:
                 return
             if waiting:
-                await self._run_next(min(waiting, key=lambda item: item.due_at))
+                item_type = min(waiting, key=lambda item: item.due_at).item_type
+                await self._run_next(item_type, [item for item in waiting if item.item_type == item_type])
             await self._engine.drained()
         raise RuntimeError(f"{self._pending[0]} has not come to an end after {MAX_EXECUTIONS} executions")
 
-    async def _run_next(self, item: Item) -> None:
-        config = await self.queue.config(item.item_type)
-        batch = await self._cycle.claim(config, config.batch_size, now=item.due_at)
+    async def _run_next(self, item_type: str, items: Sequence[Item]) -> None:
+        config = await self.queue.config(item_type)
+        # A snooze counts from the real time, which may be long before the item's.
+        moment = max(max(item.due_at, item.execute_at) for item in items)
+        batch = await self._cycle.claim(config, config.batch_size, now=moment)
         await self._cycle.record(config, batch, await self._cycle.start(config, batch))
 
 
