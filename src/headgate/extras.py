@@ -32,8 +32,10 @@ MODULES = {
         "structlog",
         "orjson",
         "httpx2",
+        "phonenumbers",
         "schwifty",
     ),
+    "sms": ("httpx2", "phonenumbers"),
     "temporal": ("temporalio",),
     "traces": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }

@@ -68,11 +68,16 @@ class MessageSource(Protocol):
 
     async def receive(self, max_records: int, wait: float) -> list[Delivered]:
         """Up to `max_records` records that nobody in the group has been given and not lost since; waits up to `wait`
-        seconds for the first of them.
+        seconds for the first of them. Each call keeps the membership alive, also with `max_records` = 0: so a member
+        that is busy goes on calling.
 
         Raises:
             StoreUnavailable: the log does not answer.
         """
+        ...
+
+    def holds(self, delivered: Delivered) -> bool:
+        """Whether the record is still this member's: False once another member may be given it."""
         ...
 
     async def commit(self, done: Sequence[Delivered]) -> None:
@@ -106,7 +111,15 @@ async def read_until_stopped(
                 pause = min(pause * 2, LONGEST_PAUSE)
     finally:
         if source is not None:
-            await source.close()
+            await leave(source)
+
+
+async def leave(source: MessageSource) -> None:
+    """Leaves the group. If the log does not answer, the membership ends by itself after a while."""
+    try:
+        await source.close()
+    except StoreError as error:
+        _log.warning("the log could not be left: %s", error)
 
 
 async def wait_for_stop(stop: asyncio.Event, seconds: float) -> bool:

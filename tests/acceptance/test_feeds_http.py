@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from typing import Any, ClassVar
 import httpx2 as httpx
 import pytest
 
-from tests.acceptance.service import Service, until
+from tests.acceptance.service import Service, run, until
 
 HEADER = "paymentId,amount,currency,payerName,payerIban,payeeName,payeeIban,executeAt"
 ALICE, BOB = "DE89370400440532013000", "GB29NWBK60161331926819"
@@ -155,3 +156,59 @@ def test_a_refused_payment_is_a_dead_letter_until_an_operator_sends_it_again(tmp
             trail = [entry["statusAfter"] for entry in client.get("/api/v1/payments/f1").json()["audit"]]
             assert trail == ["SCHEDULED", "FAILED", "SCHEDULED", "ACCEPTED", "PROCESSING"]
         bank.shutdown()
+
+
+def test_a_payment_that_waits_for_its_time_is_cancelled_in_both_modes(paying: httpx.Client) -> None:
+    """In mode direct its execution waits in the engine: this was a 409."""
+    at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    done(paying, paying.post("/api/v1/feeds", content=feed_of("h1", at=at), headers=CSV).json()["feedId"])
+    cancelled = paying.delete("/api/v1/payments/h1")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (200, "CANCELLED")
+    assert paying.get("/admin/dispatch/PAYMENT/items/h1").json()["status"] == "CANCELLED"
+    assert paying.get("/api/v1/slots/payment:h1").status_code == 404
+    assert paying.delete("/api/v1/payments/h1").status_code == 200, "pressed twice"
+
+
+def test_a_statement_is_compared_over_http(tmp_path: Path) -> None:
+    with Service(tmp_path) as service, service.client() as client:
+        client.post("/api/v1/feeds", content=feed_of("s1", "s2", at="2020-01-01T00:00:00Z"), headers=CSV)
+        processed = {"status": "PROCESSING"}
+        until(lambda: len(client.get("/api/v1/payments", params=processed).json()["payments"]) == 2)
+        reference = client.get("/api/v1/payments/s1").json()["reference"]
+        lines = [
+            "paymentId,amount,currency,status,reference,executedAt",
+            f"s1,12.34,EUR,EXECUTED,{reference},2030-01-01T00:00:00Z",
+            "s3,1.00,EUR,EXECUTED,BANK-9,2030-01-01T00:00:00Z",
+        ]
+        answer = client.post("/admin/payments/reconcile", content="\n".join(lines), headers=CSV)
+        report = answer.json()
+        assert (report["matched"], report["clean"]) == (1, False)
+        assert [one["paymentId"] for one in report["missingAtBank"]] == ["s2"]
+        assert [one["paymentId"] for one in report["missingHere"]] == ["s3"]
+        assert report["different"] == []
+        (group,) = report["groups"]
+        assert (group["planned"], group["bank"]) == (
+            {"count": 2, "amount": "24.68"},
+            {"count": 1, "amount": "12.34"},
+        )
+        wrong = client.post("/admin/payments/reconcile", content="a,b\n", headers=CSV)
+        assert (wrong.status_code, wrong.json()["field"]) == (400, "line 1")
+        (tmp_path / "statement.csv").write_text("\n".join(lines))
+        options = ("--plot", "picture.png", "--differences", "d.jsonl")
+        ended = run(tmp_path, "payments", "reconcile", "statement.csv", *options)
+        assert ended.returncode == 1, ended.stderr
+        assert "missing at the bank: s2 (status): here PROCESSING, bank -" in ended.stdout
+        assert ended.stdout.endswith("1 matched, 2 differences\n")
+        assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+        kinds = [json.loads(line)["kind"] for line in (tmp_path / "d.jsonl").read_text().splitlines()]
+        assert sorted(kinds) == ["missingAtBank", "missingHere"]
+
+
+def test_the_demo_with_chaos_ends_with_a_clean_reconciliation(tmp_path: Path) -> None:
+    ended = run(tmp_path, "demo", "--chaos", "--payments", "90", "--tps", "30", "--plot", "demo.png", "--json")
+    result = json.loads(ended.stdout)
+    assert (result["executedOnce"], result["executedMoreThanOnce"]) == (90, 0), ended.stderr
+    assert result["peakPerSecond"] <= 30
+    assert (result["reconciled"]["matched"], result["reconciled"]["clean"]) == (90, True)
+    for word in ("a worker is killed", "the bank is down", "the kill switch is thrown", "is released"):
+        assert word in ended.stderr

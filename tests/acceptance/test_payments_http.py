@@ -53,7 +53,7 @@ def test_a_payment_is_accepted_and_repeated_and_contradicted(paying: httpx.Clien
     assert other.status_code == 409
     assert (other.json()["title"], other.json()["field"]) == ("Payment Exists", "paymentId")
     shown = paying.get("/api/v1/payments/p1").json()
-    assert (shown["amount"], shown["fee"], shown["valueDate"]) == ("12.34", "0.01", "2030-03-01")
+    assert (shown["amount"], shown["fee"], shown["valueDate"]) == ("12.34", "0.00", "2030-03-01")
     assert [entry["statusAfter"] for entry in shown["audit"]] == ["SCHEDULED"]
 
 

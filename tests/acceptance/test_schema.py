@@ -41,7 +41,7 @@ def explored(service: Service, phases: str, examples: int, *options: str) -> Non
         timeout=240,
         check=False,
     )
-    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
+    assert ended.returncode == 0, ended.stdout[-16000:] + ended.stderr[-2000:]
     assert "request failed" not in service.log
 
 

@@ -29,15 +29,15 @@ class Stack:
     """The processes of an installation."""
 
     def __init__(self, directory: Path, environment: dict[str, str], stack: ExitStack) -> None:
-        self._directory = directory
+        self.directory = directory
         self._environment = environment
         self._stack = stack
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        log = self._stack.enter_context((self._directory / f"{name}.log").open("a"))
+        log = self._stack.enter_context((self.directory / f"{name}.log").open("a"))
         process = warm_start.popen(
             [sys.executable, "-m", *arguments],
-            cwd=self._directory,
+            cwd=self.directory,
             env=self._environment,
             # The bank says where it listens. Nobody reads what others write, so it must not fill a pipe.
             stdout=subprocess.PIPE if name == "bank" else log,
@@ -53,12 +53,12 @@ class Stack:
     def headgate(self, *arguments: str) -> Any:
         """Runs a command to its end and returns its JSON."""
         words = [sys.executable, "-m", "headgate", *arguments, "--json"]
-        ended = warm_start.run(words, cwd=self._directory, env=self._environment, timeout=PATIENCE)
+        ended = warm_start.run(words, cwd=self.directory, env=self._environment, timeout=PATIENCE)
         assert ended.returncode == 0, ended.stdout + ended.stderr + self.logs()
         return json.loads(ended.stdout)
 
     def logs(self) -> str:
-        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in self._directory.glob("*.log"))
+        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in self.directory.glob("*.log"))
 
 
 def _end(process: subprocess.Popen[str]) -> None:

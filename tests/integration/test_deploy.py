@@ -102,7 +102,7 @@ def setting_names() -> set[str]:
     found = {"HEADGATE_SETTINGS_FILE", "HEADGATE_REQUIRE", "HEADGATE_TEST_ORACLE_URL"}
     found |= {"HEADGATE_LIMITER", "HEADGATE_RULES"}  # Django's own settings
     for name, value in Settings().model_dump().items():
-        inner = [f"{name}_{each}" for each in value] if isinstance(value, dict) else [name]
+        inner = [f"{name}_{each}" for each in value] if isinstance(value, dict) and value else [name]
         found.update(f"HEADGATE_{each}".upper() for each in inner)
     return found
 

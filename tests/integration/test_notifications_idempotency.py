@@ -12,8 +12,8 @@ from operator import methodcaller
 import pytest
 import sqlalchemy as sa
 
-from headgate.apps.notifications.stores.tables import notification_delivery, notification_key
-from headgate.errors import BrokerUnavailable, HeadgateError
+from headgate.apps.notifications.stores.tables import notification_key, notification_message
+from headgate.errors import BrokerUnavailable, HeadgateError, StoreUnavailable
 from headgate.messaging import Record
 from headgate.server.wiring.notifications import prune_notifications
 from headgate.testing import RedisServer, eventually
@@ -36,10 +36,23 @@ async def test_the_same_key_gets_the_same_answer_once_sent(served: list[Gateway]
     user = new_user()
     await served[0].configure(user, 3, 10)
     first = await served[0].send(user, "one", key="k")
-    for again in (await served[0].send(user, "one", key="k"), await served[1].send(user, "another", key="k")):
+    for again in (await served[0].send(user, "one", key="k"), await served[1].send(user, "one", key="k")):
         assert (again.status_code, again.json()) == (200, first.json())
     assert await published(served[0]) == {first.json()["messageId"]: 1}
     assert (await served[0].row(user)).current_count == 1
+
+
+async def test_the_same_key_with_another_message_is_refused(served: list[Gateway]) -> None:
+    """15.8: 422, as the Idempotency-Key draft says; nothing is sent, counted or changed."""
+    user = new_user()
+    await served[0].configure(user, 3, 10)
+    first = await served[0].send(user, "one", key="k")
+    for again in (await served[0].send(user, "another", key="k"), await served[1].send(user, "another", key="k")):
+        assert (again.status_code, again.json()["messageId"]) == (422, first.json()["messageId"])
+        assert again.headers["content-type"] == "application/problem+json"
+    assert await published(served[0]) == {first.json()["messageId"]: 1}
+    assert (await served[0].row(user)).current_count == 1
+    assert (await served[1].send(user, "one", key="k")).json() == first.json()
 
 
 async def test_it_is_answered_even_when_the_quota_is_used_up(served: list[Gateway]) -> None:
@@ -122,6 +135,25 @@ async def test_a_key_sent_by_either_path_is_known_to_the_other(postgres_url: str
         assert (await served.row(user)).current_count == 2
 
 
+async def test_what_the_broker_did_not_take_goes_to_the_outbox(
+    postgres_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Property 5 on the Redis path: counted before it is published, so it is sent, whatever the broker does."""
+    async with gateway(database_url=postgres_url, redis_url=redis_url) as served:
+        user = new_user()
+        await served.configure(user, 5, 10)
+        assert served.intake.cached is not None
+
+        async def fails(records: list[Record]) -> list[HeadgateError | None]:
+            return [BrokerUnavailable()] * len(records)
+
+        monkeypatch.setattr(served.intake.cached._log, "publish", fails)
+        assert (await served.send(user, key="k")).status_code == 200
+        assert (await served.send(user)).status_code == 200
+        assert (await served.row(user)).current_count == 2
+        assert sum((await published(served)).values()) == 2
+
+
 async def test_what_was_counted_and_not_published_is_published_and_not_counted_again(
     postgres_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +167,11 @@ async def test_what_was_counted_and_not_published_is_published_and_not_counted_a
         async def fails(records: list[Record]) -> list[HeadgateError | None]:
             return [BrokerUnavailable()] * len(records)
 
+        async def away(*_: object) -> None:
+            raise StoreUnavailable
+
         monkeypatch.setattr(log, "publish", fails)
+        monkeypatch.setattr(served.intake.cached._store, "publish", away)
         answer = await served.send(user, key="k")
         assert (answer.status_code, answer.json()["title"]) == (503, "Kafka Down : Service Unavailable")
         assert (await served.row(user)).current_count == 1
@@ -166,6 +202,6 @@ async def test_only_what_has_no_effect_any_more_is_pruned(postgres_url: str) -> 
 async def age(served: Gateway, by: timedelta) -> None:
     """Lets keys and deliveries be older."""
     then = datetime.now(UTC) - by
-    for column in (notification_key.c.created_at, notification_delivery.c.settled_at):
+    for column in (notification_key.c.created_at, notification_message.c.settled_at):
         statement = sa.update(column.table).values({column: then})
         await served.database.write(methodcaller("execute", statement))

@@ -7,7 +7,7 @@ stale low count and grants a second quota.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headgate.apps.notifications.intake import Intake
-from headgate.apps.notifications.model import Attempt, Quota, Spending
+from headgate.apps.notifications.model import Attempt, Message
 from headgate.apps.notifications.ports import Busy, Hit, Miss
+from headgate.apps.notifications.quota import Quota, Spending
 from headgate.apps.notifications.stores.redis import RedisQuotaCache
 from headgate.apps.notifications.stores.sql import SqlQuotaStore
 from headgate.errors import StoreUnavailable
@@ -103,9 +104,11 @@ class UnreliableCache:
 class SlowLedger(SqlQuotaStore):
     """The real store, whose syncs take a while: what the cache admitted is not in it for just as long."""
 
-    async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
+    async def sync(
+        self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
+    ) -> set[int]:
         await asyncio.sleep(0.005)
-        return await super().sync(spendings, sent_ids)
+        return await super().sync(spendings, sent_keys, messages)
 
 
 class World:

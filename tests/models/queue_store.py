@@ -237,7 +237,11 @@ class MemoryQueueStore:
         depth = Counter(item.status for item in self._items.values() if item.item_type == item_type)
         ready = self._ready[item_type]
         age = now - ready[0][0] if ready and ready[0][0] <= now else None
-        return QueueStats(item_type, depth, age)
+        in_flight = sum(
+            item.item_type == item_type and item.status in IN_FLIGHT and item.execute_at <= now
+            for item in self._items.values()
+        )
+        return QueueStats(item_type, depth, age, in_flight)
 
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None

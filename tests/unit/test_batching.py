@@ -100,3 +100,16 @@ async def test_batches_stay_below_the_most() -> None:
         flush.gate.release()
     await asyncio.gather(*tasks)
     assert flush.batches == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_flush_that_answers_too_few_leaves_no_caller_waiting() -> None:
+    async def forgetful(batch: Sequence[int]) -> Sequence[int | BaseException]:
+        return list(batch)[:-1]
+
+    batcher: Batcher[int, int] = Batcher(forgetful)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the flush's own mistake is logged
+    callers = [asyncio.ensure_future(batcher.submit(number)) for number in range(2)]
+    await asyncio.wait(callers, timeout=5)
+    assert callers[0].done()
+    assert callers[1].cancelled()

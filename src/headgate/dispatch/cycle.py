@@ -87,9 +87,11 @@ class DispatchCycle:
         config = await self._store.config(item_type)
         if config is None:
             raise NotFound("item type", item_type)
-        if not config.enabled:
-            return CycleReport(item_type, float(config.dispatch_interval_secs), config.batch_size, enabled=False)
+        # Also while the kill switch is off: what was in flight in a process that died must be counted down too.
         recovered = await self.recover(config, now=now)
+        if not config.enabled:
+            interval = float(config.dispatch_interval_secs)
+            return CycleReport(item_type, interval, config.batch_size, enabled=False, recovered=recovered)
         limit = self._limit(config)
         batch = await self.claim(config, limit, now=now) if limit else None
         changes = await self.start(config, batch) if batch else []

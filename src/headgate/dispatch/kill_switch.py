@@ -1,16 +1,111 @@
-"""The kill switch, watched while an execution waits for admission."""
+"""The kill switch, watched while an execution waits."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+from headgate.clock import uptime
+from headgate.dispatch.model import Postponed
 from headgate.dispatch.ports import Guard, OutcomeSink
 from headgate.errors import StoreUnavailable
 
-SWITCH_SECONDS = 0.5
-"""How often the kill switch is checked during a wait for admission."""
+T = TypeVar("T")
+
+SWITCH_SECONDS = 0.2
+"""How often the kill switch is checked during a wait."""
+FRESH_SECONDS = 0.5
+"""How old the switch's state may be when a call leaves."""
 ANSWER_SECONDS = 5.0
+OFF = "the kill switch is off"
+
+
+class KillSwitch:
+    """The kill switch of one item type, for executions that wait after they began.
+
+        await switch.watch(gate.acquire())   # ends as soon as the switch is off
+        await switch.check()                 # right before the call leaves
+
+    What `check` lets pass leaves within `FRESH_SECONDS` of a time at which the switch was on. A store that can't be
+    read lets nothing pass.
+    """
+
+    def __init__(self, read: Callable[[], Awaitable[bool]], *, clock: Callable[[], float] = uptime) -> None:
+        self._read = read
+        self._clock = clock
+        self._on_at = float("-inf")
+        self._reading: asyncio.Task[bool] | None = None
+        self._waits: set[asyncio.Timeout] = set()
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the switch was on a moment ago: a call may leave."""
+        return self._clock() - self._on_at < FRESH_SECONDS
+
+    async def check(self) -> None:
+        """Returns if the switch is on.
+
+        Raises:
+            Postponed: It is off.
+            StoreError: It can't be read.
+        """
+        # Again, if reading took so long that the answer is old.
+        while not self.is_fresh:
+            if not await self._is_on():
+                raise Postponed(OFF)
+
+    async def watch(self, waiting: Awaitable[T]) -> T:
+        """Awaits `waiting`, and ends it as soon as the switch is off.
+
+        Raises:
+            Postponed: It is off.
+        """
+        try:
+            async with asyncio.timeout(None) as timeout:
+                self._waits.add(timeout)
+                if self._watching is None:
+                    self._watching = asyncio.create_task(self._watch())
+                # Awaited right here: a task of its own would end some turns of the loop before the call begins.
+                return await waiting
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise Postponed(OFF) from None
+        finally:
+            self._waits.discard(timeout)
+
+    async def _watch(self) -> None:
+        try:
+            while self._waits:
+                await asyncio.sleep(SWITCH_SECONDS)
+                # A store that can't be read ends no wait: `check` will hold the call back.
+                with contextlib.suppress(Exception):
+                    if not await self._is_on():
+                        for timeout in self._waits:
+                            _end(timeout)
+                        return
+        finally:
+            self._watching = None
+
+    async def _is_on(self) -> bool:
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read_once())
+        return await asyncio.shield(self._reading)
+
+    async def _read_once(self) -> bool:
+        requested_at = self._clock()
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                is_on = await self._read()
+        except TimeoutError:
+            raise StoreUnavailable("the kill switch could not be read in time") from None
+        finally:
+            self._reading = None
+        self._on_at = requested_at if is_on else float("-inf")
+        return is_on
 
 
 async def admitted(guard: Guard, sink: OutcomeSink, plan: str, item_type: str, every: float = SWITCH_SECONDS) -> bool:

@@ -301,6 +301,8 @@ class QueueStats:
     depth: Mapping[Status, int]
     oldest_ready_age: timedelta | None
     """How long the oldest due item has waited past its time; None if none is due."""
+    in_flight: int = 0
+    """Executions that have begun and not ended: an engine has the item, and its time has come."""
 
 
 class PruneResult(NamedTuple):

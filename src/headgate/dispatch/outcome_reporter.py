@@ -18,11 +18,11 @@ from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from headgate.dispatch.status import Status
 from headgate.errors import NotFound, StoreError
 
-CACHE_SECONDS = 1.0
+CACHE_SECONDS = 0.4
 """How long settings are cached; shorter if their own interval is."""
-TRUSTED_SECONDS = 5.0
-"""How long the kill switch's last state counts while the store is unavailable. OutcomeSink could not be reported then
-either, so nothing is gained by beginning much more."""
+TRUSTED_SECONDS = 0.8
+"""How long the kill switch's last state counts while the store is unavailable: one second after the switch was thrown
+nothing may begin, also in a process that can't read it."""
 
 
 class _CachedConfig(NamedTuple):

@@ -267,8 +267,8 @@ class OutcomeSink(Protocol):
         ...
 
     async def enabled(self, item_type: str) -> bool:
-        """Whether executions of this type may begin, by the kill switch; at most half an interval or a second old.
-        While the store is unavailable its last state counts for some seconds; then `StoreError`, and none may begin."""
+        """Whether executions of this type may begin, by the kill switch; less than a second old. If the store can't
+        say so, `StoreError`, and none may begin."""
         ...
 
 

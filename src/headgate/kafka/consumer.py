@@ -45,6 +45,7 @@ class KafkaSource:
         self._handed: dict[int, deque[int]] = {}
         """Positions by partition, in order: given out and not yet committed."""
         self._done: dict[int, set[int]] = {}
+        self._paused = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-reader")
         self._settings = {
             "bootstrap.servers": bootstrap,
@@ -70,6 +71,9 @@ class KafkaSource:
             if records or loop.time() >= deadline:
                 return records
 
+    def holds(self, delivered: Delivered) -> bool:
+        return delivered.partition in self._handed
+
     async def commit(self, done: Sequence[Delivered]) -> None:
         await self._run(self._commit, done)
 
@@ -90,6 +94,7 @@ class KafkaSource:
 
     def _consume(self, max_records: int, wait: float) -> list[Delivered]:
         records: list[Delivered] = []
+        self._pause(not max_records)
         # `consume` waits its whole time for a full batch; so wait for one record, then take what has come with it.
         first = self._consumer.poll(wait)
         messages = [] if first is None else [first]
@@ -113,6 +118,16 @@ class KafkaSource:
             record = Record(self._topic, key, value, _trace(message.headers()))
             records.append(Delivered(record, partition, offset))
         return records
+
+    def _pause(self, paused: bool) -> None:
+        """While the caller takes nothing, `poll` only keeps the membership alive (`max.poll.interval.ms`)."""
+        partitions = self._consumer.assignment()
+        if paused:
+            # Again with each call: a partition that came meanwhile is not paused yet.
+            self._consumer.pause(partitions)
+        elif self._paused:
+            self._consumer.resume(partitions)
+        self._paused = paused
 
     def _commit(self, done: Sequence[Delivered]) -> None:
         for delivered in done:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -48,6 +49,9 @@ class KafkaProducer:
             **settings,
         }
         self._timeout = delivery_seconds + 5.0
+        self._ping_seconds = min(PING_SECONDS, delivery_seconds)
+        # Of its own: an event loop's default threads are few, and a broker that is away holds each for a while.
+        self._pinger = ThreadPoolExecutor(1, thread_name_prefix="headgate-kafka-ping")
         self._producer = Producer(self._settings)
         self._reports: list[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,9 +116,12 @@ class KafkaProducer:
             BrokerUnavailable: none answers.
         """
         try:
-            await asyncio.to_thread(self._producer.list_topics, timeout=PING_SECONDS)
+            await asyncio.get_running_loop().run_in_executor(self._pinger, self._list_topics)
         except KafkaException as error:
             raise BrokerUnavailable(f"Kafka: {error.args[0].str()}") from error
+
+    def _list_topics(self) -> None:
+        self._producer.list_topics(timeout=self._ping_seconds)
 
     async def close(self) -> None:
         """Waits for what is under way, not longer than a delivery may take."""
@@ -125,6 +132,7 @@ class KafkaProducer:
         self._stop.set()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+        self._pinger.shutdown(wait=False)
 
 
 def _settle(reports: Sequence[tuple[asyncio.Future[HeadgateError | None], HeadgateError | None]]) -> None:

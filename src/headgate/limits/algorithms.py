@@ -4,6 +4,7 @@ A state is a small tuple of integers that starts with its spec's `tag`; what is 
 new, so an algorithm can be changed under live keys. Time is integer microseconds and is given. Every function is pure.
 
     at(spec, state, now)      the state brought forward to `now`: refilled, rolled over, cut to a lowered limit
+    at_opened(…)              the same, for a window that an application opened before its first use
     room(spec, view, now, n)  what is left, how long until `n` fits, how long until as new
     take(spec, view, now, n)  the state after `n` more were spent
     give(spec, view, n)       the state after `n` were given back, nobody knows of which time
@@ -47,6 +48,17 @@ def at(spec: Spec, state: State | None, now_us: int) -> State:
     if state is None or state[0] != spec.tag:
         return ARITHMETIC[spec.tag].new(spec, now_us)
     return ARITHMETIC[spec.tag].at(spec, state, now_us)
+
+
+def at_opened(spec: Spec, state: State | None, now_us: int) -> State:
+    """`at`, except that a fixed window which was opened and not used yet stays open until its own end.
+
+    For applications that open a window themselves, when a user is configured: `at` would move an unused window to now.
+    """
+    opened = state is not None and state[0] == spec.tag and isinstance(spec, FixedWindow) and state[2] == 0
+    if opened and state is not None and 0 <= now_us - state[1] < spec.life_us:
+        return state
+    return at(spec, state, now_us)
 
 
 def room(spec: Spec, view: State, now_us: int, cost: int) -> Room:

@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -28,7 +29,9 @@ from pydantic import (
     field_validator,
 )
 
-from headgate.errors import ConfigurationError
+from headgate.apps.notifications.model import checked_expiry
+from headgate.apps.notifications.quiet_hours import QuietHours
+from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.addresses import networks
 from headgate.slots.model import WindowPolicy
 
@@ -69,6 +72,20 @@ def _checked_url(value: str) -> str:
 
 ProviderUrl = Annotated[str, AfterValidator(_checked_url)]
 """Where payments or messages are posted."""
+
+
+def _parsed_object(value: object) -> object:
+    """A variable has the object as JSON."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise ValueError('is not valid JSON; write an object, as {"name": "value"}') from None
+
+
+JsonObject = Annotated[dict[str, str], BeforeValidator(_parsed_object)]
+KafkaConfig = Annotated[dict[str, str | int | float | bool], BeforeValidator(_parsed_object)]
 
 
 class SlotSettings(_Section):
@@ -169,8 +186,32 @@ class PaymentSettings(_Section):
     mode: Literal["queue", "direct"] = "queue"
     downstream_url: ProviderUrl | None = Field(None, repr=False)
     """Unset: a simulator inside the process."""
+    downstream_token: SecretStr | None = Field(None, min_length=1)
+    """Sent as `Authorization: Bearer …`."""
+    downstream_token_file: Path | None = None
+    """The token, in a file that is read anew for each call."""
+    downstream_headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    """More headers, as a JSON object."""
+    downstream_client_cert: Path | None = None
+    downstream_client_key: Path | None = None
+    downstream_hmac_key: SecretStr | None = Field(None, min_length=1)
+    """Signs the body: `X-Signature: sha256=<hex>`."""
+    downstream_timeout: float = Field(10.0, ge=0.05, le=300)
+    """Seconds for a whole call."""
+    downstream_attempts: int = Field(4, ge=1, le=20)
+    """Calls of an execution, before the queue tries again later."""
+    downstream_inquiry_path: str = "/payments/{key}"
+    """Where the downstream says what it knows of a payment."""
+    downstream_rejected_statuses: str = "400,402,422"
+    """The statuses that are a verdict on the payment."""
+    breaker: Literal["wait", "pause", "off"] = "wait"
+    """What happens while the downstream is in trouble: calls wait for a probe, or the kill switch is thrown too."""
     tps: int = Field(50, ge=1, le=100_000)
     """The downstream's hard limit in any sliding second."""
+    burst: int = Field(1, ge=1, le=1000)
+    """How many calls may leave at once after a pause; otherwise they are evenly spaced."""
+    limit_at: Literal["answer", "departure"] = "answer"
+    """Where the limit is counted: at the downstream, whatever the network does, or when calls leave."""
     rules: str | None = None
     """A TOML file with limits, blocked parties, fees and clearing calendars; unset, nothing is refused."""
     worker: Literal["auto", "inline", "worker"] = "auto"
@@ -180,12 +221,77 @@ class PaymentSettings(_Section):
     """With Kafka, payments are also taken from this topic; what is refused goes to the topic of this name and
     `-rejected`."""
 
+    @field_validator("downstream_headers", mode="before")
+    @classmethod
+    def _is_an_object(cls, value: object) -> object:
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                raise ValueError('must be a JSON object of texts, as {"X-Tenant": "acme"}') from None
+        return value
+
+    @field_validator("downstream_headers")
+    @classmethod
+    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, content in value.items():
+            good = re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) and content.isascii() and content.isprintable()
+            if not good:
+                raise ValueError("holds a name or a value that no HTTP header can have")
+            if name.lower() in ("idempotency-key", "content-type", "content-length", "host"):
+                raise ValueError(f"{name} is headgate's own")
+        return value
+
+    @field_validator("downstream_token", "downstream_hmac_key")
+    @classmethod
+    def _is_one_line(cls, value: SecretStr | None) -> SecretStr | None:
+        # A secret from a file ends with the file's last line.
+        secret = "" if value is None else value.get_secret_value().rstrip("\r\n")
+        if value is not None and not (secret and secret.isascii() and secret.isprintable()):
+            raise ValueError("must be printable ASCII, on one line")
+        return SecretStr(secret) if secret else None
+
+    @field_validator("downstream_rejected_statuses")
+    @classmethod
+    def _are_statuses(cls, value: str) -> str:
+        statuses(value)
+        return value
+
+
+def statuses(text: str) -> frozenset[int]:
+    """HTTP statuses with commas between.
+
+    Raises:
+        ValueError: One of them is no status of a refusal.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(re.fullmatch(r"[45]\d\d", word) for word in words):
+        raise ValueError("must be statuses from 400 to 599, as 400,402,422")
+    return frozenset(map(int, words))
+
 
 class SmsSettings(_Section):
     """The notification application, for `HEADGATE_SMS_…`."""
 
+    providers: str = ""
+    """Who sends, in order of preference, with commas: `webhook`, `twilio`, `console`, `name=package.module:attribute`.
+    Empty: the webhook, if its URL is set, else the console."""
+    provider_rates: str = Field("", pattern=r"^(\s*[\w.-]+=\d{1,6}\s*(,|$))*$")
+    """Messages per second that a provider takes: `twilio=10,backup=1`. Shared through Redis, if there is one."""
+    log_texts: bool = False
+    """Whether texts of messages may stand in the log; the console provider, which exists to show them, always does."""
     webhook_url: ProviderUrl | None = Field(None, repr=False)
     """Unset: messages are written to the log."""
+    webhook_headers: JsonObject = Field(default_factory=dict, repr=False)
+    webhook_token: SecretStr | None = None
+    webhook_hmac_key: SecretStr | None = None
+    twilio_url: ProviderUrl = "https://api.twilio.com"
+    twilio_account_sid: str | None = None
+    twilio_auth_token: SecretStr | None = None
+    twilio_from: str | None = None
+    """A number, or the SID of a messaging service."""
+    twilio_receipts_url: ProviderUrl | None = None
+    """Where Twilio reports deliveries: the public address of `/api/receipts/twilio`."""
     sender: Literal["auto", "inline", "worker"] = "auto"
     """Who sends: the service itself (`inline`), or `headgate worker sender`. `auto`: the service, unless there is
     Kafka."""
@@ -197,7 +303,36 @@ class SmsSettings(_Section):
     redis_timeout_seconds: float = Field(0.5, gt=0, le=60)
     """How long Redis may take before the SQL path decides."""
     attempts: int = Field(5, ge=1, le=100)
-    """How often the sender tries a message before it is dead-lettered."""
+    """How often a message is tried in a row, while others go out, before it is put aside for a while."""
+    timeout_seconds: float = Field(10.0, gt=0, le=300)
+    """How long a provider may take to answer."""
+    concurrency: int = Field(64, ge=1, le=1000)
+    """Calls of one sender in flight."""
+    lease_seconds: float = Field(10.0, ge=1, le=600)
+    """How long the messages of a sender that died wait for another one."""
+    expires_in: str = "PT24H"
+    """How long a message that names no expiry may wait."""
+    quiet_hours: str | None = None
+    """`21:00-08:00`: when messages wait, by the recipient's clock, unless their priority is high."""
+
+    @field_validator("expires_in")
+    @classmethod
+    def _is_an_expiry(cls, value: str) -> str:
+        try:
+            checked_expiry(value)
+        except InvalidInput as error:
+            raise ValueError(error.problem) from None
+        return value
+
+    @field_validator("quiet_hours")
+    @classmethod
+    def _are_hours(cls, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                QuietHours(value)
+        except ConfigurationError as error:
+            raise ValueError(error.problem) from None
+        return value
 
 
 class Settings(_Section):
@@ -208,6 +343,8 @@ class Settings(_Section):
     database_pool_size: int = Field(10, ge=1, le=1000)
     redis_url: str | None = Field(None, repr=False)
     kafka_bootstrap: str | None = None
+    kafka_config: KafkaConfig = Field(default_factory=dict, repr=False)
+    """Settings of librdkafka (TLS, SASL, …) for every client of Kafka, as JSON."""
     temporal_address: str | None = None
     temporal_namespace: str = "default"
     temporal_build_id: str | None = Field(None, min_length=1, max_length=255)
@@ -285,7 +422,14 @@ class Settings(_Section):
 
     def secrets(self) -> frozenset[str]:
         """Every secret in these settings, also as a URL writes it."""
-        plain = {key.get_secret_value() for key in (self.api_token, self.admin_token, self.temporal_api_key) if key}
+        sms, payments = self.sms, self.payments
+        keys = [self.api_token, self.admin_token, self.temporal_api_key]
+        keys += (sms.webhook_token, sms.webhook_hmac_key, sms.twilio_auth_token)
+        keys += (payments.downstream_token, payments.downstream_hmac_key)
+        plain = {key.get_secret_value() for key in keys if key}
+        headers = [*sms.webhook_headers.values(), *payments.downstream_headers.values()]
+        plain |= {value for value in headers if len(value) >= SHORTEST_SECRET}
+        plain |= {str(self.kafka_config[name]) for name in self.kafka_config if re.search("password|secret|key", name)}
         for url in (self.database_url, self.redis_url):
             plain |= _passwords(url or "")
         for url in (self.payments.downstream_url, self.sms.webhook_url):

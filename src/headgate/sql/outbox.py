@@ -1,7 +1,8 @@
 """A message log in the database: the outbox.
 
 A record is published by inserting it, alone or in a transaction that changes other things too. One reader a topic at a
-time, by a lease, takes records in the order of their ids and deletes them when they are done. A record whose
+time, by a lease that it renews with every call to `receive`, takes records in the order of their ids and deletes them
+when they are done. A record may be available only from a time on. A record whose
 transaction commits late has a low id and is simply taken next; nothing is skipped, because nothing remembers a place.
 """
 
@@ -80,9 +81,7 @@ class OutboxSource:
         while True:
             if await self._leased():
                 await self.commit([])
-                # Records that are held come first again, so as many more are read.
-                records = await self._database.read(first_records, self._topic, max_records + len(self._held))
-                fresh = [delivered for delivered in records if delivered.position not in self._held][:max_records]
+                fresh = await self._fresh(max_records) if max_records else []
                 if fresh:
                     self._held.update(delivered.position for delivered in fresh)
                     return fresh
@@ -93,6 +92,15 @@ class OutboxSource:
             if left <= 0:
                 return []
             await asyncio.sleep(min(self._poll_seconds, left))
+
+    async def _fresh(self, max_records: int) -> list[Delivered]:
+        # Records that are held come first again, so as many more are read.
+        ids = await self._database.read(first_ids, self._topic, max_records + len(self._held))
+        fresh = [position for position in ids if position not in self._held][:max_records]
+        return await self._database.read(records_of, self._topic, fresh) if fresh else []
+
+    def holds(self, delivered: Delivered) -> bool:
+        return delivered.position in self._held
 
     async def commit(self, done: Sequence[Delivered]) -> None:
         self._done.update(delivered.position for delivered in done)
@@ -120,8 +128,8 @@ class OutboxSource:
         return leased
 
 
-def append(connection: Connection, records: Sequence[Record]) -> None:
-    """Publishes, in the caller's transaction."""
+def append(connection: Connection, records: Sequence[Record], *, available_at: datetime | None = None) -> None:
+    """Publishes, in the caller's transaction; readers see the records from `available_at` on."""
     at = now(connection)
     connection.execute(
         outbox.insert(),
@@ -132,21 +140,31 @@ def append(connection: Connection, records: Sequence[Record]) -> None:
                 "message_value": record.value,
                 "traceparent": record.traceparent,
                 "created_at": at,
+                "available_at": available_at,
             }
             for record in records
         ],
     )
 
 
-def first_records(connection: Connection, topic: str, max_records: int) -> list[Delivered]:
-    """The oldest records of a topic."""
-    rows = connection.execute(
-        sa.select(outbox.c.id, outbox.c.message_key, outbox.c.message_value, outbox.c.traceparent)
-        .where(outbox.c.topic == topic)
-        .order_by(outbox.c.id)
-        .limit(max_records)
-    )
-    return [Delivered(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id) for row in rows]
+def first_ids(connection: Connection, topic: str, max_records: int) -> list[int]:
+    """The oldest records of a topic that are available."""
+    is_available = sa.or_(outbox.c.available_at.is_(None), outbox.c.available_at <= now(connection))
+    query = sa.select(outbox.c.id).where(outbox.c.topic == topic, is_available).order_by(outbox.c.id).limit(max_records)
+    return list(connection.execute(query).scalars())
+
+
+def records_of(connection: Connection, topic: str, ids: Sequence[int]) -> list[Delivered]:
+    """The records of these ids, in their order."""
+    columns = (outbox.c.id, outbox.c.message_key, outbox.c.message_value, outbox.c.traceparent)
+    records = []
+    for first in range(0, len(ids), MAX_IN_LIST):
+        query = sa.select(*columns).where(outbox.c.id.in_(ids[first : first + MAX_IN_LIST])).order_by(outbox.c.id)
+        records += [
+            Delivered(Record(topic, row.message_key, row.message_value, row.traceparent), 0, row.id)
+            for row in connection.execute(query)
+        ]
+    return records
 
 
 def remove(connection: Connection, positions: Sequence[int]) -> None:

@@ -18,9 +18,13 @@ outbox = sa.Table(
     sa.Column("message_value", sa.Text, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("traceparent", sa.String(55)),
+    sa.Column("available_at", Instant),
     sa.Index("headgate_outbox_topic_id_ix", "topic", "id"),
     sqlite_autoincrement=True,
-    info={"about": "Published and not yet consumed records. A consumed one is deleted."},
+    info={
+        "about": "Published and not yet consumed records. A consumed one is deleted. One with available_at waits until "
+        "then."
+    },
 )
 
 outbox_reader = sa.Table(

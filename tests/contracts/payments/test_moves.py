@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from itertools import product
 
@@ -226,3 +227,20 @@ def test_a_step_that_is_not_in_the_table_is_refused(before: PaymentStatus, event
     else:
         with pytest.raises(Conflict):
             StatusChange.by(event, "p", before)
+
+
+async def test_of_a_cancellation_and_an_execution_at_once_one_wins(bench: Bench) -> None:
+    names = [f"p{number:02}" for number in range(30)]
+    await kept(bench, *names)
+    await bench.queue.claim(ITEM_TYPE, 100, AHEAD, now=AT)
+
+    async def cancel(name: str) -> bool:
+        return not await bench.store.move([name], PaymentEvent.CANCEL, "changed my mind")
+
+    async def begin(name: str) -> bool:
+        return (await bench.store.begin([name]))[name].status is PaymentStatus.SCHEDULED
+
+    results = await asyncio.gather(*(step(name) for name in names for step in (cancel, begin)))
+    for name, cancelled, may_send in zip(names, results[::2], results[1::2], strict=True):
+        assert cancelled != may_send, "either it is sent, or it is cancelled"
+        assert ((await status(bench, name))[0] is PaymentStatus.CANCELLED) == cancelled

@@ -35,22 +35,20 @@ async def test_who_never_heard_of_the_switch_does_not_take_it_for_on() -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-async def test_the_last_word_on_the_switch_stands_for_some_seconds_only(enabled: bool) -> None:
+async def test_the_last_word_on_the_switch_stands_for_less_than_a_second(enabled: bool) -> None:
     bench = Bench()
     await bench.configure(enabled=enabled)
     assert await bench.reporter.enabled("WORK") is enabled
     bench.store.away = True
-    bench.now += TRUSTED_SECONDS - 0.001
+    bench.now += TRUSTED_SECONDS * 0.99
     assert await bench.reporter.enabled("WORK") is enabled
-    bench.now += 0.001
+    bench.now += TRUSTED_SECONDS * 0.02
     with pytest.raises(StoreUnavailable):
         await bench.reporter.enabled("WORK")
 
 
-@pytest.mark.parametrize(("interval", "seconds"), [(5, 1.0), (1, 0.5), (0.2, 0.1)])
-async def test_settings_are_remembered_for_half_an_interval_and_a_second_at_most(
-    interval: float, seconds: float
-) -> None:
+@pytest.mark.parametrize(("interval", "seconds"), [(5, 0.4), (1, 0.4), (0.2, 0.1)])
+async def test_settings_are_cached_for_half_an_interval_and_less_than_a_second(interval: float, seconds: float) -> None:
     bench = Bench()
     await bench.configure(dispatch_interval_secs=interval)
     assert await bench.reporter.enabled("WORK")

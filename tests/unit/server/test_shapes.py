@@ -15,6 +15,9 @@ from headgate.server.shapes.shape import Instant, InvalidMember, Shape
 REQUEST = {"userId": 1, "rateLimit": 2, "timeWindow": 3}
 
 
+QUOTA_MEMBERS = "userId, rateLimit, timeWindow, algorithm, unit, phone, locale, zone"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -22,9 +25,15 @@ REQUEST = {"userId": 1, "rateLimit": 2, "timeWindow": 3}
         ({"userId": True}, "userId: must be a whole number from 0 to 2147483647"),
         ({"userId": "1"}, "userId: must be a whole number from 0 to 2147483647"),
         ({"rateLimit": 0}, "rateLimit: must be a whole number from 1 to 2147483647"),
-        ({"rate_limit": 5}, "rate_limit: is unknown; known are userId, rateLimit, timeWindow"),
+        (
+            {"rate_limit": 5},
+            f"rate_limit: is unknown; known are {QUOTA_MEMBERS}",
+        ),
         # A misspelt member is missing, too; what was typed wrong is named.
-        ({"userId": None, "usrId": 1}, "usrId: is unknown; known are userId, rateLimit, timeWindow"),
+        (
+            {"userId": None, "usrId": 1},
+            f"usrId: is unknown; known are {QUOTA_MEMBERS}",
+        ),
     ],
 )
 def test_a_wrong_member_is_named_as_it_was_typed(changes: dict[str, Any], message: str) -> None:

@@ -14,15 +14,19 @@ from headgate.apps.notifications.model import MINUTE_MS, Outcome
 
 RECENT_MINUTES = 5
 """An anomaly is looked for in the last minutes, against the user's minutes before them."""
-LEAST_BASELINE_MINUTES = 15
+BASELINE_MINUTES = 60
+"""How far back a baseline goes at least, however short the span is that is asked for."""
+LEAST_BASELINE_MINUTES = 5
 LEAST_RECENT = 20
 """Attempts below which nobody is called unusual."""
+LEAST_BURST = 100
+"""Attempts of a user without a baseline, new or long silent, above which that is unusual."""
 FAR = 4.0
 """Deviations above the baseline that count as far."""
 
 
 class MinuteCount(NamedTuple):
-    """Attempts of one user in one minute with one outcome."""
+    """Attempts of one user (-1: of all) in one minute with one outcome."""
 
     user_id: int
     minute_ms: int
@@ -95,6 +99,16 @@ def series(counts: Iterable[MinuteCount]) -> list[tuple[int, dict[Outcome, int]]
     return sorted(minutes.items())
 
 
+def recent_since(now_ms: int) -> int:
+    """From which minute on attempts count as recent."""
+    return (now_ms // MINUTE_MS - RECENT_MINUTES + 1) * MINUTE_MS
+
+
+def baseline_since(since_ms: int, now_ms: int) -> int:
+    """From which minute on attempts are compared with the recent ones."""
+    return min(since_ms, (now_ms // MINUTE_MS - BASELINE_MINUTES + 1) * MINUTE_MS)
+
+
 def anomalies(counts: Sequence[MinuteCount], since_ms: int, now_ms: int) -> list[Anomaly]:
     """Users whose last minutes lie far above their own earlier ones since `since_ms`, the farthest first."""
     candidates = (_anomaly(user_id, own, since_ms, now_ms) for user_id, own in by_user(counts).items())
@@ -102,7 +116,7 @@ def anomalies(counts: Sequence[MinuteCount], since_ms: int, now_ms: int) -> list
 
 
 def _anomaly(user_id: int, counts: Sequence[MinuteCount], since_ms: int, now_ms: int) -> Anomaly | None:
-    border = (now_ms // MINUTE_MS - RECENT_MINUTES + 1) * MINUTE_MS
+    border = recent_since(now_ms)
     earlier: dict[int, int] = defaultdict(int)
     recent = limited_recently = limited_earlier = 0
     for _, minute_ms, outcome, count in counts:
@@ -113,20 +127,21 @@ def _anomaly(user_id: int, counts: Sequence[MinuteCount], since_ms: int, now_ms:
         else:
             earlier[minute_ms] += count
             limited_earlier += limited
-    # A user who is new has no baseline; somebody who begins to send is not unusual.
-    if recent < LEAST_RECENT or not earlier:
-        return None
-    first = max(since_ms, min(earlier))
+    newly_limited = limited_recently > 0 and limited_earlier == 0
+    rate = recent / RECENT_MINUTES
+    first = max(since_ms, min(earlier, default=since_ms))
     minutes = (border - first) // MINUTE_MS
-    if minutes < LEAST_BASELINE_MINUTES:
-        return None
+    if not earlier or minutes < LEAST_BASELINE_MINUTES:
+        # Somebody who begins to send, or begins again, is unusual only by the number.
+        if recent < LEAST_BURST:
+            return None
+        return Anomaly(user_id, rate, 0.0, rate * math.sqrt(RECENT_MINUTES), newly_limited)
     mean = sum(earlier.values()) / minutes
     # Minutes without attempts are part of the baseline.
     variance = sum((count - mean) ** 2 for count in earlier.values()) + (minutes - len(earlier)) * mean**2
-    rate = recent / RECENT_MINUTES
     # At least the spread of random arrivals, so that a perfectly regular user is not flagged for one more message.
     spread = max(math.sqrt(variance / minutes), math.sqrt(mean), 1.0) / math.sqrt(RECENT_MINUTES)
     deviations = (rate - mean) / spread
-    if deviations < FAR or rate < 2 * mean:
-        return None
-    return Anomaly(user_id, rate, mean, deviations, limited_recently > 0 and limited_earlier == 0)
+    far = recent >= LEAST_RECENT and deviations >= FAR and rate >= 2 * mean
+    # Whoever meets the limit for the first time is unusual at any rate.
+    return Anomaly(user_id, rate, mean, deviations, newly_limited) if far or newly_limited else None

@@ -1,9 +1,10 @@
 """Deciding in the cache (Redis), with the store (SQL) kept in step.
 
 A copy of the user's row in the cache decides and counts in one step, before the message is published. A message that
-the broker refuses stays counted. The count is written to the store in the background. If the cache does not answer, the
-store decides, and the copy is out of date from then on. So a copy is used only after it was compared with the store
-since
+the broker does not acknowledge is counted, so it goes to the outbox instead. The count is written to the store in the
+background. Only messages in a fixed window are counted by the cache: it does no arithmetic of windows. If the cache
+does not answer, the store decides, and the copy is out of date from then on. So a copy is used only after it was
+compared with the store since
 
 - this process began,
 - any call to the cache failed, or its server turned out to be another (`QuotaCache.incarnation`),
@@ -23,9 +24,10 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from headgate.apps.notifications.count_sync import CountSync
-from headgate.apps.notifications.model import Attempt, Quota, Verdict, replay
+from headgate.apps.notifications.model import Attempt, KeyReused, Message, Verdict
 from headgate.apps.notifications.path_lock import Path, PathLock
 from headgate.apps.notifications.ports import Busy, Hit, Miss, NotificationObserver, QuotaCache, QuotaStore
+from headgate.apps.notifications.quota import Quota, replay
 from headgate.apps.notifications.sql_quota import SqlQuota
 from headgate.circuit_breaker import Breaker, BreakerPolicy
 from headgate.clock import Clock, SystemClock
@@ -56,6 +58,7 @@ class CachedQuota:
         direct: SqlQuota,
         *,
         topic: str,
+        expiry_ms: int,
         observer: NotificationObserver,
         clock: Clock | None = None,
     ) -> None:
@@ -64,6 +67,7 @@ class CachedQuota:
         self._log = log
         self._direct = direct
         self._topic = topic
+        self._expiry_ms = expiry_ms
         self._observer = observer
         self._clock = clock or SystemClock()
         self._breaker = Breaker(_BREAKER)
@@ -75,23 +79,31 @@ class CachedQuota:
         self._forgetting: asyncio.Task[None] | None = None
         self._validated: OrderedDict[int, tuple[int, int]] = OrderedDict()
         """By user: the epoch in which the cache's copy was compared with the store's row."""
+        self._uncached: set[int] = set()
+        """Users whose quota is of a kind that only the store decides on."""
 
     async def send(self, attempt: Attempt) -> tuple[Verdict, Path]:
         """As `SqlQuota.send`, and which path decided."""
-        if self._breaker.allows(self._clock.monotonic_us()):
-            try:
-                return await self._send_by_cache(attempt), Path.CACHE
-            except _CacheUnavailable:
-                pass
-        self._observer.fell_back()
+        if attempt.user_id not in self._uncached:
+            if self._breaker.allows(self._clock.monotonic_us()):
+                try:
+                    return await self._send_by_cache(attempt), Path.CACHE
+                except _CacheUnavailable:
+                    pass
+            if attempt.user_id not in self._uncached:
+                self._observer.fell_back()
         async with self._path_lock.hold(attempt.user_id, Path.SQL):
             self._validated.pop(attempt.user_id, None)
             await self.sync.flush()
-            return await self._direct.send(attempt), Path.SQL
+            verdict = await self._direct.send(attempt)
+        if verdict.is_plain:
+            self._uncached.discard(attempt.user_id)
+        return verdict, Path.SQL
 
     async def forget(self, quota: Quota) -> None:
         """The user's quota was configured anew: its copy goes, now or when the cache answers again."""
         self._validated.pop(quota.user_id, None)
+        self._uncached.discard(quota.user_id)
         try:
             await self._call_cache(self._cache.forget(quota))
         except _CacheUnavailable:
@@ -116,13 +128,28 @@ class CachedQuota:
         verdict = answer.verdict
         if not verdict.allowed or verdict.replayed:
             return verdict
-        record = Record(self._topic, str(attempt.user_id), attempt.to_record_value(), attempt.traceparent)
+        message = attempt.to_message(verdict.at_ms, self._expiry_ms)
+        record = Record(self._topic, str(attempt.user_id), message.to_record_value(), attempt.traceparent)
         (failure,) = await self._log.publish([record])
+        if isinstance(failure, BrokerUnavailable):
+            # Counted, and perhaps published: so it must be sent. The sender sends each message id once.
+            failure = await self._publish_to_outbox(attempt, message, failure)
+        if failure is None:
+            self.sync.remember(message, attempt.fingerprint if attempt.keyed else None)
         if attempt.keyed:
             await self._settle(attempt, sent=failure is None)
         if failure is not None:
             raise failure
         return verdict
+
+    async def _publish_to_outbox(
+        self, attempt: Attempt, message: Message, failure: BrokerUnavailable
+    ) -> BrokerUnavailable | None:
+        try:
+            await self._store.publish(attempt, message)
+        except StoreError:
+            return failure
+        return None
 
     async def _spend(self, attempt: Attempt) -> Hit | Busy:
         """The cache's decision, made on a copy that is known to be valid."""
@@ -131,8 +158,8 @@ class CachedQuota:
             async with self._path_lock.hold(user_id, Path.CACHE):
                 if self._validated.get(user_id) != self._epoch:
                     await self._learn(attempt)
-                if attempt.keyed and await self._store.was_sent(attempt.message_id, now_ms=attempt.now_ms):
-                    return Hit(await self._replay(attempt), None)
+                if attempt.keyed and (replayed := await self._replay(attempt)) is not None:
+                    return Hit(replayed, None)
                 answer = await self._call_cache(self._cache.spend(attempt))
                 if isinstance(answer, Busy):
                     return answer
@@ -156,6 +183,9 @@ class CachedQuota:
             if row is None:
                 raise NotFound("user", str(attempt.user_id))
             quota, now_ms = row
+            if not quota.is_plain:
+                self._uncached.add(quota.user_id)
+                raise _CacheUnavailable
             await self._call_cache(self._cache.learn(quota, quota.ends_ms - now_ms, now_ms=attempt.now_ms))
             if epoch == self._epoch:
                 break
@@ -167,7 +197,13 @@ class CachedQuota:
         if len(self._validated) > MAX_VALIDATED:
             self._validated.popitem(last=False)
 
-    async def _replay(self, attempt: Attempt) -> Verdict:
+    async def _replay(self, attempt: Attempt) -> Verdict | None:
+        """The answer to a key that the store remembers as sent."""
+        fingerprint = await self._store.key_fingerprint(attempt.message_id, now_ms=attempt.now_ms)
+        if fingerprint is None:
+            return None
+        if fingerprint not in ("", attempt.fingerprint):
+            raise KeyReused(attempt.message_id)
         row = await self._store.find(attempt.user_id, now_ms=attempt.now_ms)
         if row is None:
             raise NotFound("user", str(attempt.user_id))
@@ -175,8 +211,6 @@ class CachedQuota:
         return replay(quota, attempt, now_ms)
 
     async def _settle(self, attempt: Attempt, *, sent: bool) -> None:
-        if sent:
-            self.sync.remember(attempt.message_id)
         try:
             await self._call_cache(self._cache.settle(attempt, sent=sent))
         except _CacheUnavailable:

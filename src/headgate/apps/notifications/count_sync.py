@@ -10,13 +10,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from headgate.apps.notifications.model import Spending
+from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import NotificationObserver, QuotaStore
+from headgate.apps.notifications.quota import Spending
 from headgate.batching import Batcher
 from headgate.errors import StoreError
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
+MAX_MESSAGES = 10_000
+"""Messages whose status is still to be written; beyond that the sender writes it when it takes the message."""
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +33,8 @@ class CountSync:
         self._outdated = outdated
         """Called with the users whose copies in the cache are invalid."""
         self._spendings: dict[tuple[int, int, int, int], Spending] = {}
-        self._sent_ids: set[str] = set()
+        self._sent_keys: dict[str, str] = {}
+        self._messages: list[Message] = []
         self._writer: Batcher[None, None] = Batcher(self._flush)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
@@ -47,9 +51,12 @@ class CountSync:
         self._spendings[key] = spending if earlier is None else earlier.joined(spending)
         self._wake()
 
-    def remember(self, message_id: str) -> None:
-        """Queues a sent message id for the next write."""
-        self._sent_ids.add(message_id)
+    def remember(self, message: Message, fingerprint: str | None) -> None:
+        """Queues a message that was sent, and the fingerprint it has under its idempotency key, if any."""
+        if len(self._messages) < MAX_MESSAGES:
+            self._messages.append(message)
+        if fingerprint is not None:
+            self._sent_keys[message.message_id] = fingerprint
         self._wake()
 
     async def flush(self) -> None:
@@ -58,7 +65,7 @@ class CountSync:
         Raises:
             StoreUnavailable: The store does not answer. Everything stays queued.
         """
-        if self._spendings or self._sent_ids or self._task is not None:
+        if self._is_behind or self._task is not None:
             await self._writer.submit(None)
 
     async def close(self) -> None:
@@ -73,6 +80,10 @@ class CountSync:
             _log.warning("%d counts could not be brought to the database; Redis has them", self.pending)
         await self._writer.close()
 
+    @property
+    def _is_behind(self) -> bool:
+        return bool(self._spendings or self._sent_keys or self._messages)
+
     def _wake(self) -> None:
         if self._task is None and not self._closing:
             self._task = asyncio.get_running_loop().create_task(self._drain())
@@ -83,7 +94,7 @@ class CountSync:
 
     async def _drain(self) -> None:
         pause = FIRST_PAUSE
-        while self._spendings or self._sent_ids:
+        while self._is_behind:
             try:
                 await self._writer.submit(None)
                 pause = FIRST_PAUSE
@@ -94,15 +105,17 @@ class CountSync:
     async def _flush(self, nudges: Sequence[None]) -> list[None]:
         """Writes everything that is queued."""
         spendings, self._spendings = self._spendings, {}
-        sent_ids, self._sent_ids = self._sent_ids, set()
-        if spendings or sent_ids:
+        sent_keys, self._sent_keys = self._sent_keys, {}
+        messages, self._messages = self._messages, []
+        if spendings or sent_keys or messages:
             try:
-                outdated = await self._store.sync(list(spendings.values()), list(sent_ids))
+                outdated = await self._store.sync(list(spendings.values()), sent_keys, messages)
             except BaseException as error:
                 for key, spending in self._spendings.items():
                     spendings[key] = spendings[key].joined(spending) if key in spendings else spending
                 self._spendings = spendings
-                self._sent_ids |= sent_ids
+                self._sent_keys = sent_keys | self._sent_keys
+                self._messages = [*messages, *self._messages][:MAX_MESSAGES]
                 if isinstance(error, StoreError):
                     self._observer.synced(len(spendings), failed=True)
                 raise

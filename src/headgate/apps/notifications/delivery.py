@@ -1,57 +1,100 @@
 """The sender: takes messages from the log and hands each to a provider.
 
-At least once: a message is committed only after it is sent or dead-lettered, and remembered as such; so after a crash
-it comes again. Each message id once: what is remembered is not sent again. The gap between the provider's answer and
-the memory is closed by the provider, which is given the message id (`Sender.send`).
+At least once: a record is committed only after its message is sent or dead-lettered, and noted as such; so after a
+crash it comes again. Each message id once: a sender claims a message before it calls a provider (`DeliveryStore.claim`)
+and keeps the claim alive while it waits. Only a call that was on the wire when its sender was killed is made again,
+with the same message id, so that the provider can deduplicate.
 
-Messages of one user go out in order; users do not wait for each other. A message that can't be read, that the provider
-refuses for good, or that fails too often goes to the dead-letter topic, with the reason, and the next one follows.
+Messages of one user and priority go out in order; users do not wait for each other. A provider that is away is no
+property of a message: the message waits until it expires. Only the provider's verdict on it, or its expiry, or a record
+that can't be read, makes a dead letter.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import hashlib
 import logging
 import random
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from headgate import tracing
-from headgate.apps.notifications.model import Message
+from headgate.apps.notifications.call_slots import CallSlots
+from headgate.apps.notifications.lanes import Lanes
+from headgate.apps.notifications.model import LONGEST_WAIT, Message, Priority
 from headgate.apps.notifications.ports import (
+    Claim,
+    Claimed,
+    DeadLetter,
     DeliveryOutcome,
     DeliveryStore,
     NotificationObserver,
     NullObserver,
-    Sender,
-    SendFailed,
+    Status,
 )
+from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage, Unavailable
+from headgate.apps.notifications.provider_chain import Handed, ProviderChain
+from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.batching import Batcher
-from headgate.errors import InvalidInput, StoreError
+from headgate.durations import from_ms
+from headgate.errors import HeadgateError, InvalidInput, StoreError
 from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    RECEIVE_SECONDS,
     Delivered,
     MessageLog,
     MessageSource,
     Record,
-    read_until_stopped,
+    leave,
     wait_for_stop,
 )
-from headgate.tracing import Attributes
 
 SENDER_GROUP = "sms-sender"
-BATCH = 100
-CONCURRENCY = 32
+CONCURRENCY = 64
+"""Calls in flight."""
+WINDOW = 1000
+"""Records held at a time: in lanes, or done and not yet committed behind one that is not."""
 ATTEMPTS = 5
+LEASE_SECONDS = 10.0
+BUSY_PAUSE = 0.5
+IDLE_SECONDS = 0.2
+FULL_SECONDS = 0.02
+PARKED_SECONDS = 30
+LONGEST_PARKED_SECONDS = 600
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 
 def dead_letter_topic(topic: str) -> str:
     return f"{topic}-dlt"
+
+
+def parked_topic(topic: str) -> str:
+    """Where records wait for their time: in the outbox, whatever the log is."""
+    return f"{topic}-later"
+
+
+class _Work(NamedTuple):
+    """A record in its lane."""
+
+    delivered: Delivered
+    message: Message | None
+    problem: str = ""
+    """Why there is no message in it."""
+
+
+class _Tried(NamedTuple):
+    """How a message fared: its outcome, or (None) why it has none yet."""
+
+    attempts: int
+    handed: Handed | None
+    reason: str
 
 
 class Delivery:
@@ -61,150 +104,379 @@ class Delivery:
         self,
         join: Callable[[], Awaitable[MessageSource]],
         store: DeliveryStore,
-        sender: Sender,
-        log: MessageLog,
+        providers: ProviderChain,
         *,
+        topic: str,
+        copies: MessageLog | None = None,
         observer: NotificationObserver | None = None,
+        quiet_hours: QuietHours | None = None,
         attempts: int = ATTEMPTS,
+        concurrency: int = CONCURRENCY,
+        window: int = WINDOW,
+        lease_seconds: float = LEASE_SECONDS,
         first_pause: float = FIRST_PAUSE,
         longest_pause: float = LONGEST_PAUSE,
     ) -> None:
         self._join = join
         self._store = store
-        self._sender = sender
-        self._log = log
+        self._providers = providers
+        self._topic = topic
+        self._copies = copies
+        """Where dead letters are published too; None: nowhere."""
         self._observer = observer or NullObserver()
+        self._quiet_hours = quiet_hours
         self._attempts = attempts
+        self._window = window
+        self._lease_seconds = lease_seconds
         self._first_pause = first_pause
         self._longest_pause = longest_pause
-        self._lanes = asyncio.Semaphore(CONCURRENCY)
-        self._settlements: Batcher[DeliveryOutcome, None] = Batcher(self._settle)
+        self._owner = uuid.uuid4().hex
+        self._slots = CallSlots(concurrency)
+        self._suspects = CallSlots(max(1, concurrency // 4))
+        """Messages that failed before: they may hang again, and must not take every slot from the others."""
+        self._lanes: Lanes[_Work] = Lanes(self._handle)
+        self._finished: list[Delivered] = []
+        self._claimed: set[str] = set()
+        self._parked: dict[tuple[str, Priority], int] = {}
+        """Lanes that were put aside, until when: what arrives meanwhile follows them, to stay in order."""
+        self._claims: Batcher[Message, Claimed] = Batcher(self._claim_batch)
+        self._settlements: Batcher[DeliveryOutcome, None] = Batcher(self._settle_batch)
+        self._source: MessageSource | None = None
         self._stop = asyncio.Event()
+        self._skew_ms = 0
+        """The store's clock minus this host's."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Sends until `stop` is set; then ends what is being sent, commits it, and leaves the group. What waited for
-        another try stays in the log for the next member."""
+        another attempt stays in the log for the next member."""
         self._stop = stop
-        await read_until_stopped(self._join, self._step, stop)
-        await self._settlements.close()
-
-    async def _step(self, source: MessageSource) -> None:
-        delivered = await source.receive(BATCH, RECEIVE_SECONDS)
-        if not delivered:
-            return
-        by_user: dict[str, list[Delivered]] = defaultdict(list)
-        for message in delivered:
-            by_user[message.record.key].append(message)
-        done: list[Delivered] = []
+        heartbeat = asyncio.create_task(self._renew_claims())
+        pause = self._first_pause
         try:
-            async with asyncio.TaskGroup() as lanes:
-                for own in by_user.values():
-                    lanes.create_task(self._deliver_in_order(own, done))
+            while not stop.is_set():
+                if self._lanes.failure is not None:
+                    raise self._lanes.failure
+                try:
+                    await self._step()
+                    pause = self._first_pause
+                except StoreError as error:
+                    _log.warning("the sender waits: %s", error)
+                    await wait_for_stop(stop, pause)
+                    pause = min(pause * 2, self._longest_pause)
         finally:
-            if done:
-                await source.commit(done)
+            self._stop = stop if stop.is_set() else _set_event()
+            await self._lanes.finish()
+            heartbeat.cancel()
+            await self._leave()
 
-    async def _deliver_in_order(self, delivered: Sequence[Delivered], done: list[Delivered]) -> None:
-        async with self._lanes:
-            for message in delivered:
-                if not await self._deliver(message.record):
-                    return
-                done.append(message)
+    async def _step(self) -> None:
+        """Takes what has come, as much as there is room for, and commits what is done."""
+        if self._source is None:
+            self._skew_ms = await self._store.now_ms() - _host_ms()
+            self._source = await self._join()
+        room = max(self._window - self._lanes.held - len(self._finished), 0)
+        for delivered in await self._source.receive(room, IDLE_SECONDS if room else FULL_SECONDS):
+            self._add(delivered)
+        await self._commit()
 
-    async def _deliver(self, record: Record) -> bool:
-        """Whether the record is dealt with; False if this member stops before."""
+    def _add(self, delivered: Delivered) -> None:
         try:
-            message = Message.from_record_value(record.value)
+            message = Message.from_record_value(delivered.record.value)
         except InvalidInput as error:
-            problem = str(error)
-            return await self._retry_until_stored(
-                lambda: self._dead_letter(record, problem, 0, {"user_id": record.key})
-            )
+            self._lanes.add(delivered.record.key, _Work(delivered, None, str(error)))
+        else:
+            self._lanes.add((delivered.record.key, message.priority), _Work(delivered, message))
+
+    async def _commit(self) -> None:
+        if self._finished and self._source is not None:
+            done, self._finished = self._finished, []
+            try:
+                await self._source.commit(done)
+            except StoreError:
+                self._finished = done + self._finished
+                raise
+
+    async def _leave(self) -> None:
+        self._lanes.clear()
+        try:
+            if self._claimed:
+                await self._store.release(sorted(self._claimed), self._owner)
+            await self._commit()
+        except StoreError as error:
+            _log.warning("what is done could not be committed, and will be recognised by its ids: %s", error)
+        finally:
+            self._claimed.clear()
+            source, self._source = self._source, None
+            if source is not None:
+                await leave(source)
+            await self._claims.close()
+            await self._settlements.close()
+
+    async def _renew_claims(self) -> None:
+        """A claim lives as long as its work."""
+        while True:
+            await asyncio.sleep(self._lease_seconds / 3)
+            try:
+                if self._claimed:
+                    await self._store.renew(sorted(self._claimed), self._owner)
+            except StoreError as error:
+                _log.warning("claims could not be renewed: %s", error)
+
+    # -- one record, at the head of its lane ---------------------------------------------------------------------
+
+    async def _handle(self, work: _Work, lane: deque[_Work]) -> bool:
+        """Whether the record is dealt with; False if this member stops before."""
         if self._stop.is_set():
             return False
-        known: set[str] = set()
+        assert self._source is not None
+        if not self._source.holds(work.delivered):
+            return True  # another member has it now
+        if work.message is None:
+            done = await self._bury(work.delivered.record, None, work.problem, 0, Status.FAILED)
+        else:
+            done = await self._deliver(work.delivered.record, work.message, lane)
+        if done:
+            self._finished.append(work.delivered)
+        return done
 
-        async def look() -> None:
-            known.update(await self._store.settled([message.message_id]))
-
-        if not await self._retry_until_stored(look):
+    async def _deliver(self, record: Record, message: Message, lane: deque[_Work]) -> bool:
+        claimed = await self._claim(message)
+        if claimed is None:
             return False
-        if known:
+        if claimed.kind is Claim.DONE:
             self._observer.delivered("duplicate")
             return True
-        ids: dict[str, str | int] = {"message_id": message.message_id, "user_id": message.user_id}
-        tried, failure = await self._send_in_trace(record.traceparent, message)
-        if failure is None:
-            self._observer.delivered("sent")
-        elif not tried or not await self._retry_until_stored(
-            lambda: self._dead_letter(record, str(failure), tried, ids)
-        ):
-            return False
-        outcome = DeliveryOutcome(message.message_id, message.user_id, failure is None, tried)
-        return await self._retry_until_stored(lambda: self._settlements.submit(outcome))
+        self._claimed.add(message.message_id)
+        done = await self._send_or_park(record, message, claimed, lane)
+        if done:
+            self._claimed.discard(message.message_id)
+        return done
 
-    async def _send_in_trace(self, parent: str | None, message: Message) -> tuple[int, SendFailed | None]:
+    async def _send_or_park(self, record: Record, message: Message, claimed: Claimed, lane: deque[_Work]) -> bool:
+        if claimed.opted_out:
+            self._observer.delivered("opted_out")
+            return await self._settle(DeliveryOutcome(message.message_id, Status.FAILED, 0, reason="opted out"))
+        if (until_ms := self._quiet_until(message, claimed)) is not None:
+            return await self._park(lane, {message.message_id: claimed.attempts}, until_ms)
+        if (until_ms := self._parked.get((record.key, message.priority))) is not None:
+            if until_ms > self._now_ms():
+                return await self._park(lane, {message.message_id: claimed.attempts}, until_ms)
+            del self._parked[record.key, message.priority]
+        tried = await self._send_in_trace(record.traceparent, message, claimed)
+        if tried.handed is None:
+            return await self._put_off(record, message, tried, lane)
+        result, provider = tried.handed
+        if isinstance(result, Rejected):
+            return await self._bury(record, message, result.reason, tried.attempts, Status.FAILED, provider)
+        self._observer.delivered("sent")
+        outcome = DeliveryOutcome(
+            message.message_id, Status.SENT, tried.attempts, provider, _id(result.provider_id), result.segments
+        )
+        return await self._settle(outcome)
+
+    async def _put_off(self, record: Record, message: Message, tried: _Tried, lane: deque[_Work]) -> bool:
+        """A message that has no outcome: it has expired, this member stops, or it is tried again later."""
+        if _has_expired(message, self._now_ms()):
+            return await self._bury(record, message, f"expired; {tried.reason}", tried.attempts, Status.EXPIRED)
+        if self._stop.is_set():
+            return False
+        rounds = max(tried.attempts // self._attempts, 1)
+        seconds = min(PARKED_SECONDS * 2 ** min(rounds - 1, 10), LONGEST_PARKED_SECONDS)
+        until_ms = self._now_ms() + seconds * 1000
+        if message.expires_ms is not None:
+            until_ms = min(until_ms, message.expires_ms)
+        self._parked[record.key, message.priority] = until_ms
+        return await self._park(lane, {message.message_id: tried.attempts}, until_ms)
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    async def _send_in_trace(self, parent: str | None, message: Message, claimed: Claimed) -> _Tried:
         """`_send_with_retries`, as part of the trace the message was sent in, if there is one."""
         if parent is None or not tracing.is_on():
-            return await self._send_with_retries(message)
+            return await self._send_with_retries(message, claimed)
         attributes = {"headgate.message_id": message.message_id}
         span = tracing.begin("sms.deliver", attributes, parent=parent, kind="CONSUMER")
         with tracing.inside(span):
-            tried, failure = await self._send_with_retries(message)
-        attributes_at_end: Attributes = {
-            "headgate.attempt": tried,
-            "headgate.outcome": "sent" if failure is None else "failed",
-        }
-        span.end(attributes_at_end, failed=None if failure is None else type(failure).__name__)
-        return tried, failure
+            tried = await self._send_with_retries(message, claimed)
+        is_sent = tried.handed is not None and isinstance(tried.handed.result, Accepted)
+        span.end(
+            {"headgate.attempt": tried.attempts, "headgate.outcome": "sent" if is_sent else "failed"},
+            failed=None if is_sent else "Rejected" if tried.handed else "Unavailable",
+        )
+        return tried
 
-    async def _send_with_retries(self, message: Message) -> tuple[int, SendFailed | None]:
-        """How often it was tried, and what is wrong with it; (0, …) if this member stops before that is known."""
+    async def _send_with_retries(self, message: Message, claimed: Claimed) -> _Tried:
+        """Tries until there is an outcome, the message expires, this member stops, or the message alone has failed
+        `attempts` times in a row while others went out."""
+        attempts, failures, reason = claimed.attempts, 0, "no provider was available"
         pause = self._first_pause
-        for tried in range(1, self._attempts + 1):
-            failure = await self._send(message)
-            if failure is None or failure.permanent or tried == self._attempts:
-                return tried, failure
-            self._observer.delivered("retried")
+        while not self._stop.is_set() and not _has_expired(message, self._now_ms()):
+            sms = self._sms(message, claimed, attempts + 1)
+            started = time.perf_counter()
+            try:
+                async with (self._suspects if failures or claimed.attempts else self._slots).hold(message.priority):
+                    if self._stop.is_set():
+                        break
+                    started = time.perf_counter()
+                    handed = await self._providers.send(sms)
+            except Unavailable as error:
+                reason, wait = str(error), error.retry_after
+                self._observer.provider_called("any", "unavailable", time.perf_counter() - started)
+                if self._providers.is_available and not error.throttled:
+                    attempts, failures = attempts + 1, failures + 1
+                    self._observer.delivered("retried")
+                    if failures >= self._attempts:
+                        break
+            else:
+                result = "accepted" if isinstance(handed.result, Accepted) else "rejected"
+                self._observer.provider_called(handed.provider, result, time.perf_counter() - started)
+                return _Tried(attempts + 1, handed, reason)
             # Spread, so that many messages that failed together do not come back together.
-            if await wait_for_stop(self._stop, pause * random.uniform(0.5, 1.0)):
-                break
+            seconds = max(wait or 0.0, pause) * random.uniform(0.5, 1.0)
+            await wait_for_stop(self._stop, min(seconds, self._seconds_left(message)))
             pause = min(pause * 2, self._longest_pause)
-        return 0, failure
+        return _Tried(attempts, None, reason)
 
-    async def _send(self, message: Message) -> SendFailed | None:
-        try:
-            await self._sender.send(message)
-        except SendFailed as failure:
-            return failure
-        except Exception as error:
-            # A sender's own mistake must not keep every later message waiting.
-            _log.exception("the sender failed", extra={"message_id": message.message_id, "user_id": message.user_id})
-            return SendFailed(f"the sender failed: {type(error).__name__}")
-        return None
+    def _sms(self, message: Message, claimed: Claimed, attempt: int) -> SmsMessage:
+        expires_ms = message.expires_ms
+        if expires_ms is None:
+            expires_ms = self._now_ms() + int(LONGEST_WAIT.total_seconds() * 1000)
+        return SmsMessage(
+            message.message_id,
+            message.to or claimed.recipient.phone,
+            message.text,
+            message.segments,
+            attempt,
+            from_ms(expires_ms),
+            message.user_id,
+            claimed.recipient.locale,
+        )
 
-    async def _dead_letter(self, record: Record, reason: str, tried: int, ids: Mapping[str, str | int]) -> None:
-        value = json.dumps({"value": record.value, "reason": reason, "attempts": tried})
-        buried = Record(dead_letter_topic(record.topic), record.key, value, record.traceparent)
-        (failure,) = await self._log.publish([buried])
-        if failure is not None:
-            raise failure
+    def _quiet_until(self, message: Message, claimed: Claimed) -> int | None:
+        """When the recipient's quiet hours end, if it is any, and the message can wait."""
+        if self._quiet_hours is None or message.priority is Priority.HIGH:
+            return None
+        return self._quiet_hours.ends_ms(self._now_ms(), claimed.recipient.zone)
+
+    def _now_ms(self) -> int:
+        return _host_ms() + self._skew_ms
+
+    def _seconds_left(self, message: Message) -> float:
+        return 3600.0 if message.expires_ms is None else max(message.expires_ms - self._now_ms(), 0) / 1000 + 0.001
+
+    # -- the store, retried while it is away ----------------------------------------------------------------------
+
+    async def _claim(self, message: Message) -> Claimed | None:
+        """The claim on a message, once nobody else has one; None if this member stops first."""
+        while True:
+            claimed = None
+            if message.message_id not in self._claimed:
+                claimed = await self._retry_until_stored(lambda: self._claims.submit(message))
+                if claimed is None:
+                    return None
+            if claimed is not None and claimed.kind is not Claim.BUSY and message.message_id not in self._claimed:
+                return claimed
+            if await wait_for_stop(self._stop, BUSY_PAUSE):
+                return None
+
+    async def _settle(self, outcome: DeliveryOutcome) -> bool:
+        return bool(await self._retry_until_stored(lambda: _true(self._settlements.submit(outcome))))
+
+    async def _bury(
+        self,
+        record: Record,
+        message: Message | None,
+        reason: str,
+        attempts: int,
+        status: Status,
+        provider: str | None = None,
+    ) -> bool:
+        message_id = None if message is None else message.message_id
+        letter_id = hashlib.sha256(f"{record.key}\0{record.value}".encode(errors="surrogatepass")).hexdigest()
+        letter = DeadLetter(letter_id, message_id, record.key, record.value, reason, attempts)
+        outcomes = (
+            [] if message_id is None else [DeliveryOutcome(message_id, status, attempts, provider, reason=reason)]
+        )
+        stored = await self._retry_until_stored(lambda: _true(self._store.bury([letter], outcomes)))
+        if stored is None:
+            return False
+        ids: dict[str, str | int] = {"user_id": record.key[:64]}
+        if message is not None:
+            ids = {"user_id": message.user_id, "message_id": message.message_id}
         _log.error("a message of %s is dead-lettered: %s", record.topic, reason, extra=ids)
         self._observer.delivered("dead_lettered")
+        await self._copy(letter, record)
+        return True
 
-    async def _settle(self, outcomes: Sequence[DeliveryOutcome]) -> list[None]:
+    async def _copy(self, letter: DeadLetter, record: Record) -> None:
+        """Publishes a dead letter to its topic too. The store has it, so a failure is only logged."""
+        if self._copies is None:
+            return
+        outcomes: Sequence[HeadgateError | None]
+        try:
+            copy = Record(
+                dead_letter_topic(self._topic), record.key[:128], letter.to_record_value(), record.traceparent
+            )
+            outcomes = await self._copies.publish([copy])
+        except HeadgateError as error:
+            outcomes = [error]
+        if outcomes[0] is not None:
+            _log.warning("a dead letter was not copied to %s: %s", dead_letter_topic(self._topic), outcomes[0])
+
+    async def _park(self, lane: deque[_Work], attempts: dict[str, int], until_ms: int) -> bool:
+        """Puts the whole lane aside, so that its messages stay in order."""
+        works = [work for work in lane if work.message is not None]
+        records = [work.delivered.record._replace(topic=parked_topic(self._topic)) for work in works]
+        if await self._retry_until_stored(lambda: _true(self._store.park(records, attempts, until_ms))) is None:
+            return False
+        self._observer.delivered("parked")
+        head = lane[0]
+        for work in works:
+            if work is not head:
+                self._finished.append(work.delivered)
+                lane.remove(work)
+        return True
+
+    async def _claim_batch(self, messages: Sequence[Message]) -> list[Claimed]:
+        claimed = await self._store.claim(list({each.message_id: each for each in messages}.values()), self._owner)
+        return [claimed[message.message_id] for message in messages]
+
+    async def _settle_batch(self, outcomes: Sequence[DeliveryOutcome]) -> list[None]:
         await self._store.settle(outcomes)
         return [None] * len(outcomes)
 
-    async def _retry_until_stored(self, work: Callable[[], Awaitable[object]]) -> bool:
-        """Retries `work` with backoff while the store is unavailable; False if this member stops first."""
+    async def _retry_until_stored(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Retries `work` with backoff while the store is unavailable; None if this member stops first."""
         pause = self._first_pause
         while True:
             try:
-                await work()
-                return True
+                return await work()
             except StoreError as error:
                 _log.warning("the sender waits: %s", error)
             if await wait_for_stop(self._stop, pause):
-                return False
+                return None
             pause = min(pause * 2, self._longest_pause)
+
+
+async def _true(work: Awaitable[object]) -> bool:
+    await work
+    return True
+
+
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+def _host_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _has_expired(message: Message, now_ms: int) -> bool:
+    return message.expires_ms is not None and message.expires_ms <= now_ms
+
+
+def _id(text: str | None) -> str | None:
+    """A provider's id as the store can keep it."""
+    return None if text is None else text.replace("\0", "")[:128]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from headgate import tracing
 from headgate.apps.notifications.attempts import AttemptLog
+from headgate.apps.notifications.broker_health import BrokerHealth
 from headgate.apps.notifications.cached_quota import CachedQuota
-from headgate.apps.notifications.model import Attempt, Outcome, Quota, Verdict, checked_integer
+from headgate.apps.notifications.model import Attempt, Outcome, Priority, Verdict, checked_integer
 from headgate.apps.notifications.path_lock import Path
 from headgate.apps.notifications.ports import NotificationObserver, NullObserver, QuotaCache, QuotaStore
+from headgate.apps.notifications.quota import Quota, Recipient, Unit, decide, quota_spec
+from headgate.apps.notifications.recipients import checked_locale, checked_phone, checked_zone
 from headgate.apps.notifications.sql_quota import SqlQuota
 from headgate.clock import Clock, SystemClock
-from headgate.errors import HeadgateError, StoreError
+from headgate.errors import BrokerUnavailable, HeadgateError, InvalidInput, NotFound, StoreError
 from headgate.messaging import MessageLog
 
 TOPIC = "sms-outbound"
 EVENTS_TOPIC = "notification-events"
+DEFAULT_EXPIRY_MS = 24 * 3_600_000
 
 
 class Intake:
@@ -29,6 +34,8 @@ class Intake:
         log: MessageLog,
         *,
         cache: QuotaCache | None = None,
+        broker: BrokerHealth | None = None,
+        expiry_ms: int = DEFAULT_EXPIRY_MS,
         topic: str = TOPIC,
         events_topic: str = EVENTS_TOPIC,
         observer: NotificationObserver | None = None,
@@ -37,34 +44,116 @@ class Intake:
         self._store = store
         self._observer = observer or NullObserver()
         self._clock = clock or SystemClock()
-        self._sql = SqlQuota(store, log)
+        self._broker = broker
+        """None: the log lies in the database that decides."""
+        self._sql = SqlQuota(store)
         self.attempts = AttemptLog(log, topic=events_topic, observer=self._observer)
         self.cached = None
         if cache is not None:
             self.cached = CachedQuota(
-                store, cache, log, self._sql, topic=topic, observer=self._observer, clock=self._clock
+                store,
+                cache,
+                log,
+                self._sql,
+                topic=topic,
+                expiry_ms=expiry_ms,
+                observer=self._observer,
+                clock=self._clock,
             )
 
     async def configure(
-        self, user_id: Any, rate_limit: Any, window_minutes: Any, *, now_ms: int | None = None
+        self,
+        user_id: Any,
+        rate_limit: Any,
+        window_minutes: Any,
+        *,
+        algorithm: Any = None,
+        unit: Any = None,
+        phone: Any = None,
+        locale: Any = None,
+        zone: Any = None,
+        now_ms: int | None = None,
     ) -> Quota:
-        """The user's new quota: nothing counted, its window beginning now, whether the user is new or not."""
+        """The user's new quota: nothing counted, its window beginning now, whether the user is new or not.
+
+        Raises:
+            InvalidInput: A value can't be used; nothing is changed.
+        """
         checked_integer(user_id, "user_id", 0)
         checked_integer(rate_limit, "rate_limit", 1)
         checked_integer(window_minutes, "time_window", 1)
-        quota = await self._store.configure(user_id, rate_limit, window_minutes, now_ms=now_ms)
+        if unit is not None and unit not in list(Unit):
+            raise InvalidInput("unit", f"must be one of {', '.join(Unit)}")
+        if algorithm is not None and not isinstance(algorithm, str):
+            raise InvalidInput("algorithm", "must be a text")
+        quota = Quota(
+            user_id,
+            rate_limit,
+            window_minutes,
+            0,
+            0,
+            algorithm="fixed_window" if algorithm is None else algorithm,
+            unit=Unit.MESSAGE if unit is None else Unit(unit),
+            recipient=Recipient(
+                None if phone is None else checked_phone(phone),
+                None if locale is None else checked_locale(locale),
+                None if zone is None else checked_zone(zone),
+            ),
+        )
+        quota_spec(quota.algorithm, rate_limit, window_minutes)
+        quota = await self._store.configure(quota, now_ms=now_ms)
         if self.cached is not None:
             await self.cached.forget(quota)
         return quota
 
-    async def send(self, user_id: Any, message: Any, *, key: str | None = None, now_ms: int | None = None) -> Verdict:
-        """Decides, and publishes if allowed.
+    async def quota(self, user_id: int) -> Quota:
+        """The user's quota, as it is now.
 
-        `NotFound` for a user without a quota, `BrokerUnavailable` if the log does not acknowledge, `StoreUnavailable`
-        if the database does not answer. The same `key` of the same user, within a day, is sent, counted and answered
-        once: the second answer repeats the first, whatever the message says.
+        Raises:
+            NotFound: The user has none.
         """
-        attempt = Attempt.of(user_id, message, key, now_ms)
+        if self.cached is not None:
+            await self.cached.sync.flush()
+        quota, now_ms = await self._find(user_id)
+        return quota.current(now_ms)
+
+    async def delete(self, user_id: int) -> None:
+        """Removes the user's quota.
+
+        Raises:
+            NotFound: The user has none.
+        """
+        quota, _ = await self._find(user_id)
+        if not await self._store.delete(user_id):
+            raise NotFound("user", str(user_id))
+        if self.cached is not None:
+            # The next configuration begins with version 1 again, so that version is not refused.
+            await self.cached.forget(replace(quota, version=0))
+
+    async def send(
+        self,
+        user_id: Any,
+        message: Any,
+        *,
+        key: str | None = None,
+        to: Any = None,
+        priority: Any = Priority.NORMAL,
+        expires_in: Any = None,
+        now_ms: int | None = None,
+    ) -> Verdict:
+        """Decides, and accepts the message if allowed: then it is counted, and will be sent.
+
+        The same `key` of the same user, within a day, is sent, counted and answered once: the second answer repeats
+        the first.
+
+        Raises:
+            InvalidInput: A value can't be used.
+            KeyReused: The key was used for another message.
+            NotFound: The user has no quota.
+            BrokerUnavailable: The log does not answer. Nothing is counted, and nothing will be sent.
+            StoreUnavailable: The database does not answer.
+        """
+        attempt = Attempt.of(user_id, message, key, now_ms, to=to, priority=priority, expires_in=expires_in)
         if (origin := tracing.origin()) is not None:
             return await self._send_traced(origin.traceparent, attempt)
         return await self._send(attempt)
@@ -85,6 +174,8 @@ class Intake:
         started = time.perf_counter()
         path = Path.SQL
         try:
+            if (refusal := await self._refused(attempt)) is not None:
+                return refusal
             if self.cached is None:
                 verdict = await self._sql.send(attempt)
             else:
@@ -98,7 +189,28 @@ class Intake:
         if not verdict.replayed:
             self.attempts.record(user_id, outcome, verdict.at_ms)
         self._observer.attempted(path.value, outcome, time.perf_counter() - started)
-        return verdict
+        return verdict._replace(segments=attempt.segments)
+
+    async def _refused(self, attempt: Attempt) -> Verdict | None:
+        """None if the broker answers. If it does not, nothing is counted; users who are unknown or have used up their
+        quota are told so."""
+        if self._broker is None:
+            return None
+        try:
+            await self._broker.check()
+        except BrokerUnavailable:
+            quota, now_ms = await self._find(attempt.user_id, attempt.now_ms)
+            _, verdict = decide(quota, attempt, now_ms)
+            if isinstance(verdict, Verdict) and not verdict.allowed:
+                return verdict
+            raise
+        return None
+
+    async def _find(self, user_id: int, now_ms: int | None = None) -> tuple[Quota, int]:
+        row = await self._store.find(user_id, renew=False, now_ms=now_ms)
+        if row is None:
+            raise NotFound("user", str(user_id))
+        return row
 
     async def close(self) -> None:
         """Returns when everything accepted is decided, counted and published."""

@@ -1,13 +1,18 @@
-"""Quotas, messages and outcomes, and the arithmetic of a window. Times are epoch milliseconds."""
+"""Attempts to send, verdicts on them, messages on their way. Times are epoch milliseconds."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from headgate.apps.notifications.recipients import checked_phone
+from headgate.apps.notifications.segments import count_segments
+from headgate.durations import parse_duration
 from headgate.errors import InvalidInput
 
 LARGEST = 2**31 - 1
@@ -15,75 +20,21 @@ LARGEST = 2**31 - 1
 LONGEST_MESSAGE = 10_000
 """Characters. Far above any SMS, far below any broker's limit."""
 LONGEST_KEY = 255
+LONGEST_WAIT = timedelta(days=30)
+"""Of a message's expiry."""
 MINUTE_MS = 60_000
+_LATEST_MS = 4_102_444_800_000
+"""The year 2100. A time in a record beyond it is no time."""
 _KEYED = uuid.UUID("6d0e7d1a-8a0f-4f6e-9d43-3f1d1c6b7a52")
 """The namespace of message ids made from idempotency keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """What one user may send, and has sent, in the window that began at `refreshed_ms`."""
+class Priority(StrEnum):
+    """Which messages go first when not all can go at once."""
 
-    user_id: int
-    rate_limit: int
-    window_minutes: int
-    count: int
-    refreshed_ms: int
-    version: int = 1
-    """Grows with every configuration, so that a copy of an older one is recognised."""
-    generation: int = 0
-    """Grows whenever the store counts by itself, so that a copy which missed that is recognised."""
-
-    @property
-    def window_ms(self) -> int:
-        return self.window_minutes * MINUTE_MS
-
-    @property
-    def ends_ms(self) -> int:
-        """The instant from which on the window counts as elapsed."""
-        return self.refreshed_ms + self.window_ms
-
-    @property
-    def is_full(self) -> bool:
-        return self.count >= self.rate_limit
-
-    def current(self, now_ms: int) -> Quota:
-        """The quota as of now: a new, empty window if the old one has elapsed (lazy refresh)."""
-        return replace(self, count=0, refreshed_ms=now_ms) if now_ms >= self.ends_ms else self
-
-    def counted(self, sends: int) -> Quota:
-        """After the store itself counted some sends."""
-        return replace(self, count=self.count + sends, generation=self.generation + 1)
-
-
-class Spending(NamedTuple):
-    """Sends a cache admitted and the store does not know of yet."""
-
-    user_id: int
-    version: int
-    refreshed_ms: int
-    generation: int
-    total: int
-    """The cache's count after the last of them."""
-    sends: int
-
-    def joined(self, later: Spending) -> Spending:
-        """Both, made on the same copy."""
-        return later._replace(total=max(self.total, later.total), sends=self.sends + later.sends)
-
-
-def merge_spending(quota: Quota, spending: Spending) -> tuple[Quota, bool]:
-    """The store's row brought in step with a cache, and whether the cache's copy is a valid one.
-
-    On a valid copy the cache's count holds, and never lowers the row's. If the store has counted by itself since the
-    copy was made, the sends are added: the copy's count did not know of the store's. Sends of another window or
-    another configuration no longer matter.
-    """
-    if (quota.version, quota.refreshed_ms) != (spending.version, spending.refreshed_ms):
-        return quota, False
-    if quota.generation == spending.generation:
-        return replace(quota, count=max(quota.count, spending.total)), True
-    return replace(quota, count=quota.count + spending.sends), False
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
 
 
 class Attempt(NamedTuple):
@@ -99,21 +50,79 @@ class Attempt(NamedTuple):
     now_ms: int | None = None
     traceparent: str | None = None
     """The trace its delivery will be part of."""
+    to: str | None = None
+    """E.164; None: the user's own number."""
+    priority: Priority = Priority.NORMAL
+    expires_in_ms: int | None = None
+    """None: the gateway's default."""
+    segments: int = 1
+    fingerprint: str = ""
+    """Of what is sent: the same key with another fingerprint is a mistake."""
 
     @classmethod
-    def of(cls, user_id: Any, message: Any, key: str | None = None, now_ms: int | None = None) -> Attempt:
+    def of(
+        cls,
+        user_id: Any,
+        message: Any,
+        key: str | None = None,
+        now_ms: int | None = None,
+        *,
+        to: Any = None,
+        priority: Any = Priority.NORMAL,
+        expires_in: Any = None,
+    ) -> Attempt:
+        """Checks every value.
+
+        Raises:
+            InvalidInput: A value can't be used; its field is named.
+        """
         checked_integer(user_id, "user_id", 0)
         checked_message(message)
+        phone = None if to is None else checked_phone(to, "to")
+        urgency = checked_priority(priority)
+        expires_in_ms = None if expires_in is None else checked_expiry(expires_in)
         call_id = str(uuid.uuid4())
+        attempt = cls(
+            user_id,
+            message,
+            call_id,
+            False,
+            call_id,
+            now_ms,
+            to=phone,
+            priority=urgency,
+            expires_in_ms=expires_in_ms,
+            segments=count_segments(message).number,
+        )
         if key is None:
-            return cls(user_id, message, call_id, False, call_id, now_ms)
+            return attempt
         if not 1 <= len(key) <= LONGEST_KEY or not key.isprintable():
             raise InvalidInput("Idempotency-Key", f"must be 1 to {LONGEST_KEY} printable characters")
-        return cls(user_id, message, str(uuid.uuid5(_KEYED, f"{user_id}:{key}")), True, call_id, now_ms)
+        content = json.dumps([message, phone, urgency, expires_in_ms])
+        return attempt._replace(
+            message_id=str(uuid.uuid5(_KEYED, f"{user_id}:{key}")),
+            keyed=True,
+            fingerprint=hashlib.sha256(content.encode()).hexdigest()[:32],
+        )
 
-    def to_record_value(self) -> str:
-        """The message as the log carries it: JSON, in ASCII so that every store can keep every character."""
-        return json.dumps({"userId": self.user_id, "message": self.message, "messageId": self.message_id})
+    def to_message(self, at_ms: int, default_expiry_ms: int) -> Message:
+        """The message this attempt becomes when it is accepted at a time."""
+        expiry_ms = default_expiry_ms if self.expires_in_ms is None else self.expires_in_ms
+        return Message(
+            self.user_id, self.message, self.message_id, self.to, self.priority, at_ms, at_ms + expiry_ms, self.segments
+        )
+
+
+class KeyReused(InvalidInput):
+    """The same idempotency key was used before, for another message."""
+
+    def __init__(self, message_id: str) -> None:
+        self.message_id = message_id
+        problem = f"was used for another message, {message_id}; take a new key for a new message"
+        super().__init__("Idempotency-Key", problem)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message_id,)
 
 
 class Outcome(StrEnum):
@@ -144,7 +153,8 @@ class AttemptEvent(NamedTuple):
             event = cls(document["eventId"], document["userId"], Outcome(document["outcome"]), document["atMs"])
         except (ValueError, TypeError, KeyError, RecursionError):
             raise InvalidInput("value", "is not an attempt event") from None
-        if not (_is_id(event.event_id) and _is_integer(event.user_id) and _is_integer(event.at_ms)):
+        checked_integer(event.user_id, "userId", 0)
+        if not (_is_id(event.event_id) and _is_integer(event.at_ms) and 0 <= event.at_ms <= _LATEST_MS):
             raise InvalidInput("value", "is not an attempt event")
         return event
 
@@ -163,43 +173,68 @@ class Verdict(NamedTuple):
     """When it was decided, by the clock of the store that decided."""
     replayed: bool = False
     """This idempotency key had been sent before; nothing was counted or published again."""
-
-
-def decide(quota: Quota, attempt: Attempt, now_ms: int) -> tuple[Quota, Verdict]:
-    """The decision on one attempt, and the quota in which it was made, not counted yet."""
-    quota = quota.current(now_ms)
-    allowed = not quota.is_full
-    count = quota.count + 1 if allowed else quota.count
-    return quota, Verdict(allowed, attempt.message_id, count, quota.rate_limit, quota.ends_ms - now_ms, now_ms)
-
-
-def replay(quota: Quota, attempt: Attempt, now_ms: int) -> Verdict:
-    """The answer to an idempotency key that was sent before."""
-    quota = quota.current(now_ms)
-    return Verdict(
-        True, attempt.message_id, quota.count, quota.rate_limit, quota.ends_ms - now_ms, now_ms, replayed=True
-    )
+    is_plain: bool = True
+    """A cache may count for this user (`Quota.is_plain`)."""
+    segments: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message on its way, as the sender sees it."""
+    """A message on its way, as the log carries it."""
 
     user_id: int
     text: str
     message_id: str
+    to: str | None = None
+    """E.164; None: the user's own number, if there is one."""
+    priority: Priority = Priority.NORMAL
+    accepted_ms: int | None = None
+    expires_ms: int | None = None
+    """None: a record of an earlier version, which never expires."""
+    segments: int = 1
+
+    def to_record_value(self) -> str:
+        """The message as the log carries it: JSON, in ASCII so that every store can keep every character."""
+        document: dict[str, Any] = {"userId": self.user_id, "message": self.text, "messageId": self.message_id}
+        if self.to is not None:
+            document["to"] = self.to
+        if self.priority is not Priority.NORMAL:
+            document["priority"] = self.priority
+        if self.accepted_ms is not None:
+            document["acceptedAt"] = self.accepted_ms
+        if self.expires_ms is not None:
+            document["expiresAt"] = self.expires_ms
+        return json.dumps(document)
 
     @classmethod
     def from_record_value(cls, value: str) -> Message:
-        """The message in a record of the log; `InvalidInput` if it is none."""
+        """The message in a record of the log.
+
+        Raises:
+            InvalidInput: It is none, whatever the bytes are.
+        """
         try:
             document = json.loads(value)
-            message = cls(document["userId"], document["message"], document["messageId"])
-        except (ValueError, TypeError, KeyError, RecursionError):
+            user_id, text, message_id = document["userId"], document["message"], document["messageId"]
+            to, priority = document.get("to"), document.get("priority", Priority.NORMAL)
+            accepted_ms, expires_ms = document.get("acceptedAt"), document.get("expiresAt")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InvalidInput("value", "is not a message: an object with userId, message and messageId") from None
-        if not (_is_integer(message.user_id) and isinstance(message.text, str) and _is_id(message.message_id)):
-            raise InvalidInput("value", "is not a message: userId must be a number, message and messageId texts")
-        return message
+        if not _is_id(message_id):
+            raise InvalidInput("messageId", "must be a text of 1 to 64 printable characters")
+        for field, moment in (("acceptedAt", accepted_ms), ("expiresAt", expires_ms)):
+            if moment is not None and not (_is_integer(moment) and 0 <= moment <= _LATEST_MS):
+                raise InvalidInput(field, "is not a time in milliseconds since 1970")
+        return cls(
+            checked_integer(user_id, "userId", 0),
+            checked_message(text),
+            message_id,
+            None if to is None else checked_phone(to, "to"),
+            checked_priority(priority),
+            accepted_ms,
+            expires_ms,
+            count_segments(text).number,
+        )
 
 
 def checked_integer(value: Any, field: str, least: int) -> int:
@@ -221,9 +256,25 @@ def checked_message(value: Any) -> str:
     return value
 
 
+def checked_priority(value: Any) -> Priority:
+    """`value`, which must name a priority."""
+    try:
+        return Priority(value)
+    except ValueError:
+        raise InvalidInput("priority", f"must be one of {', '.join(Priority)}") from None
+
+
+def checked_expiry(value: Any) -> int:
+    """Milliseconds of `value`, which must be an ISO 8601 duration."""
+    span = parse_duration(value, "expires_in")
+    if not timedelta(seconds=1) <= span <= LONGEST_WAIT:
+        raise InvalidInput("expires_in", "must be a duration from PT1S to P30D")
+    return int(span / timedelta(milliseconds=1))
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_id(value: Any) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= 64
+    return isinstance(value, str) and 1 <= len(value) <= 64 and value.isprintable()

@@ -6,13 +6,21 @@ in SQL) carries messages from intake to the sender, at least once, in order per 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from headgate.apps.notifications.analytics import MinuteCount
-from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Quota, Spending, Verdict
+from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Verdict
+from headgate.apps.notifications.quota import Quota, Recipient, Spending
 from headgate.errors import HeadgateError
-from headgate.messaging import MessageLog
+from headgate.messaging import Record
+
+LARGEST_COPY = 500_000
+"""Bytes of a dead letter on its topic."""
 
 # -- quotas ------------------------------------------------------------------------------------------------------
 
@@ -20,31 +28,37 @@ from headgate.messaging import MessageLog
 class QuotaStore(Protocol):
     """Quotas in a database. `now_ms` is the database's clock unless given."""
 
-    async def configure(
-        self, user_id: int, rate_limit: int, window_minutes: int, *, now_ms: int | None = None
-    ) -> Quota:
+    async def configure(self, quota: Quota, *, now_ms: int | None = None) -> Quota:
         """Creates or replaces the user's quota: nothing counted, window beginning now, next version."""
         ...
 
-    async def admit(self, attempts: Sequence[Attempt], log: MessageLog) -> Sequence[Verdict | HeadgateError]:
-        """One outcome each, in one transaction that locks the users' rows: decides, publishes to `log` what is
-        allowed, counts what the log acknowledged. What it did not acknowledge leaves no trace.
-
-        If `log` lies in the same database, message and count are committed together. Unknown users are `NotFound`.
-        """
+    async def delete(self, user_id: int) -> bool:
+        """Removes the user's quota; whether there was one."""
         ...
 
-    async def find(self, user_id: int, *, now_ms: int | None = None) -> tuple[Quota, int] | None:
-        """The user's quota in its current window, and the time. Takes no lock unless the window must be renewed."""
+    async def admit(self, attempts: Sequence[Attempt]) -> Sequence[Verdict | HeadgateError]:
+        """One outcome each, in one transaction that locks the users' rows: decides, counts what is allowed, and
+        appends it to the outbox. Unknown users are `NotFound`; a key used for another message is `KeyReused`."""
         ...
 
-    async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
-        """Counts what a cache admitted (`model.merge_spending`) and remembers the message ids that were sent under an
-        idempotency key, in one transaction. Returns the users whose copies in the cache are no longer valid."""
+    async def publish(self, attempt: Attempt, message: Message) -> None:
+        """Appends a message that a cache admitted to the outbox."""
         ...
 
-    async def was_sent(self, message_id: str, *, now_ms: int | None = None) -> bool:
-        """Whether a message of this id, made from an idempotency key, is remembered as sent."""
+    async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
+        """The user's quota, and the time. With `renew` an elapsed window is begun anew, which takes a lock."""
+        ...
+
+    async def sync(
+        self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
+    ) -> set[int]:
+        """Counts what a cache admitted (`quota.merge_spending`), and remembers the messages and the fingerprints of
+        those that were sent under an idempotency key, in one transaction. Returns the users whose copies in the cache
+        are no longer valid."""
+        ...
+
+    async def key_fingerprint(self, message_id: str, *, now_ms: int | None = None) -> str | None:
+        """The fingerprint of a message whose id was made from an idempotency key, if it is remembered as sent."""
         ...
 
 
@@ -96,53 +110,132 @@ class QuotaCache(Protocol):
 # -- the sender --------------------------------------------------------------------------------------------------
 
 
-class SendFailed(HeadgateError):
-    """The provider did not take the message. Another try may succeed unless `permanent`."""
+class Status(StrEnum):
+    """Where a message is. `SENDING` is shown as queued: it may have been tried before."""
 
-    def __init__(self, reason: str, *, permanent: bool = False) -> None:
-        self.permanent = permanent
-        super().__init__(reason)
-
-
-class Sender(Protocol):
-    """Hands messages to whoever brings them to the phone."""
-
-    async def send(self, message: Message) -> None:
-        """Returns when the provider has taken the message. After a crash it may be called again with the same message
-        id, which it passes on, so that the provider can deduplicate.
-
-        Raises:
-            SendFailed: The provider did not take it.
-        """
-        ...
-
-    async def close(self) -> None: ...
+    QUEUED = "QUEUED"
+    SENDING = "SENDING"
+    SENT = "SENT"
+    DELIVERED = "DELIVERED"
+    FAILED = "FAILED"
+    EXPIRED = "EXPIRED"
 
 
-class DeliveryStore(Protocol):
-    """Which message ids have been dealt with."""
+class Claim(StrEnum):
+    """Who may send a message now."""
 
-    async def settled(self, message_ids: Sequence[str]) -> set[str]:
-        """Those that were sent or dead-lettered."""
-        ...
+    MINE = "MINE"
+    BUSY = "BUSY"
+    """Another living sender is at it."""
+    DONE = "DONE"
 
-    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        """Remembers; again is fine."""
-        ...
 
-    async def prune(self, before_ms: int) -> int:
-        """Forgets the old ones."""
-        ...
+class Claimed(NamedTuple):
+    """The answer to a claim."""
+
+    kind: Claim
+    attempts: int
+    """Made so far."""
+    recipient: Recipient
+    opted_out: bool = False
 
 
 class DeliveryOutcome(NamedTuple):
     """What became of a message at the sender."""
 
     message_id: str
-    user_id: int
-    sent: bool
-    """False: dead-lettered."""
+    status: Status
     attempts: int
+    provider: str | None = None
+    provider_id: str | None = None
+    segments: int | None = None
+    reason: str | None = None
+
+
+class DeadLetter(NamedTuple):
+    """A record that will not be sent, unless somebody redrives it."""
+
+    letter_id: str
+    message_id: str | None
+    """None if the record could not be read."""
+    key: str
+    value: str
+    reason: str
+    attempts: int
+    dead_ms: int = 0
+    whole: bool = True
+    """False: it was too long to keep; only its beginning is here, and it can't be redriven."""
+
+    def to_record_value(self) -> str:
+        """The dead letter as its topic carries it: cut, with a hash of the whole, if it is larger than a broker takes
+        by default."""
+        document = {"value": self.value, "reason": self.reason, "attempts": self.attempts}
+        text = json.dumps(document)
+        if len(text) <= LARGEST_COPY:
+            return text
+        digest = hashlib.sha256(self.value.encode(errors="surrogatepass")).hexdigest()
+        return json.dumps({**document, "value": self.value[: LARGEST_COPY // 12], "sha256": digest})
+
+
+class Receipt(NamedTuple):
+    """What a provider reports about a message it took."""
+
+    provider: str
+    delivered: bool
+    message_id: str | None = None
+    """Our id, if the provider gives it back; else `provider_id` names the message."""
+    provider_id: str | None = None
+    reason: str = ""
+
+
+class MessageStatus(NamedTuple):
+    """A message's status, with its times."""
+
+    message_id: str
+    user_id: int
+    status: Status
+    segments: int
+    attempts: int
+    accepted_at: datetime
+    expires_at: datetime | None
+    sent_at: datetime | None
+    delivered_at: datetime | None
+    failed_at: datetime | None
+    provider: str | None
+    provider_id: str | None
+    reason: str | None
+
+
+class DeliveryStore(Protocol):
+    """The status of messages, and who is sending them."""
+
+    async def claim(self, messages: Sequence[Message], owner: str) -> Mapping[str, Claimed]:
+        """Claims messages for `owner`, by id. A claim ends if it is not renewed for the length of a lease."""
+        ...
+
+    async def renew(self, message_ids: Sequence[str], owner: str) -> None:
+        """Keeps claims alive."""
+        ...
+
+    async def release(self, message_ids: Sequence[str], owner: str) -> None:
+        """Gives back claims on messages that were not sent."""
+        ...
+
+    async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
+        """Notes outcomes; again is fine."""
+        ...
+
+    async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
+        """Keeps dead letters and notes outcomes, in one transaction; again is fine."""
+        ...
+
+    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
+        """Puts records aside until a time, and gives back the claims on their messages, in one transaction."""
+        ...
+
+    async def now_ms(self) -> int:
+        """The store's clock."""
+        ...
 
 
 # -- analytics and watching --------------------------------------------------------------------------------------
@@ -155,8 +248,20 @@ class AnalyticsStore(Protocol):
         """Takes the events in; one it has already is ignored."""
         ...
 
-    async def counts(self, since_ms: int, until_ms: int, user_id: int | None = None) -> list[MinuteCount]:
-        """Attempts by user, minute and outcome, in order of the minutes."""
+    async def counts(self, since_ms: int, until_ms: int, users: Sequence[int]) -> list[MinuteCount]:
+        """Attempts of some users, by user, minute and outcome, in order of the minutes."""
+        ...
+
+    async def totals(self, since_ms: int, until_ms: int) -> tuple[list[MinuteCount], int]:
+        """Attempts of all users together, by minute and outcome; and how many users they are of."""
+        ...
+
+    async def busiest(self, since_ms: int, until_ms: int, limit: int) -> list[int]:
+        """The users with the most attempts, the most first."""
+        ...
+
+    async def suspects(self, since_ms: int, until_ms: int) -> list[int]:
+        """Users who may be unusual: with many attempts, or with a limited one."""
         ...
 
     async def now_ms(self) -> int:
@@ -186,7 +291,24 @@ class NotificationObserver(Protocol):
         ...
 
     def delivered(self, outcome: str) -> None:
-        """The sender dealt with a message: `sent`, `duplicate`, `retried` or `dead_lettered`."""
+        """The sender dealt with a message: `sent`, `duplicate`, `retried`, `parked`, `opted_out` or
+        `dead_lettered`."""
+        ...
+
+    def provider_called(self, provider: str, result: str, seconds: float) -> None:
+        """A provider answered `accepted` or `rejected`, or was `unavailable`."""
+        ...
+
+    def reader_restarted(self, reader: str) -> None:
+        """A reader of the message log failed and was started again."""
+        ...
+
+    def receipt(self, provider: str, delivered: bool, seconds: float) -> None:
+        """A provider reported on a message, so long after it was sent."""
+        ...
+
+    def backlog(self, waiting: int, oldest_seconds: float, dead_letters: int, available: bool) -> None:
+        """So many messages wait, the oldest for so long; so many dead letters; whether a provider is available."""
         ...
 
 
@@ -206,4 +328,16 @@ class NullObserver:
         pass
 
     def delivered(self, outcome: str) -> None:
+        pass
+
+    def provider_called(self, provider: str, result: str, seconds: float) -> None:
+        pass
+
+    def reader_restarted(self, reader: str) -> None:
+        pass
+
+    def receipt(self, provider: str, delivered: bool, seconds: float) -> None:
+        pass
+
+    def backlog(self, waiting: int, oldest_seconds: float, dead_letters: int, available: bool) -> None:
         pass

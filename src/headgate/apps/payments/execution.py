@@ -1,4 +1,5 @@
-"""Phase B: execute → post-process → notify. Pure business logic on the context; it knows nothing of dispatch.
+"""Phase B: execute → post-process → notify. Pure business logic on the context; it knows nothing of dispatch but how to
+give its item up or back (`GiveUp`, `Postponed`).
 
 Each step may run again after a crash and does nothing twice: the downstream is asked under the payment's id, and a
 change of status counts once.
@@ -6,30 +7,55 @@ change of status counts once.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import Any
 
 from headgate.apps.payments.model import Payment, PaymentEvent, PaymentRecord, PaymentStatus, StatusChange
 from headgate.apps.payments.notifier import notices_for
-from headgate.apps.payments.ports import Downstream, Notice, Notifier, PaymentRefused, PaymentStore
+from headgate.apps.payments.ports import (
+    Downstream,
+    DownstreamBusy,
+    DownstreamObserver,
+    InquiryStatus,
+    Notice,
+    Notifier,
+    NullDownstreamObserver,
+    PaymentRefused,
+    PaymentStore,
+    Receipt,
+    Unsent,
+)
 from headgate.apps.payments.serialization import read_context
 from headgate.batching import Batcher
-from headgate.dispatch.model import GiveUp
-from headgate.errors import NotFound
+from headgate.dispatch.model import GiveUp, Postponed
+from headgate.errors import NotFound, StoreError
 
 log = logging.getLogger(__name__)
 
 LONGEST_REASON = 2000
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+WRITE_ATTEMPTS = 12
+"""How often the downstream's answer is written while the store is unavailable: for about half a minute."""
 
 
 class PaymentExecution:
     """Executes payments: one method per step, and `execute` for all of them."""
 
-    def __init__(self, store: PaymentStore, downstream: Downstream, notifier: Notifier) -> None:
+    def __init__(
+        self,
+        store: PaymentStore,
+        downstream: Downstream,
+        notifier: Notifier,
+        *,
+        observer: DownstreamObserver | None = None,
+    ) -> None:
         self._store = store
         self._downstream = downstream
         self._notifier = notifier
+        self._observer = observer or NullDownstreamObserver()
         self._begins: Batcher[str, PaymentRecord] = Batcher(self._begin)
         self._writes: Batcher[StatusChange, bool] = Batcher(self._advance, max_batch=200)
 
@@ -39,51 +65,95 @@ class PaymentExecution:
         if await self.execute_payment(payment):
             await self.notify(notices_for(payment, terms))
 
-    async def execute_payment(self, payment: Payment) -> bool:
-        """SCHEDULED → ACCEPTED if the downstream executes the payment. True if it did, now or before.
+    async def execute_payment(self, payment: Payment, *, wait: float | None = None) -> bool:
+        """SCHEDULED → ACCEPTED if the downstream executes the payment. True if it is accepted.
 
         Raises:
-            GiveUp: The downstream refused it. Payment and item move together: FAILED, with the reason, a dead letter.
-            DownstreamBusy: The downstream could not do it now. A retry may succeed.
+            GiveUp: The downstream's verdict is no.
+            DownstreamBusy: The outcome is not known. A retry asks under the same key.
+            Postponed: It was not the payment's fault: switch, breaker, connection or store. Nothing is counted.
         """
-        record = await self._begins.submit(payment.payment_id)
+        try:
+            record = await self._begins.submit(payment.payment_id)
+        except StoreError as error:
+            raise Postponed(f"the store can't be asked: {error}") from error
         if record.status is not PaymentStatus.SCHEDULED:
             return record.status is PaymentStatus.ACCEPTED
         try:
-            receipt = await self._downstream.pay(payment)
+            receipt = await self._pay(payment, wait)
         except PaymentRefused as refusal:
+            self._observer.settled("REJECTED")
             reason = str(refusal)[:LONGEST_REASON]
-            ids = {"item_id": payment.payment_id}
-            log.warning("payment %s was refused: %s", payment.payment_id, reason, extra=ids)
+            log.warning("payment %s was refused: %s", payment.payment_id, reason, extra={"item_id": payment.payment_id})
             raise GiveUp(reason, PaymentEvent.REFUSED) from refusal
+        except Unsent as error:
+            self._observer.settled("POSTPONED")
+            if record.begun_at is None:
+                await self._withdraw(payment.payment_id)
+            raise Postponed(str(error), error.pause) from error
+        except Postponed:
+            self._observer.settled("POSTPONED")
+            raise
+        except DownstreamBusy:
+            self._observer.settled("UNKNOWN")
+            raise
+        self._observer.settled("EXECUTED")
         detail = f"executed downstream as {receipt.reference}" if receipt.reference else "executed downstream"
         await self._change(
-            payment.payment_id, PaymentStatus.SCHEDULED, PaymentStatus.ACCEPTED, detail, receipt.reference
+            StatusChange.by(PaymentEvent.EXECUTED, payment.payment_id, record.status, detail, receipt.reference)
         )
         return True
+
+    async def _pay(self, payment: Payment, wait: float | None) -> Receipt:
+        """The downstream's receipt. If no attempt got an answer, the inquiry may know one."""
+        try:
+            return await self._downstream.pay(payment, wait=wait)
+        except DownstreamBusy as busy:
+            try:
+                answer = await self._downstream.inquire(payment, wait=wait)
+            except DownstreamBusy as silence:
+                raise DownstreamBusy(f"{busy}; {silence}") from busy
+            reason = f"the inquiry found it {answer.status}: {answer.reason or ''}".rstrip(": ")
+            if answer.status is InquiryStatus.EXECUTED:
+                return Receipt(answer.reference)
+            if answer.status is InquiryStatus.REJECTED:
+                raise PaymentRefused(reason) from busy
+            raise DownstreamBusy(f"{busy}; {reason}") from busy
 
     async def notify(self, notices: Sequence[Notice]) -> None:
         """ACCEPTED → PROCESSING, once the parties are notified."""
         await self._notifier.notify(notices)
-        payment_id = notices[0].payment_id
-        await self._change(payment_id, PaymentStatus.ACCEPTED, PaymentStatus.PROCESSING, "payer and payee notified")
+        detail = "payer and payee notified"
+        await self._change(
+            StatusChange.by(PaymentEvent.NOTIFIED, notices[0].payment_id, PaymentStatus.ACCEPTED, detail)
+        )
 
     async def close(self) -> None:
         """Returns when all changes are written."""
         await self._begins.close()
         await self._writes.close()
 
-    async def _change(
-        self,
-        payment_id: str,
-        before: PaymentStatus,
-        after: PaymentStatus,
-        detail: str,
-        reference: str | None = None,
-    ) -> None:
-        if not await self._writes.submit(StatusChange.of(payment_id, before, after, detail, reference)):
-            ids = {"item_id": payment_id}
-            log.info("payment %s was no longer %s; another execution was first", payment_id, before, extra=ids)
+    async def _change(self, change: StatusChange) -> None:
+        """Writes what the downstream said. A store that is unavailable is tried again for a while: the answer is
+        known only here. If that does not help, the next execution gets the same answer under the same key."""
+        pause = FIRST_PAUSE
+        for attempt in range(1, WRITE_ATTEMPTS + 1):
+            try:
+                written = await self._writes.submit(change)
+                break
+            except StoreError as error:
+                if attempt == WRITE_ATTEMPTS:
+                    raise Postponed(f"the store can't be written: {error}") from error
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        if not written:
+            ids = {"item_id": change.payment_id}
+            message = "payment %s was no longer %s; another execution was first"
+            log.info(message, change.payment_id, change.before, extra=ids)
+
+    async def _withdraw(self, payment_id: str) -> None:
+        with contextlib.suppress(StoreError):  # it can't be cancelled, then, which is safe
+            await self._store.withdraw([payment_id])
 
     async def _begin(self, payment_ids: Sequence[str]) -> list[PaymentRecord | BaseException]:
         records = await self._store.begin(list(dict.fromkeys(payment_ids)))

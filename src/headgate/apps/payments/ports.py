@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from headgate.apps.payments.downstream.permits import Grant
 from headgate.apps.payments.model import (
     Payment,
     PaymentAudit,
@@ -17,7 +18,7 @@ from headgate.apps.payments.model import (
     StatusChange,
     Terms,
 )
-from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.model import EnqueueRequest, Postponed
 from headgate.errors import HeadgateError
 
 
@@ -113,16 +114,15 @@ class Receipt(NamedTuple):
 
 
 class DownstreamBusy(HeadgateError):
-    """The downstream could not do it now: too many calls, an error of its own, no answer. Worth trying again."""
-
-    def __init__(self, message: str, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-        """Seconds it asked to be left alone for."""
+    """All attempts are used up, and nobody knows what became of the payment. Worth trying again later."""
 
 
 class PaymentRefused(HeadgateError):
-    """The downstream will never do it."""
+    """The downstream's verdict on the payment is no."""
+
+
+class Unsent(Postponed):
+    """No call left: the downstream knows nothing of this execution."""
 
 
 class InquiryStatus(StrEnum):
@@ -152,10 +152,30 @@ class Inquiry(Protocol):
 
 
 class Downstream(Protocol):
-    """Executes payments. The same payment may be asked for again and is executed once."""
+    """Executes payments. The same payment may be asked for again and is executed once.
 
-    async def pay(self, payment: Payment) -> Receipt:
-        """Executes the payment, within the hard limit; `DownstreamBusy` or `PaymentRefused` if it did not."""
+    Every call is made within the hard limit, while the kill switch is on and the breaker closed. `wait` is how many
+    seconds the call may wait for that; None for as long as it takes.
+    """
+
+    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
+        """Executes the payment.
+
+        Raises:
+            PaymentRefused: The downstream's verdict is no.
+            DownstreamBusy: All attempts are used up and the outcome is not known.
+            Postponed: The payment may be tried again: the switch is off, the connection is wrong, or the downstream
+                asked to be left alone for long. `Unsent` if no call left.
+        """
+        ...
+
+    async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
+        """What the downstream knows of a payment.
+
+        Raises:
+            DownstreamBusy: It gave no answer, or one that says nothing.
+            Postponed: It could not be asked now.
+        """
         ...
 
     async def close(self) -> None:
@@ -168,11 +188,15 @@ class Permit(Protocol):
 
     async def confirm(self) -> None:
         """To be awaited right before the request is sent, since connecting may have taken long. Returns at once unless
-        the permit is too old; then it is renewed first."""
+        the permit is too old; then it is exchanged first."""
         ...
 
     def release(self) -> None:
         """The call was answered, or failed."""
+        ...
+
+    def give_back(self) -> None:
+        """No call was made."""
         ...
 
 
@@ -185,24 +209,88 @@ class RateGate(Protocol):
 
 
 class PermitStore(Protocol):
-    """A fixed number of permits that all processes share."""
+    """The permits that all processes share; `downstream.permits` is what it decides by."""
 
-    async def take(self, permit: str, hold: float) -> float:
-        """0 if the permit is taken, for `hold` seconds unless `free` says less; else the seconds until it is worth
-        asking again. `StoreUnavailable` if the store does not answer."""
+    async def take(self, holder: str, hold: float) -> Grant:
+        """Grants a permit until `hold` seconds after the call leaves, or says how long to wait. A holder that has one
+        exchanges it. `StoreUnavailable` if the store does not answer."""
         ...
 
-    async def keep(self, permit: str, hold: float) -> bool:
-        """Holds the permit for `hold` seconds from now; False if it was free by now. `StoreUnavailable` as above."""
-        ...
-
-    async def free(self, permit: str, after: float) -> None:
-        """The permit is free in `after` seconds, if that is sooner than it would be."""
+    async def free(self, holder: str, after: float) -> None:
+        """The holder's permit is free in `after` seconds, if that is sooner than it would be."""
         ...
 
     async def close(self) -> None:
         """Frees what it holds."""
         ...
+
+
+class BreakerStatus(NamedTuple):
+    """An open breaker."""
+
+    reason: str
+    since: datetime
+    pause: float
+    """Seconds between the last two probes."""
+    probe_in: float
+    """Seconds until the next probe."""
+
+
+class BreakerOpen(HeadgateError):
+    """The downstream's breaker is open."""
+
+
+class BreakerStore(Protocol):
+    """The breaker's state, shared by all processes. Time is the store's own clock."""
+
+    async def read(self) -> BreakerStatus | None:
+        """The state; None if closed."""
+        ...
+
+    async def open(self, reason: str, pause: float) -> None:
+        """Opens it, or keeps it open, until a probe in `pause` seconds."""
+        ...
+
+    async def claim_probe(self, hold: float) -> bool:
+        """True for one caller if a probe is due. If nothing comes of it, the next is due after the same pause, and not
+        within `hold` seconds."""
+        ...
+
+    async def close(self) -> None:
+        """Closes it."""
+        ...
+
+
+class DownstreamObserver(Protocol):
+    """Observes calls to the downstream, for metrics. Called on the event loop: must be quick and must not raise."""
+
+    def called(self, operation: str, outcome: str, seconds: float) -> None:
+        """A call ended. `operation` is `pay` or `inquire`; `outcome` is the status, or the kind of failure."""
+        ...
+
+    def waited(self, seconds: float) -> None:
+        """A call was let through after that long."""
+        ...
+
+    def settled(self, verdict: str) -> None:
+        """An execution ended: EXECUTED, REJECTED, UNKNOWN or POSTPONED."""
+        ...
+
+    def breaker_moved(self, is_open: bool) -> None:
+        """The state of the breaker, as this process last saw it."""
+        ...
+
+
+class NullDownstreamObserver:
+    """Observes nothing."""
+
+    def called(self, operation: str, outcome: str, seconds: float) -> None: ...
+
+    def waited(self, seconds: float) -> None: ...
+
+    def settled(self, verdict: str) -> None: ...
+
+    def breaker_moved(self, is_open: bool) -> None: ...
 
 
 class Notice(NamedTuple):

@@ -59,7 +59,7 @@ WEEKDAYS_UNTIL_SIX = Calendar.from_json(
 class Tariff:
     """A share of the amount, rounded half up to the currency's smallest unit, within bounds."""
 
-    percent: Decimal = Decimal("0.1")
+    percent: Decimal = Decimal(0)
     least: Decimal = Decimal(0)
     most: Decimal | None = None
 
@@ -73,7 +73,7 @@ class Tariff:
 
 @dataclass(frozen=True)
 class RuleBook:
-    """All rules, checked. The defaults cost a thousandth, clear on weekdays until 18:00 UTC, and refuse nothing."""
+    """All rules, checked. The defaults cost nothing, clear on weekdays until 18:00 UTC, and refuse nothing."""
 
     limits: Mapping[str, Decimal] = field(default_factory=dict)
     blocked_ibans: frozenset[str] = frozenset()

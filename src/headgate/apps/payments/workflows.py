@@ -44,6 +44,8 @@ INTAKE_TIMEOUT = 60.0
 INITIATE_TIMEOUT = timedelta(minutes=2)
 EXECUTE_TIMEOUT = timedelta(minutes=10)
 """For all attempts of the client, with its waits at the rate gate."""
+LONGEST_WAIT = EXECUTE_TIMEOUT.total_seconds() / 3
+"""Seconds a call waits for limit and breaker before its item goes back to the queue."""
 NOTIFY_TIMEOUT = timedelta(seconds=30)
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 """An activity whose worker died is noticed after this, and run again elsewhere."""
@@ -137,7 +139,7 @@ class ExecActivities:
             raise ApplicationError(str(error), type="InvalidInput", non_retryable=True) from error
         heartbeats = asyncio.create_task(_heartbeat())
         try:
-            return await self._execution.execute_payment(payment)
+            return await self._execution.execute_payment(payment, wait=LONGEST_WAIT)
         except GiveUp as error:
             raise gave_up(error) from error
         finally:

@@ -132,7 +132,15 @@ def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> Qu
         )
     ).scalar_one_or_none()
     age = moment - oldest if oldest is not None and oldest <= moment else None
-    return QueueStats(item_type, depth, age)
+    # What an engine holds until its time has not begun.
+    in_flight = connection.execute(
+        sa.select(sa.func.count()).where(
+            among(IN_FLIGHT, dialect),
+            only(IN_FLIGHT, "item_type", dialect) == item_type,
+            queue.c.scheduled_exec_time <= moment,
+        )
+    ).scalar_one()
+    return QueueStats(item_type, depth, age, in_flight)
 
 
 def audit_entries(

@@ -61,7 +61,7 @@ class Authenticator:
             StoreError: the store failed, and no tokens were ever read.
         """
         keyring = await self.keyring()
-        if self.is_open:
+        if not self._closed:
             return ANYONE
         return keyring.caller(secret) or (await self.keyring(REREAD_US)).caller(secret)
 

@@ -97,7 +97,7 @@ def needed_scope(method: str, path: str) -> Scope | None:
         return None
     if method in ("GET", "HEAD", "OPTIONS"):
         return Scope.READ
-    return Scope.SEND if path in ("/api/send", "/api/config") else Scope.ASSIGN
+    return Scope.SEND if path.startswith(("/api/send", "/api/config", "/api/optouts/")) else Scope.ASSIGN
 
 
 def new_secret() -> str:

@@ -19,6 +19,7 @@ ABOUT = {
     "config": "Show and change configs: how much may happen in each window.",
     "slots": "Book, show and cancel slots.",
     "payments": "Submit feeds of payments; show and cancel payments.",
+    "sms": "Send messages and follow them; look after quotas, opt-outs and dead letters.",
     "plans": "Show and change plans: what limits hold.",
     "limits": "Ask the limiter. Exit status 0 if allowed, 1 if denied.",
     "tokens": "Create, list and revoke the tokens that callers present.",

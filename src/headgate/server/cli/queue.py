@@ -67,6 +67,7 @@ def stats(item_type: str | None, as_json: bool) -> None:
         print_line(queue.item_type)
         for status, count in queue.depth.items():
             print_line(f"  {status}: {count}")
+        print_line(f"  in flight: {queue.in_flight}")
         age = queue.oldest_ready_age_secs
         print_line(f"  oldest due item waits: {'-' if age is None else f'{age:.1f} s'}")
 
@@ -136,7 +137,18 @@ def discard(item_type: str, ids: tuple[str, ...], every: bool, as_json: bool) ->
 @as_json
 def pause(item_type: str, as_json: bool) -> None:
     """Throw the kill switch: nothing of this type starts any more, nothing is lost."""
-    _print_switch(_with_queue(lambda queue: queue.pause(item_type), "queue pause", item_type), as_json)
+
+    async def work(queue: DispatchQueue) -> tuple[DispatchConfig, int]:
+        config = await queue.pause(item_type)
+        return config, (await queue.stats(item_type)).in_flight
+
+    config, in_flight = _with_queue(work, "queue pause", item_type)
+    if as_json:
+        print_json({**DispatchConfigShown.of(config).dump(), "inFlight": in_flight})
+        return
+    _print_switch(config, as_json)
+    if in_flight:
+        print_line(f"  in flight: {in_flight}; `headgate queue stats {item_type}` counts them down to 0")
 
 
 @app.command("resume")

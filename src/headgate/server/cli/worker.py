@@ -165,7 +165,9 @@ async def _dispatch(
         if installed("payments"):
             maintenance = settings.temporal_address is None or "init" in roles
             payments = await applications.enter_async_context(
-                open_payments(settings, slots, queue, notifications=notifications, maintenance=maintenance)
+                open_payments(
+                    settings, slots, queue, notifications=notifications, maintenance=maintenance, registry=registry
+                )
             )
             domains.add(payments.domain)
         if settings.temporal_address is not None:

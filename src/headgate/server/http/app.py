@@ -15,12 +15,14 @@ from headgate.server.http import (
     audit,
     batch,
     config,
+    dead_letters,
     dispatch,
     feeds,
     forecast,
     health,
     limits,
     logs,
+    messages,
     metrics,
     notification_analytics,
     notifications,
@@ -31,9 +33,8 @@ from headgate.server.http import (
     reconciliation,
     slots,
 )
-from headgate.server.http.auth import AccessGuard, HeaderLimit
-from headgate.server.http.body import BodyLimit
-from headgate.server.http.head import HeadAsGet
+from headgate.server.http.auth import AccessGuard
+from headgate.server.http.body import Bodies
 from headgate.server.http.ingress import Ingress
 from headgate.server.http.parent_watch import end_with_parent, remove_worker_metrics
 from headgate.server.http.prefix import StripPrefix
@@ -43,6 +44,7 @@ from headgate.server.settings import Settings
 from headgate.server.wiring.access import console_sessions, open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import open_dispatch
 from headgate.server.wiring.doctor import server_probes
+from headgate.server.wiring.downstream import check_breaker
 from headgate.server.wiring.ingress import open_ingress
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.notifications import open_notifications
@@ -76,6 +78,8 @@ def create_app(settings: Settings) -> FastAPI:
     payments.install(app)
     feeds.install(app)
     reconciliation.install(app)
+    app.include_router(messages.router)
+    app.include_router(dead_letters.router)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
     app.include_router(config.router)
@@ -87,10 +91,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(console.router)
     openapi.install(app, settings)
     # The one added last is outermost.
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(BodyLimit, limit=settings.http.max_body_bytes)
+    app.add_middleware(Bodies, limit=settings.http.max_body_bytes)
     app.add_middleware(AccessGuard)
-    app.add_middleware(HeaderLimit)
     app.add_middleware(logs.RequestLog)
     collect_traces(settings)
     if tracing.is_on():
@@ -142,8 +144,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 maintenance=_executes(services),
                 notifications=services.notifications,
                 observer=observer,
+                registry=services.registry,
             )
         )
+        if services.settings.payments.downstream_url is not None:
+            services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
         yield
 
 

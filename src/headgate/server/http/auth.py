@@ -13,6 +13,8 @@ from headgate.server.http.problem import Problem
 from headgate.server.http.services import Services, services_of
 
 TOKEN_PATHS = ("/api", "/admin")
+SIGNED_PATHS = ("/api/receipts/",)
+"""Called by providers, who sign instead of presenting a token."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HEALTH_PATHS = ("/health/", "/q/health/")
 MAX_HEADER_BYTES = 32 * 1024
@@ -22,7 +24,8 @@ MAX_AUDIT_BYTES = 4000
 
 class AccessGuard:
     """Lets a request pass if its bearer token, or the token its session stands for, has the scope it needs, or if there
-    are no tokens at all; and if its caller is within the service's own limits. No body is read before that.
+    are no tokens at all; and if its caller is within the service's own limits. No body is read before that. Header
+    fields that are larger, together, than anybody needs are refused first.
 
     A change under `/admin` is recorded with the token's name before it is made, and with its status and the beginning
     of its body after: one that can't be recorded is not made.
@@ -39,8 +42,13 @@ class AccessGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            detail = f"the header fields are larger than {MAX_HEADER_BYTES} bytes"
+            refusal = Problem(431, "headers-too-large", "Request Header Fields Too Large", detail)
+            await refusal.response()(scope, receive, send)
+            return
         services = services_of(scope)
-        needs_token = scope["path"].startswith(TOKEN_PATHS)
+        needs_token = is_guarded(scope["path"])
         try:
             caller = await (_authenticate(services, scope) if needs_token else _admit_anonymous(services, scope))
         except Problem as refusal:
@@ -103,6 +111,11 @@ def is_audited(method: str, path: str) -> bool:
     return path.startswith("/admin") or (path.startswith("/api/v1/payments/") and path.endswith("/retry"))
 
 
+def is_guarded(path: str) -> bool:
+    """Whether a path needs a token, once there are any."""
+    return path.startswith(TOKEN_PATHS) and not path.startswith(SIGNED_PATHS)
+
+
 async def _admit_anonymous(services: Services, scope: Scope) -> Caller:
     """Admits a request to a path that needs no token."""
     if services.authenticator.is_open and not scope["path"].startswith(HEALTH_PATHS):
@@ -130,7 +143,9 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
     if caller is ANYONE:
         refuse_other_names(scope)
         refuse_other_sites(scope, with_cookie=False, reading=method in SAFE_METHODS)
-    elif session is not None and method not in SAFE_METHODS:
+        await services.ingress.admit(scope, caller)
+        return caller
+    if session is not None and method not in SAFE_METHODS:
         refuse_other_sites(scope, with_cookie=True)
     await services.ingress.admit(scope, caller)
     needed = needed_scope(method, scope["path"])
@@ -147,18 +162,3 @@ def _bearer_token(scope: Scope) -> str | None:
             if scheme.lower() == b"bearer":
                 return token.strip().decode("latin-1")
     return None
-
-
-class HeaderLimit:
-    """Refuses requests whose header fields are larger, together, than anybody needs."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and sum(len(n) + len(v) for n, v in scope["headers"]) > MAX_HEADER_BYTES:
-            detail = f"the header fields are larger than {MAX_HEADER_BYTES} bytes"
-            refusal = Problem(431, "headers-too-large", "Request Header Fields Too Large", detail)
-            await refusal.response()(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)

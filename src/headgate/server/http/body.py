@@ -22,16 +22,25 @@ MAX_NAMED_BYTES = 64 * 1024
 """Of a document whose wrong member is named. In a larger one the parser's line and column have to do."""
 
 
-class BodyLimit:
-    """Refuses bodies above a size with 413, except streamed ones."""
+class Bodies:
+    """Refuses bodies above a size with 413, except streamed ones. Lets routes that know GET answer HEAD, without a
+    body."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "DELETE"):
+        if scope["type"] != "http" or scope["method"] in ("GET", "DELETE"):
             await self._app(scope, receive, send)
+            return
+        if scope["method"] == "HEAD":
+
+            async def send_without_body(message: Message) -> None:
+                await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+            # A copy: the server goes by the method of its own, and would wait for the body.
+            await self._app({**scope, "method": "GET"}, receive, send_without_body)
             return
         length = next((value for name, value in scope["headers"] if name == b"content-length"), None)
         if media_type(scope) in STREAMED:

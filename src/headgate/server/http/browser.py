@@ -58,12 +58,19 @@ def refuse_other_sites(scope: Scope, *, with_cookie: bool, reading: bool = False
 
 
 def refuse_other_names(scope: Scope) -> None:
-    """Raises 403 unless `Host` is a name that nobody else can own (DNS rebinding).
+    """Raises 403 unless `Host` is a name that nobody else can own (DNS rebinding): an address, `localhost`, or a name
+    without a domain.
 
     Without tokens it is open to whoever is on this machine, and a site may let its own name resolve to 127.0.0.1: its
     page is then of our origin, and may read the answers. Browsers tell nothing about such a read but the name.
     """
-    if not _is_local_name(scope):
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+    name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".").lower()
+    try:
+        local = bool(ipaddress.ip_address(name))
+    except ValueError:
+        local = "." not in name or name.endswith(".localhost")
+    if not local:
         detail = "without tokens, the service answers only under an address or a plain name of this machine; "
         raise Problem(403, "cross-site", "Cross-Site Request", detail + "create a token with `headgate tokens create`")
 
@@ -90,23 +97,9 @@ def ended_cookie(scope: Scope) -> str:
     return f"{_name(scope)}=; Max-Age=0; {_attributes(scope)}"
 
 
-def _is_local_name(scope: Scope) -> bool:
-    """Whether `Host` is an address, `localhost`, or a name without a domain."""
-    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-    name = re.sub(r":\d*$", "", host).strip("[]").rstrip(".").lower()
-    try:
-        return bool(ipaddress.ip_address(name))
-    except ValueError:
-        return "." not in name or name.endswith(".localhost")
-
-
 def _name(scope: Scope) -> str:
-    return SECURE_COOKIE if _is_secure(scope) else COOKIE
+    return SECURE_COOKIE if scope.get("scheme") == "https" else COOKIE
 
 
 def _attributes(scope: Scope) -> str:
-    return "Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if _is_secure(scope) else "")
-
-
-def _is_secure(scope: Scope) -> bool:
-    return bool(scope.get("scheme") == "https")
+    return "Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if scope.get("scheme") == "https" else "")

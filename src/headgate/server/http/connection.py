@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from headgate.server.http.problem import MEDIA_TYPE, Problem
 
 MAX_HEAD_BYTES = 512 * 1024
-"""The limit on a request's head, with what arrived together with its end. `HeaderLimit` is the exact, smaller limit.
+"""The limit on a request's head, with what arrived together with its end. `AccessGuard` has the exact, smaller limit.
 This one keeps a head that never ends out of memory, and is too large for a body's first piece to exceed it."""
 HEAD_TIMEOUT_SECONDS = 30.0
 """The timeout for a request's head, and for a new connection to send something."""

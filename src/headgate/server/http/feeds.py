@@ -17,7 +17,7 @@ from headgate.apps.payments.parsing import COLUMNS
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, path, query
+from headgate.server.http.parameters import WholeNumber, path, query, text_of
 from headgate.server.http.payments import CSV_FEED, FEED, body_blocks
 from headgate.server.http.payments import FORMATS as LINE_FORMATS
 from headgate.server.http.problem import Problem, documented, invalid, unsupported
@@ -112,7 +112,7 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
 async def list_feeds(request: Request) -> Response:
     """Feeds, newest first; `next` of one page is the `cursor` of the next one."""
     limit = LIMIT.of(request)
-    page = await _feeds(request).page(limit + 1, request.query_params.get("cursor"))
+    page = await _feeds(request).page(limit + 1, text_of(request, "cursor", FEED_ID))
     cursor = page[limit - 1].feed_id if len(page) > limit else None
     return json_response(FeedPage(feeds=[_shown(feed) for feed in page[:limit]], next=cursor))
 
@@ -133,7 +133,12 @@ async def show(request: Request) -> Response:
     "/feeds/{feedId}/rejects",
     summary="The records that were refused",
     responses={
-        200: {"content": {"application/x-ndjson": {"schema": RejectedRecord.model_json_schema()}}},
+        200: {
+            "content": {
+                "application/x-ndjson": {"schema": RejectedRecord.model_json_schema()},
+                "text/csv": {"schema": {"type": "string"}},
+            }
+        },
         **documented(400, 404),
     },
     openapi_extra={"parameters": [path("feedId", FEED_ID), AS_FEED]},

@@ -15,7 +15,7 @@ from headgate.server.shapes.health import Check, Health
 TIMEOUT_SECONDS = 2.0
 """A dependency that takes longer counts as down."""
 
-OPTIONAL = {"redis", "kafka", "temporal"}
+OPTIONAL = {"redis", "kafka", "temporal", "sender", "downstream"}
 """What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
 service would make its outage ours."""
 
@@ -35,7 +35,8 @@ async def live() -> Response:
 async def ready(request: Request) -> Response:
     """UP if every dependency answers; otherwise 503, telling which one does not. DEGRADED, and ready, if the
     database does: without Redis limits are decided by their failure policy and quotas by the database; without Kafka no
-    message is taken, and without Temporal nothing is started; slots and limits go on."""
+    message is taken, and without Temporal nothing is started; a sender that failed is started again. Slots and limits
+    go on."""
     services = services_of(request)
     return _answer(await asyncio.gather(*(_check(services, name) for name in services.probes)))
 

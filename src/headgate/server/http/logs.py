@@ -9,6 +9,7 @@ import structlog
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headgate.apps.notifications.recipients import masked
 from headgate.server.http.problem import unexpected
 from headgate.server.logs import REQUEST_ID
 
@@ -23,6 +24,7 @@ QUIET = ("/health/", "/q/health/", "/metrics", "/q/metrics")
 
 PRIVATE = ("/api", "/admin", "/console/session")
 """Paths whose answers are for one caller: nothing on the way, the browser neither, may keep them."""
+PHONES = "/api/optouts/"
 NO_STORE = ((b"cache-control", b"no-store"),)
 
 
@@ -61,7 +63,7 @@ class RequestLog:
         except ClientDisconnect:
             self._write("info", scope, request_id, started, status or 499)
         except Exception:
-            self._log.exception("request failed", path=scope["path"], request_id=request_id.decode())
+            self._log.exception("request failed", path=_logged(scope["path"]), request_id=request_id.decode())
             if not status:
                 await unexpected().response()(scope, receive, answered)
             self._write("error", scope, request_id, started, status)
@@ -73,12 +75,17 @@ class RequestLog:
         getattr(self._log, level)(
             "request",
             method=scope["method"],
-            path=scope["path"],
+            path=_logged(scope["path"]),
             status=status,
             ms=round((time.perf_counter() - started) * 1000, 1),
             request_id=request_id.decode(),
             **scope["state"].get(ABOUT, {}),
         )
+
+
+def _logged(path: str) -> str:
+    """A path as the log may show it: a phone number in it is masked."""
+    return f"{PHONES}{masked(path.removeprefix(PHONES))}" if path.startswith(PHONES) else path
 
 
 def about(scope: Scope, **ids: str | int) -> None:

@@ -6,8 +6,18 @@ from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
-from headgate.apps.notifications.analytics import MinuteCount, anomalies, by_user, series, summary
+from headgate.apps.notifications.analytics import (
+    Anomaly,
+    MinuteCount,
+    anomalies,
+    baseline_since,
+    by_user,
+    recent_since,
+    series,
+    summary,
+)
 from headgate.apps.notifications.model import LARGEST, MINUTE_MS, Outcome
+from headgate.apps.notifications.ports import AnalyticsStore
 from headgate.server.http.notifications import name_outages
 from headgate.server.http.parameters import WholeNumber
 from headgate.server.http.problem import documented
@@ -60,15 +70,13 @@ class _Span(NamedTuple):
 )
 async def overview(request: Request) -> Response:
     """Totals, the share that was limited, the busiest minute, the minutes, and unusual users."""
-    span = await _span(request)
-    return json_response(
-        AttemptsOfAll.of(
-            summary(span.counts, span.length),
-            span,
-            users=len(by_user(span.counts)),
-            anomalies=anomalies(span.counts, span.since, span.until),
-        )
-    )
+    store = services_of(request).notifications.analytics
+    with name_outages():
+        since, until, length = await _times(request, store)
+        counts, users = await store.totals(since, until + 1)
+        unusual = await _anomalies(store, since, until, await store.suspects(recent_since(until), until + 1))
+    span = _Span(since, until, length, counts)
+    return json_response(AttemptsOfAll.of(summary(counts, length), span, users=users, anomalies=unusual))
 
 
 @router.get(
@@ -80,13 +88,14 @@ async def overview(request: Request) -> Response:
 )
 async def users(request: Request) -> Response:
     """The users with the most attempts first."""
-    limit, span = LIMIT.of(request), await _span(request)
-    totals = [
-        UserAttempts.of(summary(counts, span.length), user_id=user_id)
-        for user_id, counts in by_user(span.counts).items()
-    ]
+    limit, store = LIMIT.of(request), services_of(request).notifications.analytics
+    with name_outages():
+        since, until, length = await _times(request, store)
+        counts = await store.counts(since, until + 1, await store.busiest(since, until + 1, limit))
+    span = _Span(since, until, length, counts)
+    totals = [UserAttempts.of(summary(own, length), user_id=user_id) for user_id, own in by_user(counts).items()]
     totals.sort(key=lambda total: (-total.attempts, total.user_id))
-    return json_response(AttemptsByUser.of(span, users=totals[:limit]))
+    return json_response(AttemptsByUser.of(span, users=totals))
 
 
 @router.get(
@@ -99,20 +108,23 @@ async def users(request: Request) -> Response:
 async def user(request: Request) -> Response:
     """Totals, peak and minutes of one user, and whether the last minutes are unusual."""
     user_id = USER.of(request)
-    span = await _span(request, user_id)
-    unusual = anomalies(span.counts, span.since, span.until)
+    store = services_of(request).notifications.analytics
+    with name_outages():
+        since, until, length = await _times(request, store)
+        span = _Span(since, until, length, await store.counts(since, until + 1, [user_id]))
+        unusual = await _anomalies(store, since, until, [user_id])
     return json_response(
-        AttemptsOfUser.of(
-            summary(span.counts, span.length), span, user_id=user_id, anomaly=unusual[0] if unusual else None
-        )
+        AttemptsOfUser.of(summary(span.counts, length), span, user_id=user_id, anomaly=unusual[0] if unusual else None)
     )
 
 
-async def _span(request: Request, user_id: int | None = None) -> _Span:
+async def _times(request: Request, store: AnalyticsStore) -> tuple[int, int, int]:
+    """The beginning and the end of the span that is asked for, and its minutes: whole ones, the current included."""
     length = MINUTES.of(request)
-    store = services_of(request).notifications.analytics
-    with name_outages():
-        now_ms = await store.now_ms()
-        # Whole minutes, the current one included.
-        since_ms = (now_ms // MINUTE_MS - length + 1) * MINUTE_MS
-        return _Span(since_ms, now_ms, length, await store.counts(since_ms, now_ms + 1, user_id))
+    now_ms = await store.now_ms()
+    return (now_ms // MINUTE_MS - length + 1) * MINUTE_MS, now_ms, length
+
+
+async def _anomalies(store: AnalyticsStore, since_ms: int, now_ms: int, users: list[int]) -> list[Anomaly]:
+    since_ms = baseline_since(since_ms, now_ms)
+    return anomalies(await store.counts(since_ms, now_ms + 1, users), since_ms, now_ms)

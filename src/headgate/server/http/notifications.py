@@ -10,14 +10,14 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import Receive, Scope, Send
 
-from headgate.apps.notifications.model import LONGEST_KEY, Verdict
+from headgate.apps.notifications.model import LONGEST_KEY, KeyReused, Verdict
 from headgate.errors import BrokerUnavailable, StoreError
 from headgate.server.http.body import read_object
 from headgate.server.http.logs import about
 from headgate.server.http.parameters import json_body
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.raw_routes import add_raw_route, send_json
-from headgate.server.http.services import services_of
+from headgate.server.http.services import Services, services_of
 from headgate.server.shapes.notifications import (
     SENT,
     NotificationConfig,
@@ -45,7 +45,7 @@ def install(app: FastAPI) -> None:
         tags=["notifications"],
         summary="Send a message",
         response_model=NotificationSent,
-        responses=documented(400, 404, 413, 415, 429, 503),
+        responses=documented(400, 404, 413, 415, 422, 429, 503),
         openapi_extra=json_body(NotificationRequest) | {"parameters": [IDEMPOTENCY_KEY]},
     )
     add_raw_route(
@@ -67,26 +67,57 @@ async def configure(scope: Scope, receive: Receive, send: Send) -> None:
     about(scope, user_id=request.user_id)
     with name_outages():
         quota = await services_of(scope).notifications.intake.configure(
-            request.user_id, request.rate_limit, request.time_window
+            request.user_id,
+            request.rate_limit,
+            request.time_window,
+            algorithm=request.algorithm,
+            unit=request.unit,
+            phone=request.phone,
+            locale=request.locale,
+            zone=request.zone,
         )
     await send_json(send, NotificationConfig.of_quota(quota).dump_json())
 
 
 async def send_message(scope: Scope, receive: Receive, send: Send) -> None:
-    """Publishes the message if the user's quota allows it; otherwise 429, and `Retry-After` says when it will.
+    """Accepts the message if the user's quota allows it; otherwise 429, and `Retry-After` says when it will.
 
-    With an `Idempotency-Key` a call may be repeated safely: the same key is sent and counted once.
+    An accepted message is counted and will be sent. With an `Idempotency-Key` a call may be repeated safely: the same
+    key is sent and counted once, and 422 if it comes with another message.
     """
     request = NotificationRequest.parse(await read_object(scope, receive))
     about(scope, user_id=request.user_id)
+    sent = await accept(services_of(scope), request, idempotency_key(scope))
+    about(scope, user_id=request.user_id, message_id=sent.message_id)
+    await send_json(send, sent.dump_json())
+
+
+async def accept(services: Services, request: NotificationRequest, key: str | None) -> NotificationSent:
+    """The answer to a message that is accepted.
+
+    Raises:
+        Problem: It is not: 422, 429, 503.
+        InvalidInput: A member can't be used.
+        NotFound: The user has no quota.
+    """
     with name_outages():
-        verdict = await services_of(scope).notifications.intake.send(
-            request.user_id, request.message, key=idempotency_key(scope)
-        )
+        try:
+            verdict = await services.notifications.intake.send(
+                request.user_id,
+                request.message,
+                key=key,
+                to=request.to,
+                priority=request.priority,
+                expires_in=request.expires_in,
+            )
+        except KeyReused as error:
+            detail = f"{error.field}: {error.problem}"
+            raise Problem(
+                422, "idempotency-key-reused", "Idempotency Key Reused", detail, messageId=error.message_id
+            ) from error
     if not verdict.allowed:
         raise limited(verdict)
-    about(scope, user_id=request.user_id, message_id=verdict.message_id)
-    await send_json(send, NotificationSent(status=SENT, message_id=verdict.message_id).dump_json())
+    return NotificationSent(status=SENT, message_id=verdict.message_id, segments=verdict.segments)
 
 
 def limited(verdict: Verdict) -> Problem:

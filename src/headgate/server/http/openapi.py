@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from headgate.server.access.model import ANYONE
 from headgate.server.http import problem
-from headgate.server.http.auth import TOKEN_PATHS
+from headgate.server.http.auth import is_guarded
 from headgate.server.http.ingress import EXEMPT
 from headgate.server.http.prefix import PREFIX
 from headgate.server.http.services import services_of
@@ -54,7 +54,7 @@ def _completed(document: dict[str, Any], settings: Settings, asks_for_tokens: bo
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     schemas["Problem"] = problem.SCHEMA
-    # Invalid input is 400 here, never 422.
+    # Invalid input is 400 here, not FastAPI's 422.
     schemas.pop("HTTPValidationError", None)
     schemas.pop("ValidationError", None)
     if asks_for_tokens:
@@ -65,8 +65,9 @@ def _completed(document: dict[str, Any], settings: Settings, asks_for_tokens: bo
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             responses = operation["responses"]
-            responses.pop("422", None)
-            guarded = path.startswith(TOKEN_PATHS)
+            if problem.MEDIA_TYPE not in responses.get("422", {}).get("content", {}):
+                responses.pop("422", None)
+            guarded = is_guarded(path)
             if guarded and asks_for_tokens:
                 operation["security"] = [{"adminToken" if path.startswith("/admin") else "apiToken": []}]
             limited = guarded or (settings.ingress.per_second is not None and not path.startswith(EXEMPT))

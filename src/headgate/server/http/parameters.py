@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +29,18 @@ def query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 def path(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """OpenAPI's parameter object of a part of the path."""
     return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def text_of(request: Request, name: str, schema: dict[str, Any]) -> str | None:
+    """A text in the query; None if it is left out.
+
+    Raises:
+        Problem: It does not match the schema's pattern, or is too long.
+    """
+    text = request.query_params.get(name)
+    if text is not None and not (re.search(schema["pattern"], text) and len(text) <= schema["maxLength"]):
+        raise invalid(name, f"must match {schema['pattern']} and have at most {schema['maxLength']} characters")
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from headgate.apps.payments.model import (
 )
 from headgate.apps.payments.operations import LONGEST_PAGE
 from headgate.apps.payments.parsing import COLUMNS, payment_of_json
+from headgate.apps.payments.ports import DownstreamBusy
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type, read_object
@@ -42,6 +43,7 @@ from headgate.server.shapes.payments import (
     PaymentView,
     RejectedLine,
 )
+from headgate.slots.model import checked_id
 
 FORMATS = {
     b"text/csv": FeedFormat.CSV,
@@ -62,10 +64,10 @@ CSV_FEED = {
 }
 
 STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "description": "Left out, all."})
-FEED_ID = query("feed", {"type": "string", "description": "The id of the feed that brought them."})
+FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of the feed that brought them."})
 FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
 TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
-CURSOR = query("cursor", PAYMENT_ID | {"description": "`next` of the page before."})
+CURSOR = query("cursor", members.EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 
 router = APIRouter(prefix="/api/v1", tags=["payments"])
@@ -178,12 +180,13 @@ async def list_payments(request: Request) -> Response:
     given = request.query_params
     selection = PaymentFilter(
         checked_status(given.get("status")),
-        given.get("feed"),
+        checked_id(given["feed"], "feed") if "feed" in given else None,
         parse_instant(given["from"], "from") if "from" in given else None,
         parse_instant(given["to"], "to") if "to" in given else None,
     )
     operations = services_of(request).payments.operations
-    records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=given.get("cursor"))
+    after = checked_id(given["cursor"], "cursor") if "cursor" in given else None
+    records, cursor = await operations.page(selection, limit=LIMIT.of(request), after=after)
     payments = [PaymentView.of_payment(record) for record in records]
     return json_response(PaymentPage(payments=payments, next=cursor))
 
@@ -192,7 +195,7 @@ async def list_payments(request: Request) -> Response:
     "/payments/{paymentId:path}/retry",
     summary="Send a failed payment again",
     response_model=PaymentShown,
-    responses=documented(400, 404, 409),
+    responses=documented(400, 404, 409, 503),
     openapi_extra={"parameters": [path("paymentId", PAYMENT_ID)]},
 )
 async def retry(request: Request) -> Response:
@@ -204,6 +207,9 @@ async def retry(request: Request) -> Response:
         await services.payments.operations.retry(payment_id, by=request.scope["state"]["caller"])
     except Conflict as error:
         raise Problem(409, "payment-not-retried", "Payment Not Retried", str(error)) from None
+    except DownstreamBusy as error:
+        headers = {"Retry-After": "10"}
+        raise Problem(503, "downstream-unavailable", "Downstream Unavailable", str(error), headers=headers) from None
     return await _payment_response(services, payment_id)
 
 

@@ -19,6 +19,7 @@ from headgate.server.http.problem import documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, send_json
 from headgate.server.http.services import services_of
 from headgate.server.shapes.reconciliation import ReconciliationShown
+from headgate.slots.model import checked_id
 
 FORMATS = {
     b"text/csv": StatementFormat.CSV,
@@ -69,7 +70,7 @@ async def compare_statement(scope: Scope, receive: Receive, send: Send) -> None:
     given = QueryParams(scope["query_string"])
     selection = PaymentFilter(
         None,
-        given.get("feed"),
+        checked_id(given["feed"], "feed") if "feed" in given else None,
         parse_instant(given["from"], "from") if "from" in given else None,
         parse_instant(given["to"], "to") if "to" in given else None,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class NotificationMetrics:
@@ -31,6 +31,51 @@ class NotificationMetrics:
         self._delivered = Counter(
             "notification_deliveries", "What the sender did with a message.", ["outcome"], registry=registry
         )
+        self._calls = Histogram(
+            "notification_provider_duration_seconds",
+            "From the call of a provider to its answer: accepted, rejected, or unavailable.",
+            ["provider", "result"],
+            registry=registry,
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+        )
+        self._restarts = Counter(
+            "notification_reader_restarts",
+            "Senders and other readers of the message log that failed and were started again.",
+            ["reader"],
+            registry=registry,
+        )
+        self._receipts = Histogram(
+            "notification_receipt_delay_seconds",
+            "From a message's sending to the receipt of its provider: delivered, or failed.",
+            ["provider", "result"],
+            registry=registry,
+            buckets=(1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400),
+        )
+        # Of several processes each shows the same, so the largest is the present.
+        self._backlog = Gauge(
+            "notification_backlog_messages",
+            "Accepted messages that are not sent yet.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._oldest = Gauge(
+            "notification_backlog_oldest_seconds",
+            "How long the oldest message waits that is not sent yet.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._dead_letters = Gauge(
+            "notification_dead_letters",
+            "Dead letters that nobody has redriven or dropped.",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._available = Gauge(
+            "notification_provider_available",
+            "1 if some provider's circuit breaker is closed, else 0.",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
 
     def attempted(self, path: str, outcome: str, seconds: float) -> None:
         self._attempts.labels(path, outcome).observe(seconds)
@@ -46,3 +91,18 @@ class NotificationMetrics:
 
     def delivered(self, outcome: str) -> None:
         self._delivered.labels(outcome).inc()
+
+    def provider_called(self, provider: str, result: str, seconds: float) -> None:
+        self._calls.labels(provider, result).observe(seconds)
+
+    def reader_restarted(self, reader: str) -> None:
+        self._restarts.labels(reader).inc()
+
+    def receipt(self, provider: str, delivered: bool, seconds: float) -> None:
+        self._receipts.labels(provider, "delivered" if delivered else "failed").observe(seconds)
+
+    def backlog(self, waiting: int, oldest_seconds: float, dead_letters: int, available: bool) -> None:
+        self._backlog.set(waiting)
+        self._oldest.set(oldest_seconds)
+        self._dead_letters.set(dead_letters)
+        self._available.set(1 if available else 0)

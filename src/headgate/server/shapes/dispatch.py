@@ -60,6 +60,7 @@ class QueueStatsShown(_OfType):
 
     depth: dict[str, int]
     oldest_ready_age_secs: float | None
+    in_flight: int
 
     @classmethod
     def of_stats(cls, stats: QueueStats) -> Self:
@@ -68,6 +69,7 @@ class QueueStatsShown(_OfType):
             item_type=stats.item_type,
             depth={status.value: stats.depth.get(status, 0) for status in Status},
             oldest_ready_age_secs=None if age is None else age.total_seconds(),
+            in_flight=stats.in_flight,
         )
 
 

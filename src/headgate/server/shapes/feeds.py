@@ -6,15 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
+from headgate.server.shapes import members
 from headgate.server.shapes.shape import Instant, Shape
 
-FEED_ID: dict[str, Any] = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": 64,
-    "pattern": "^[A-Za-z0-9_-]+$",
-    "example": "feed-0123456789abcdef",
-}
+FEED_ID: dict[str, Any] = members.EVENT_ID | {"example": "feed-0123456789abcdef"}
 
 
 class FeedShown(Shape):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from headgate.apps.notifications.model import LARGEST, LONGEST_MESSAGE, Quota
+from headgate.apps.notifications.model import LARGEST, LONGEST_MESSAGE
+from headgate.apps.notifications.ports import DeadLetter as Letter
+from headgate.apps.notifications.quota import Quota
 from headgate.server.shapes.shape import Expects, Instant, Shape
 
 SENT = "Message Sent Successfully"
@@ -32,6 +34,20 @@ class NotificationConfigRequest(Shape):
     user_id: UserId
     rate_limit: Annotated[_Positive, Field(json_schema_extra={"example": 10})]
     time_window: Annotated[_Positive, Field(description="Minutes.", json_schema_extra={"example": 5})]
+    algorithm: Annotated[
+        Literal["fixed_window", "sliding_window", "sliding_log", "token_bucket"] | None,
+        Expects("one of fixed_window, sliding_window, sliding_log, token_bucket"),
+    ] = None
+    unit: Annotated[
+        Literal["message", "segment"] | None,
+        Field(description="What the quota counts."),
+        Expects("one of message, segment"),
+    ] = None
+    phone: Annotated[
+        str | None, Field(description="E.164.", json_schema_extra={"example": "+491701234567"}), Expects("a text")
+    ] = None
+    locale: Annotated[str | None, Expects("a text")] = None
+    zone: Annotated[str | None, Field(description="IANA; quiet hours go by its clock."), Expects("a text")] = None
 
 
 class NotificationRequest(Shape):
@@ -39,6 +55,13 @@ class NotificationRequest(Shape):
 
     user_id: UserId
     message: Annotated[str, WithJsonSchema(_MESSAGE), Expects("a text that is not blank")]
+    to: Annotated[str | None, Field(description="E.164; left out, the user's own number."), Expects("a text")] = None
+    priority: Annotated[Literal["high", "normal", "low"], Expects("one of high, normal, low")] = "normal"
+    expires_in: Annotated[
+        str | None,
+        Field(description="ISO 8601, from PT1S to P30D.", json_schema_extra={"example": "PT5M"}),
+        Expects("an ISO 8601 duration"),
+    ] = None
 
 
 class NotificationConfig(Shape):
@@ -49,14 +72,26 @@ class NotificationConfig(Shape):
     time_window: int
     current_count: int
     last_refresh_time: Instant
+    algorithm: str | None = None
+    unit: str | None = None
+    phone: str | None = None
+    locale: str | None = None
+    zone: str | None = None
 
     @classmethod
     def of_quota(cls, quota: Quota) -> Self:
-        return cls.of(
-            quota,
+        """The members beyond the first five are there if they say more than the defaults do."""
+        recipient = quota.recipient
+        further = {"phone": recipient.phone, "locale": recipient.locale, "zone": recipient.zone}
+        if not quota.is_plain:
+            further |= {"algorithm": quota.algorithm, "unit": quota.unit.value}
+        return cls(
+            user_id=quota.user_id,
+            rate_limit=quota.rate_limit,
             time_window=quota.window_minutes,
             current_count=quota.count,
             last_refresh_time=quota.refreshed_ms,
+            **{name: value for name, value in further.items() if value is not None},
         )
 
 
@@ -65,6 +100,120 @@ class NotificationSent(Shape):
 
     status: str
     message_id: str
+    segments: int
+
+
+class NotificationBatchRequest(Shape):
+    """Several messages, each decided on by itself."""
+
+    # Each is parsed by itself, so that an error has its path: messages[3].userId.
+    messages: Annotated[
+        list[Any],
+        Field(min_length=1, max_length=1000),
+        WithJsonSchema(
+            {"type": "array", "minItems": 1, "maxItems": 1000, "items": NotificationRequest.request_schema()}
+        ),
+        Expects("a list of 1 to 1000 messages"),
+    ]
+
+
+class NotificationRefused(Shape):
+    """Why a message of a batch was not accepted."""
+
+    status: int
+    title: str
+    detail: str
+    field: str | None = None
+    retry_after: int | None = None
+
+
+class NotificationBatch(Shape):
+    """The outcome of each message, in order."""
+
+    results: list[NotificationSent | NotificationRefused]
+
+
+class MessageStatus(Shape):
+    """Where a message is."""
+
+    message_id: str
+    user_id: int
+    status: Annotated[
+        Literal["queued", "sent", "delivered", "failed", "expired"], BeforeValidator(lambda status: str(status).lower())
+    ]
+    segments: int
+    attempts: int
+    accepted_at: Instant
+    expires_at: Instant | None
+    sent_at: Instant | None
+    delivered_at: Instant | None
+    failed_at: Instant | None
+    provider: str | None
+    provider_id: str | None
+    reason: str | None
+
+
+class OptOutRequest(Shape):
+    """Why a number wants no messages."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=255), Expects("a text of 1 to 255 characters")] = "STOP"
+
+
+class OptOut(Shape):
+    """A number that wants no messages."""
+
+    phone: str
+    reason: str
+
+
+class DeadLetter(Shape):
+    """A message that will not be sent, unless somebody redrives it. Its text is not shown."""
+
+    id: str
+    message_id: str | None
+    user_id: str
+    reason: str
+    attempts: int
+    dead_at: Instant
+    redrivable: bool
+
+    @classmethod
+    def of_letter(cls, letter: Letter) -> Self:
+        return cls.of(letter, id=letter.letter_id, user_id=letter.key, dead_at=letter.dead_ms, redrivable=letter.whole)
+
+
+class DeadLetters(Shape):
+    """Dead letters, oldest first."""
+
+    dead_letters: list[DeadLetter]
+    next: str | None
+
+
+class DeadLetterSelection(Shape):
+    """Which dead letters are meant: `ids`, or `all`."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["ids"]}, {"required": ["all"]}]})
+
+    ids: Annotated[
+        list[str] | None,
+        Field(min_length=1, max_length=10_000),
+        WithJsonSchema({"type": "array", "minItems": 1, "maxItems": 10_000, "items": {"type": "string"}}),
+        Expects("a list of ids"),
+    ] = None
+    all: Annotated[Literal[True] | None, WithJsonSchema({"const": True}), Expects("true, or left out")] = None
+
+
+class Redriven(Shape):
+    """How many dead letters were published again; `kept` could not be, because they were not stored whole."""
+
+    redriven: int
+    kept: int
+
+
+class Dropped(Shape):
+    """How many dead letters were deleted."""
+
+    dropped: int
 
 
 class PeakMinute(Shape):

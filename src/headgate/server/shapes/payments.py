@@ -11,6 +11,7 @@ from headgate.apps.payments.currencies import MINOR_UNITS
 from headgate.apps.payments.model import PaymentAudit, PaymentRecord
 from headgate.apps.payments.parsing import LONGEST_IBAN, LONGEST_ID, LONGEST_NAME
 from headgate.server.shapes import members
+from headgate.server.shapes.reconciliation import ReconciliationShown
 from headgate.server.shapes.shape import Instant, Shape
 
 PAYMENT_ID: dict[str, Any] = members.EVENT_ID | {
@@ -106,6 +107,9 @@ class DemoReport(Shape):
     statuses: dict[str, int]
     dead_letters: int
     kept: bool
+    reconciled: ReconciliationShown | None = None
+    """With `--chaos`."""
+    calls_while_off: int | None = None
 
 
 class PaymentEvent(Shape):

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader
-from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic
+from headgate.apps.notifications.broker_health import BrokerHealth
+from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic, parked_topic
 from headgate.apps.notifications.intake import Intake
-from headgate.apps.notifications.ports import NotificationObserver, Sender
-from headgate.apps.notifications.providers.console import ConsoleSender
+from headgate.apps.notifications.ports import NotificationObserver, NullObserver
+from headgate.apps.notifications.provider_chain import ProviderChain
+from headgate.apps.notifications.quiet_hours import QuietHours
+from headgate.apps.notifications.readers import Readers
+from headgate.apps.notifications.relay import Relay
 from headgate.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
-from headgate.durations import to_ms
-from headgate.extras import require
-from headgate.messaging import MessageLog
+from headgate.durations import parse_duration, to_ms
+from headgate.errors import StoreError
+from headgate.messaging import MessageLog, wait_for_stop
 from headgate.server.settings import Settings
+from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.sms_providers import open_providers
+from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.outbox import SqlOutbox
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-
-from headgate.server.wiring.database import embedded_url
-from headgate.sql.databases import database
-
-_log = logging.getLogger(__name__)
+RELAY_POLL_SECONDS = 0.05
+"""How long an accepted message may wait for Kafka."""
+BACKLOG_SECONDS = 15.0
 
 
 class Notifications(NamedTuple):
@@ -37,6 +42,10 @@ class Notifications(NamedTuple):
 
     intake: Intake
     analytics: SqlAnalyticsStore
+    messages: SqlDeliveryStore
+    providers: ProviderChain
+    """For receipts; who sends has a chain of its own."""
+    observer: NotificationObserver
     probes: dict[str, Callable[[], Awaitable[object]]]
 
 
@@ -50,8 +59,10 @@ async def open_notifications(
     inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
     async with _gateway_stores(settings) as (shared, log):
         probes: dict[str, Callable[[], Awaitable[object]]] = {}
+        broker = None
         if settings.kafka_bootstrap is not None:
             probes["kafka"] = log.ping
+            broker = BrokerHealth(log.ping, timeout=sms_settings.kafka_delivery_seconds)
         cache = None
         if settings.redis_url is not None:
             # Imported here: the driver is an extra.
@@ -61,10 +72,14 @@ async def open_notifications(
             cache = RedisQuotaCache(
                 settings.redis_url, timeout=sms_settings.redis_timeout_seconds, publish_seconds=publish_seconds
             )
+        expiry = parse_duration(sms_settings.expires_in)
+        messages = _message_store(settings, shared)
         intake = Intake(
-            SqlQuotaStore(shared, topic=sms_settings.topic),
+            SqlQuotaStore(shared, topic=sms_settings.topic, expiry=expiry),
             log,
             cache=cache,
+            broker=broker,
+            expiry_ms=int(expiry.total_seconds() * 1000),
             topic=sms_settings.topic,
             events_topic=sms_settings.events_topic,
             observer=observer,
@@ -72,21 +87,34 @@ async def open_notifications(
         async with AsyncExitStack() as running:
             if cache is not None:
                 running.push_async_callback(cache.close)
+            providers = open_providers(settings)
+            running.push_async_callback(providers.close)
+            readers = Readers(observer)
+            running.push_async_callback(readers.close)
             if inline:
-                await running.enter_async_context(_sending(settings, shared, log, observer))
+                _start_sender(readers, settings, shared, log, observer, providers)
+                probes["sender"] = readers.check
+            elif settings.kafka_bootstrap is not None:
+                _start_relays(readers, settings, shared, log)
             running.push_async_callback(intake.close)
-            yield Notifications(intake, SqlAnalyticsStore(shared), probes)
+            if registry is not None:
+                readers.start("backlog", partial(_watch_backlog, observer, messages, providers))
+            yield Notifications(intake, SqlAnalyticsStore(shared), messages, providers, observer, probes)
 
 
 async def run_sender(settings: Settings, stop: asyncio.Event, *, registry: CollectorRegistry | None = None) -> None:
     """Sends messages and counts attempts until `stop` is set: `headgate worker sender`."""
-    async with _gateway_stores(settings) as (shared, log):
-        async with _sending(settings, shared, log, _notification_observer(registry)) as readers:
-            stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait([stopping, *readers], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-        for reader in readers:
-            reader.result()
+    observer = _notification_observer(registry)
+    async with _gateway_stores(settings) as (shared, log), AsyncExitStack() as running:
+        providers = open_providers(settings)
+        running.push_async_callback(providers.close)
+        readers = Readers(observer)
+        running.push_async_callback(readers.close)
+        _start_sender(readers, settings, shared, log, observer, providers)
+        if registry is not None:
+            messages = _message_store(settings, shared)
+            readers.start("backlog", partial(_watch_backlog, observer, messages, providers))
+        await stop.wait()
 
 
 async def prune_notifications(settings: Settings, before: datetime) -> dict[str, int]:
@@ -96,7 +124,7 @@ async def prune_notifications(settings: Settings, before: datetime) -> dict[str,
         before_ms = to_ms(before)
         return {
             "attempts": await SqlAnalyticsStore(shared).prune(before_ms),
-            "deliveries": await SqlDeliveryStore(shared).prune(before_ms),
+            "deliveries": await _message_store(settings, shared).prune(before_ms),
             "keys": await SqlQuotaStore(shared, topic=settings.sms.topic).prune(before_ms),
         }
 
@@ -113,6 +141,7 @@ async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, M
             settings.kafka_bootstrap,
             topics=(settings.sms.topic, dead_letter_topic(settings.sms.topic), settings.sms.events_topic),
             delivery_seconds=settings.sms.kafka_delivery_seconds,
+            settings=settings.kafka_config,
         )
     try:
         yield shared, log
@@ -121,47 +150,74 @@ async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, M
         await shared.close()
 
 
-@asynccontextmanager
-async def _sending(
-    settings: Settings, shared: Database, log: MessageLog, observer: NotificationObserver | None
-) -> AsyncIterator[list[asyncio.Task[None]]]:
-    """Inside, messages are sent and attempts are counted. Leaving ends what is being sent, and no more."""
-    sender: Sender = ConsoleSender()
-    if settings.sms.webhook_url is not None:
-        require("a webhook", "httpx")
-        from headgate.apps.notifications.providers.webhook import WebhookSender
-
-        sender = WebhookSender(settings.sms.webhook_url)
-    stop = asyncio.Event()
-    delivery = Delivery(
-        lambda: log.read(settings.sms.topic, SENDER_GROUP),
-        SqlDeliveryStore(shared),
-        sender,
-        log,
-        observer=observer,
-        attempts=settings.sms.attempts,
+def _message_store(settings: Settings, shared: Database) -> SqlDeliveryStore:
+    return SqlDeliveryStore(
+        shared,
+        topic=settings.sms.topic,
+        expiry=parse_duration(settings.sms.expires_in),
+        lease=timedelta(seconds=settings.sms.lease_seconds),
     )
-    reader = AttemptReader(lambda: log.read(settings.sms.events_topic, ANALYTICS_GROUP), SqlAnalyticsStore(shared))
-    readers = [asyncio.create_task(delivery.run(stop)), asyncio.create_task(reader.run(stop))]
-    for each in readers:
-        each.add_done_callback(_log_failure)
-    try:
-        yield readers
-    finally:
-        stop.set()
-        await asyncio.wait(readers)
-        await sender.close()
 
 
-def _log_failure(reader: asyncio.Task[None]) -> None:
-    if not reader.cancelled() and (error := reader.exception()) is not None:
-        _log.error("a reader of the message log ended", exc_info=error)
+def _start_sender(
+    readers: Readers,
+    settings: Settings,
+    shared: Database,
+    log: MessageLog,
+    observer: NotificationObserver,
+    providers: ProviderChain,
+) -> None:
+    """Lets messages be sent and attempts be counted."""
+    sms = settings.sms
+
+    def delivery() -> Delivery:
+        return Delivery(
+            lambda: log.read(sms.topic, SENDER_GROUP),
+            _message_store(settings, shared),
+            providers,
+            topic=sms.topic,
+            copies=None if settings.kafka_bootstrap is None else log,
+            observer=observer,
+            quiet_hours=None if sms.quiet_hours is None else QuietHours(sms.quiet_hours),
+            attempts=sms.attempts,
+            concurrency=sms.concurrency,
+            lease_seconds=sms.lease_seconds,
+        )
+
+    readers.start("sender", lambda stop: delivery().run(stop))
+    analytics = AttemptReader(lambda: log.read(sms.events_topic, ANALYTICS_GROUP), SqlAnalyticsStore(shared))
+    readers.start("analytics", analytics.run)
+    _start_relays(readers, settings, shared, log)
 
 
-def _notification_observer(registry: CollectorRegistry | None) -> NotificationObserver | None:
+def _start_relays(readers: Readers, settings: Settings, shared: Database, log: MessageLog) -> None:
+    """Lets records go from the outbox to the log: all of them, if that is Kafka, and those whose time has come."""
+    topic = settings.sms.topic
+    outbox = SqlOutbox(shared, poll_seconds=RELAY_POLL_SECONDS)
+    sources = [parked_topic(topic)]
+    if settings.kafka_bootstrap is not None:
+        sources.append(topic)
+    for source in sources:
+        readers.start(f"relay of {source}", Relay(partial(outbox.read, source, "relay"), log, topic).run)
+
+
+def _notification_observer(registry: CollectorRegistry | None) -> NotificationObserver:
     if registry is None:
-        return None
+        return NullObserver()
     # Imported here: metrics come with the server, and the library works without it.
     from headgate.server.metrics.notifications import NotificationMetrics
 
     return NotificationMetrics(registry)
+
+
+async def _watch_backlog(
+    observer: NotificationObserver, messages: SqlDeliveryStore, providers: ProviderChain, stop: asyncio.Event
+) -> None:
+    """Counts what waits, now and then."""
+    while True:
+        with suppress(StoreError):
+            waiting, oldest, dead_letters = await messages.backlog()
+            age = 0.0 if oldest is None else max((datetime.now(UTC) - oldest).total_seconds(), 0.0)
+            observer.backlog(waiting, age, dead_letters, providers.is_available)
+        if await wait_for_stop(stop, BACKLOG_SECONDS):
+            return

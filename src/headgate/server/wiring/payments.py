@@ -7,16 +7,18 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.apps.payments.feeds.accepting import Feeds
 from headgate.apps.payments.feeds.receiving import FeedReceiver
+from headgate.apps.payments.meter import PaymentMeter
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
 from headgate.apps.payments.operations import PaymentOperations, StopExecutions
 from headgate.apps.payments.reconciliation.comparing import ReconciliationStore
 from headgate.apps.payments.stores.feeds import SqlFeedStore
 from headgate.apps.payments.stores.reconciliation import SqlReconciliationStore
 from headgate.apps.payments.stores.sql import SqlPaymentStore
+from headgate.apps.payments.stores.sql_breaker import SqlBreakerStore
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import Claim
 from headgate.dispatch.outcome_reporter import OutcomeReporter
@@ -26,24 +28,31 @@ from headgate.dispatch.registry import Domain
 from headgate.durations import EPOCH
 from headgate.errors import ConfigurationError
 from headgate.extras import require
-from headgate.limits.limiter import AsyncLimiter
 from headgate.server.settings import Settings, spelled
 from headgate.slots.scheduler import SlotScheduler
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from headgate.apps.payments.downstream.simulator import Simulator
     from headgate.apps.payments.execution import PaymentExecution
     from headgate.apps.payments.intake import PaymentIntake
-    from headgate.apps.payments.ports import Downstream, Inquiry, Notifier, PaymentStore, PermitStore, RateGate
+    from headgate.apps.payments.ports import (
+        BreakerStore,
+        Notifier,
+        PaymentStore,
+    )
     from headgate.apps.payments.rules import RuleBook
     from headgate.apps.payments.workflows import WorkflowIntake
 
 
 from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.dispatch import local_dispatch
+from headgate.server.wiring.downstream import OperatorInquiry, downstream_observer, open_downstream, payment_observer
 from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
 from headgate.sql.databases import database
+from headgate.sql.engine import Database
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +78,8 @@ class Payments(NamedTuple):
     """For the process that executes payments."""
     simulator: Simulator | None
     """The downstream, if no other is configured."""
+    breaker: BreakerStore
+    """The state of the downstream's breaker."""
 
 
 @asynccontextmanager
@@ -82,6 +93,7 @@ async def open_payments(
     notifications: Notifications | None = None,
     simulator: Simulator | None = None,
     observer: DispatchObserver | None = None,
+    registry: CollectorRegistry | None = None,
 ) -> AsyncIterator[Payments]:
     """The payments application. With `execute`, payments are executed in this process; with Temporal, by its workers,
     wherever they are. With `maintenance`, this process takes payments from the Kafka topic, if there is Kafka, and
@@ -93,13 +105,15 @@ async def open_payments(
 
     payment_settings = settings.payments
     rules = rule_book(settings)
+    watcher = downstream_observer(registry)
     async with AsyncExitStack() as stack:
         store = await _payment_store(settings, stack)
-        bank, simulator = _downstream(settings, simulator, stack)
+        breaker_store = SqlBreakerStore(await _database(settings, stack))
+        bank, simulator = await open_downstream(settings, queue, breaker_store, simulator, watcher, stack)
         notifier: Notifier = LogNotifier()
         if notifications is not None and rules.subscribers:
             notifier = GatewayNotifier(notifications.intake.send, rules.subscribers)
-        execution = PaymentExecution(store, bank, notifier)
+        execution = PaymentExecution(store, bank, notifier, observer=watcher)
         stack.push_async_callback(execution.close)
         domain = payment_domain(execution)
         await queue.define(domain.config)
@@ -117,7 +131,7 @@ async def open_payments(
         local_intake = PaymentIntake(store, slots, rules=rules, slot_config=payment_settings.config, start=start)
         stack.push_async_callback(local_intake.close)
         stop = _stop_executions(engine)
-        operations = PaymentOperations(store, _inquiry(bank), stop)
+        operations = PaymentOperations(store, OperatorInquiry(bank), stop)
         intake: PaymentIntake | WorkflowIntake = local_intake
         if settings.temporal_address is not None:
             from headgate.apps.payments.workflows import WorkflowIntake, on_temporal
@@ -133,8 +147,23 @@ async def open_payments(
         receiver = FeedReceiver(feed_store)
         statements = await _reconciliation_store(settings, stack)
         application = Payments(
-            intake, operations, local_intake, feeds, receiver, statements, background, store, domain, simulator
+            intake,
+            operations,
+            local_intake,
+            feeds,
+            receiver,
+            statements,
+            background,
+            store,
+            domain,
+            simulator,
+            breaker_store,
         )
+        if registry is not None and watcher is not None:
+            metering = asyncio.create_task(
+                PaymentMeter(store, breaker_store, payment_settings.tps, payment_observer(registry), watcher).run()
+            )
+            stack.callback(metering.cancel)
         if maintenance:
             await stack.enter_async_context(_maintenance(settings, application))
         yield application
@@ -167,20 +196,11 @@ def _log_failure(task: asyncio.Task[Any]) -> None:
 
 
 async def _feed_store(settings: Settings, stack: AsyncExitStack) -> SqlFeedStore:
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
-    stack.push_async_callback(shared.close)
-    return SqlFeedStore(shared)
+    return SqlFeedStore(await _database(settings, stack))
 
 
 async def _reconciliation_store(settings: Settings, stack: AsyncExitStack) -> ReconciliationStore:
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
-    stack.push_async_callback(shared.close)
-    return SqlReconciliationStore(shared)
-
-
-def _inquiry(bank: Downstream) -> Inquiry | None:
-    """The downstream, if it can be asked what became of a payment."""
-    return cast("Inquiry", bank) if hasattr(bank, "inquire") else None
+    return SqlReconciliationStore(await _database(settings, stack))
 
 
 def _stop_executions(engine: WorkflowEngine | None) -> StopExecutions:
@@ -252,44 +272,11 @@ def payment_domain(execution: PaymentExecution) -> Domain:
     return Domain(DispatchConfig(item_type=PAYMENT, dispatch_interval_secs=2), execution.execute, guarded=())
 
 
-async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
+async def _database(settings: Settings, stack: AsyncExitStack) -> Database:
     shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
     stack.push_async_callback(shared.close)
-    return SqlPaymentStore(shared)
+    return shared
 
 
-def _downstream(
-    settings: Settings, simulator: Simulator | None, stack: AsyncExitStack
-) -> tuple[Downstream, Simulator | None]:
-    """The bank behind its rate gate: the configured one, or a simulator in this process."""
-    from headgate.apps.payments.downstream.client import HttpDownstream
-    from headgate.apps.payments.downstream.rate_gate import PermitRateGate, SharedRateGate, downstream_plan
-    from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
-
-    payment_settings = settings.payments
-    gate: RateGate
-    if settings.redis_url is not None:
-        permits = _redis_permits(settings.redis_url, payment_settings.tps)
-        stack.push_async_callback(permits.close)
-        gate = PermitRateGate(permits)
-        stack.push_async_callback(gate.close)
-    else:
-        # Processes on one PostgreSQL share the limit through it. On SQLite one process executes.
-        shared = settings.database_url if settings.database_url.startswith("postgres") else "memory://"
-        limiter = AsyncLimiter(shared, plans=[downstream_plan(payment_settings.tps)], deadline=2.0)
-        stack.push_async_callback(limiter.close)
-        gate = SharedRateGate(limiter, payment_settings.tps)
-    if payment_settings.downstream_url is not None:
-        bank = HttpDownstream(payment_settings.downstream_url, gate)
-    else:
-        simulator = simulator or Simulator(Behaviour(tps=payment_settings.tps))
-        transport = SimulatorTransport(simulator)
-        bank = HttpDownstream("http://simulator", gate, transport=transport)
-    stack.push_async_callback(bank.close)
-    return bank, simulator
-
-
-def _redis_permits(url: str, count: int) -> PermitStore:
-    from headgate.apps.payments.stores.redis import RedisPermitStore
-
-    return RedisPermitStore(url, count, timeout=2.0)
+async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
+    return SqlPaymentStore(await _database(settings, stack))

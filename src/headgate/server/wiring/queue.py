@@ -12,6 +12,7 @@ from headgate.dispatch.ports import DispatchObserver, Follower
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.stores import queue_store
 from headgate.server.settings import Settings
+from headgate.server.wiring.telemetry import collect_traces
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -28,6 +29,7 @@ def queue_followers() -> dict[str, Follower]:
 @asynccontextmanager
 async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
     """The queue of a settings tree."""
+    collect_traces(settings)
     store = await queue_store(
         embedded_url(settings), pool_size=settings.database_pool_size, followers=queue_followers()
     )

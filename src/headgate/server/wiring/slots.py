@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from headgate.errors import NotFound
 from headgate.server.settings import Settings
+from headgate.server.wiring.telemetry import collect_traces
 from headgate.slots.model import WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
 from headgate.slots.stores import slot_store
@@ -22,6 +23,7 @@ from headgate.server.wiring.database import embedded_url
 @asynccontextmanager
 async def open_slots(settings: Settings, *, registry: CollectorRegistry | None = None) -> AsyncIterator[SlotScheduler]:
     """The scheduler of a settings tree, with its default config ready; counted in `registry`, if one is given."""
+    collect_traces(settings)
     observer = None
     if registry is not None:
         # Imported here: metrics come with the server, and the library works without it.

@@ -86,12 +86,16 @@ class SqlWindowReader:
             .limit(1)
             .scalar_subquery()
         )
+        # An outer join, because SQLite never turns it round: an inner one would try every stored run for each time.
         rows = self.connection.execute(
             sa.select(requested.c.key, slot_run.c.window_start, slot_run.c.resume_at).join_from(
-                requested, slot_run, (slot_run.c.config_name == self.name) & (slot_run.c.window_start == nearest)
+                requested,
+                slot_run,
+                (slot_run.c.config_name == self.name) & (slot_run.c.window_start == nearest),
+                isouter=True,
             )
         )
-        runs = {index: FullRun(to_ms(start), to_ms(resume)) for index, start, resume in rows}
+        runs = {index: FullRun(to_ms(start), to_ms(resume)) for index, start, resume in rows if start is not None}
         return [runs.get(index) for index in range(len(starts_ms))]
 
     def windows_at(self, starts_ms: Sequence[int]) -> dict[int, WindowCount]:

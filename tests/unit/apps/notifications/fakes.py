@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from headgate.apps.notifications.model import Message, Spending
-from headgate.apps.notifications.ports import DeliveryOutcome, SendFailed
+from headgate.apps.notifications.model import Message
+from headgate.apps.notifications.ports import Claim, Claimed, DeadLetter, DeliveryOutcome
+from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage
+from headgate.apps.notifications.quota import Recipient, Spending
 from headgate.errors import HeadgateError, StoreUnavailable
 from headgate.messaging import Delivered, Record
 
@@ -44,16 +47,22 @@ class MemorySource:
         self._open = len(records)
         self.committed: list[Delivered] = []
         self.failures = 0
+        self.receives = 0
+        self.lost: set[int] = set()
         self.closed = False
         self.drained = asyncio.Event()
 
-    async def receive(self, most: int, wait: float) -> list[Delivered]:
+    async def receive(self, max_records: int, wait: float) -> list[Delivered]:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable
-        batch, self._left = self._left[:most], self._left[most:]
-        await asyncio.sleep(0)
+        batch, self._left = self._left[:max_records], self._left[max_records:]
+        self.receives += 1
+        await asyncio.sleep(0 if batch else min(wait, 0.005))
         return batch
+
+    def holds(self, delivered: Delivered) -> bool:
+        return delivered.position not in self.lost
 
     async def commit(self, done: Sequence[Delivered]) -> None:
         self.committed += done
@@ -64,23 +73,56 @@ class MemorySource:
         self.closed = True
 
 
-class MemoryDeliveries:
-    """Which message ids have been dealt with; the first `failures` calls fail."""
+class MemoryMessages:
+    """A `DeliveryStore` in memory; the first `failures` calls fail."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, DeliveryOutcome] = {}
+        self.owners: dict[str, str] = {}
+        self.attempts: dict[str, int] = {}
+        self.letters: list[DeadLetter] = []
+        self.parked: list[tuple[Record, int]] = []
+        self.opted_out: set[str] = set()
+        self.recipient = Recipient()
+        self.renewals = 0
         self.failures = 0
 
-    async def settled(self, message_ids: Sequence[str]) -> set[str]:
+    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, Claimed]:
         self._fail()
-        return {each for each in message_ids if each in self.outcomes}
+        return {message.message_id: self._claim(message.message_id, owner) for message in messages}
+
+    def _claim(self, message_id: str, owner: str) -> Claimed:
+        attempts = self.attempts.get(message_id, 0)
+        if message_id in self.outcomes:
+            return Claimed(Claim.DONE, attempts, self.recipient)
+        if self.owners.setdefault(message_id, owner) != owner:
+            return Claimed(Claim.BUSY, attempts, self.recipient)
+        return Claimed(Claim.MINE, attempts, self.recipient, message_id in self.opted_out)
+
+    async def renew(self, message_ids: Sequence[str], owner: str) -> None:
+        self._fail()
+        self.renewals += 1
+
+    async def release(self, message_ids: Sequence[str], owner: str) -> None:
+        for message_id in message_ids:
+            self.owners.pop(message_id, None)
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
         self._fail()
         self.outcomes.update((outcome.message_id, outcome) for outcome in outcomes)
 
-    async def prune(self, before_ms: int) -> int:
-        return 0
+    async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
+        await self.settle(outcomes)
+        self.letters += letters
+
+    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
+        self._fail()
+        self.attempts.update(attempts)
+        await self.release(list(attempts), "")
+        self.parked += [(record, until_ms) for record in records]
+
+    async def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
 
     def _fail(self) -> None:
         if self.failures:
@@ -88,40 +130,42 @@ class MemoryDeliveries:
             raise StoreUnavailable
 
 
-class ScriptedSender:
-    """Fails for a message as its script says, one entry a try; then sends."""
+class ScriptedProvider:
+    """Does for a message what its script says, one entry a call; then accepts."""
 
     def __init__(self) -> None:
-        self.script: dict[str, list[Exception]] = defaultdict(list)
-        self.sent: list[Message] = []
-        self.tries = 0
+        self.script: dict[str, list[Exception | Rejected]] = defaultdict(list)
+        self.hangs: set[int] = set()
+        self.sent: list[SmsMessage] = []
+        self.calls: list[str] = []
 
-    async def send(self, message: Message) -> None:
-        self.tries += 1
+    async def send(self, message: SmsMessage) -> Accepted | Rejected:
+        self.calls.append(message.id)
         await asyncio.sleep(0)
-        if self.script[message.message_id]:
-            raise self.script[message.message_id].pop(0)
+        if message.user_id in self.hangs:
+            await asyncio.sleep(3600)
+        if self.script[message.id]:
+            step = self.script[message.id].pop(0)
+            if isinstance(step, Rejected):
+                return step
+            raise step
         self.sent.append(message)
-
-    async def close(self) -> None:
-        pass
+        return Accepted(f"p-{message.id}")
 
 
 class MemorySyncs:
     """Takes what a `CountSync` brings; stands in for the whole store, of which that needs nothing else."""
 
     def __init__(self) -> None:
-        self.written: list[tuple[list[Spending], set[str]]] = []
+        self.written: list[tuple[list[Spending], dict[str, str], list[Message]]] = []
         self.down = False
         self.outdated: set[int] = set()
 
-    async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
+    async def sync(
+        self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
+    ) -> set[int]:
         await asyncio.sleep(0)
         if self.down:
             raise StoreUnavailable
-        self.written.append((list(spendings), set(sent_ids)))
+        self.written.append((list(spendings), dict(sent_keys), list(messages)))
         return self.outdated
-
-
-def refused(reason: str = "no", *, permanent: bool = False) -> SendFailed:
-    return SendFailed(reason, permanent=permanent)

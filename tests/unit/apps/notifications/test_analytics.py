@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from headgate.apps.notifications.analytics import MinuteCount, Peak, anomalies, by_user, series, summary
+from headgate.apps.notifications.analytics import (
+    MinuteCount,
+    Peak,
+    anomalies,
+    baseline_since,
+    by_user,
+    recent_since,
+    series,
+    summary,
+)
 from headgate.apps.notifications.model import Outcome
 
 MINUTE = 60_000
@@ -63,10 +72,33 @@ def test_a_user_who_always_sends_much_is_not_unusual() -> None:
 
 
 def test_a_new_user_and_a_few_messages_are_not_unusual() -> None:
-    new = [counted(1, minute, 50) for minute in range(55, 60)]
+    new = [counted(1, minute, 15) for minute in range(55, 60)]
     few = [counted(2, 0, 1), counted(2, 59, 5)]
-    late = [counted(3, 50, 1), counted(3, 59, 500)]
+    late = [counted(3, 52, 1), counted(3, 59, 90)]
     assert anomalies(new + few + late, START, now_at(59)) == []
+
+
+def test_a_user_newly_limited_at_the_usual_rate_is_flagged() -> None:
+    """15.7."""
+    counts = [counted(1, minute, 3) for minute in range(58)] + [counted(1, 58, 3, LIMITED), counted(1, 59, 3, LIMITED)]
+    (anomaly,) = anomalies(counts, START, now_at(59))
+    assert anomaly.newly_limited
+    always = [counted(1, minute, 3, LIMITED) for minute in range(60)]
+    assert anomalies(always, START, now_at(59)) == []
+
+
+def test_a_user_silent_for_the_whole_span_who_then_sends_much_is_flagged() -> None:
+    """15.7."""
+    (anomaly,) = anomalies([counted(1, 59, 2500)], START, now_at(59))
+    assert (anomaly.user_id, anomaly.baseline_per_minute, anomaly.recent_per_minute) == (1, 0, 500)
+
+
+def test_a_short_span_has_a_baseline_of_an_hour() -> None:
+    """15.7: spans under 20 minutes never flagged anybody."""
+    now_ms = now_at(59)
+    assert baseline_since(START + 55 * MINUTE, now_ms) == START
+    assert baseline_since(START - 600 * MINUTE, now_ms) == START - 600 * MINUTE
+    assert recent_since(now_ms) == START + 55 * MINUTE
 
 
 def test_a_user_who_was_silent_before_and_sends_much_now_is_flagged() -> None:

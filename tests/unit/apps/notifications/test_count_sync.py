@@ -7,11 +7,14 @@ from typing import cast
 import pytest
 
 from headgate.apps.notifications.count_sync import CountSync
-from headgate.apps.notifications.model import Spending
+from headgate.apps.notifications.model import Message
 from headgate.apps.notifications.ports import NullObserver, QuotaStore
+from headgate.apps.notifications.quota import Spending
 from headgate.errors import StoreUnavailable
 from headgate.testing import eventually
 from tests.unit.apps.notifications.fakes import MemorySyncs
+
+MESSAGE = Message(1, "m", "id")
 
 
 def opened(store: MemorySyncs, outdated: set[int] | None = None) -> CountSync:
@@ -30,11 +33,13 @@ async def test_spendings_are_written_together_one_entry_per_copy() -> None:
         sync.add(spending(total=total))
     sync.add(spending(user=2))
     sync.add(spending(generation=1, total=9))
-    sync.remember("id")
+    sync.remember(MESSAGE, "print")
+    sync.remember(Message(1, "m", "other"), None)
     await sync.flush()
-    ((spendings, sent_ids),) = store.written
+    ((spendings, sent_keys, messages),) = store.written
     assert spendings == [Spending(1, 1, 1_000, 0, 5, 5), spending(user=2), spending(generation=1, total=9)]
-    assert sent_ids == {"id"}
+    assert sent_keys == {"id": "print"}
+    assert [message.message_id for message in messages] == ["id", "other"]
     await sync.close()
 
 
@@ -53,7 +58,7 @@ async def test_nothing_is_lost_while_the_store_is_away() -> None:
     store.down = True
     sync = opened(store)
     sync.add(spending(total=1))
-    sync.remember("id")
+    sync.remember(MESSAGE, "print")
     with pytest.raises(StoreUnavailable):
         await sync.flush()
     sync.add(spending(total=2))
@@ -63,7 +68,7 @@ async def test_nothing_is_lost_while_the_store_is_away() -> None:
     store.down = False
     await sync.flush()
     await sync.close()
-    assert store.written == [([Spending(1, 1, 1_000, 0, 2, 2)], {"id"})]
+    assert store.written == [([Spending(1, 1, 1_000, 0, 2, 2)], {"id": "print"}, [MESSAGE])]
 
 
 async def test_closing_tries_once_more_and_does_not_hang() -> None:

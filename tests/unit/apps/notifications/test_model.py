@@ -15,12 +15,10 @@ from headgate.apps.notifications.model import (
     AttemptEvent,
     Message,
     Outcome,
-    Quota,
-    Spending,
+    Verdict,
     checked_integer,
-    decide,
-    merge_spending,
 )
+from headgate.apps.notifications.quota import Quota, Spending, decide, merge_spending
 from headgate.errors import InvalidInput
 
 NOW = 1_800_000_000_000
@@ -40,13 +38,19 @@ def test_a_window_lasts_until_the_very_millisecond_it_ends() -> None:
 @given(st.integers(1, 20), st.integers(0, 30), st.integers(1, 100), st.integers(0, 200 * MINUTE))
 def test_a_send_is_allowed_if_the_current_window_has_room(limit: int, count: int, minutes: int, after: int) -> None:
     before = quota(count, limit, minutes)
-    current, verdict = decide(before, Attempt.of(1, "m"), NOW + after)
+    later, verdict = decide(before, Attempt.of(1, "m"), NOW + after)
     elapsed = after >= minutes * MINUTE
+    assert isinstance(verdict, Verdict)
     assert verdict.allowed == (elapsed or count < limit)
-    assert current.count == (0 if elapsed else count)
-    assert verdict.used == current.count + verdict.allowed
+    if verdict.allowed:
+        assert later.count == verdict.used == (1 if elapsed else count + 1)
+        assert later.refreshed_ms == (NOW + after if elapsed else NOW)
+    else:
+        assert later is before
     # A caller who waits until the reset is admitted.
-    assert decide(before, Attempt.of(1, "m"), NOW + after + verdict.reset_after_ms)[1].allowed
+    _, again = decide(before, Attempt.of(1, "m"), NOW + after + verdict.reset_after_ms)
+    assert isinstance(again, Verdict)
+    assert again.allowed
 
 
 def test_a_cache_in_step_never_lowers_the_stores_count() -> None:
@@ -83,10 +87,11 @@ def test_what_is_no_message_is_refused(message: object) -> None:
 
 @given(st.integers(0, LARGEST), st.text(min_size=1, max_size=50).filter(str.strip))
 def test_a_message_survives_the_log_in_ascii(user_id: int, text: str) -> None:
-    attempt = Attempt.of(user_id, text)
-    assert attempt.to_record_value().isascii()
-    assert "\x00" not in attempt.to_record_value()
-    assert Message.from_record_value(attempt.to_record_value()) == Message(user_id, text, attempt.message_id)
+    message = Attempt.of(user_id, text, priority="high", expires_in="PT5M").to_message(NOW, 0)
+    assert message.expires_ms == NOW + 5 * MINUTE
+    assert message.to_record_value().isascii()
+    assert "\x00" not in message.to_record_value()
+    assert Message.from_record_value(message.to_record_value()) == message
 
 
 @pytest.mark.parametrize("value", ["", "{", "5", "null", "[]", "{}", '{"userId": 1, "message": "m"}', "[" * 100_000])

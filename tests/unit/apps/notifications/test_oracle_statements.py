@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import oracle
 
-from headgate.apps.notifications.model import AttemptEvent, Outcome, Spending
-from headgate.apps.notifications.ports import DeliveryOutcome
-from headgate.apps.notifications.stores import statements
+from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Outcome
+from headgate.apps.notifications.ports import DeadLetter, DeliveryOutcome, Receipt, Status
+from headgate.apps.notifications.quota import Quota, Spending
+from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
 from headgate.apps.notifications.stores.tables import notification_attempt
 from headgate.messaging import Record
 from headgate.sql import outbox
@@ -52,19 +53,40 @@ def recorder() -> Recorder:
 
 def everything(connection: Any) -> None:
     ids = [f"m{n}" for n in range(2500)]
-    statements.configure(connection, 1, 2, 3, None)
-    statements.find(connection, 1, None)
-    statements.renew(connection, 1, None)
-    statements.sync(connection, [Spending(n, 1, 0, 0, 1, 1) for n in range(2500)], ids)
-    statements.was_sent(connection, "m", None)
-    statements.settled(connection, ids)
-    statements.settle(connection, [DeliveryOutcome("m", 1, True, 1)])
-    statements.add_attempts(connection, [AttemptEvent("e", 1, Outcome.SENT, 0)])
-    statements.attempt_counts(connection, 0, 60_000, 1)
+    messages = [Message(n, "m", message_id, "+491701234567", expires_ms=0) for n, message_id in enumerate(ids)]
+    outcome = DeliveryOutcome("m", Status.SENT, 1)
+    quota_statements.configure(connection, Quota(1, 2, 3, 0, 0), None)
+    quota_statements.delete(connection, 1)
+    quota_statements.admit(connection, [Attempt.of(1, "m", "k")], "t", 1000)
+    quota_statements.publish(connection, "t", [(Attempt.of(1, "m"), messages[0])])
+    quota_statements.find(connection, 1, None)
+    quota_statements.renew(connection, 1, None)
+    spendings = [Spending(n, 1, 0, 0, 1, 1) for n in range(2500)]
+    quota_statements.sync(connection, spendings, dict.fromkeys(ids, ""), messages)
+    quota_statements.key_fingerprint(connection, "m", None)
+    message_statements.claim(connection, messages, "me", timedelta(seconds=1))
+    message_statements.renew(connection, ids, "me", timedelta(seconds=1))
+    message_statements.release(connection, ids, "me")
+    message_statements.settle(connection, [outcome])
+    message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0)
+    message_statements.status_of(connection, "m")
+    message_statements.receive(connection, Receipt("p", True, provider_id="x"))
+    message_statements.bury(connection, [DeadLetter("l", "m", "k", "v", "r", 1)], [outcome])
+    message_statements.dead_letters(connection, 10, (0, "l"))
+    message_statements.redrive(connection, ids, 100, "t", 1000)
+    message_statements.drop(connection, None, 100)
+    message_statements.opt_out(connection, "+491701234567", "STOP")
+    message_statements.opt_in(connection, "+491701234567")
+    attempt_statements.add_attempts(connection, [AttemptEvent("e", 1, Outcome.SENT, 0)])
+    attempt_statements.counts(connection, 0, 60_000, list(range(2500)))
+    attempt_statements.totals(connection, 0, 60_000)
+    attempt_statements.busiest(connection, 0, 60_000, 10)
+    attempt_statements.suspects(connection, 0, 60_000)
     attempt = notification_attempt.c
-    statements.prune(connection, attempt.minute, attempt.event_id, 0, 100, timedelta(0))
+    rows.prune(connection, attempt.minute, attempt.event_id, 0, 100, timedelta(0))
     outbox.append(connection, [Record("t", "k", "v")])
-    outbox.first_records(connection, "t", 100)
+    outbox.first_ids(connection, "t", 100)
+    outbox.records_of(connection, "t", list(range(2500)))
     outbox.remove(connection, list(range(2500)))
     outbox.is_free(connection, "t", "me")
     outbox.lease(connection, "t", "me")

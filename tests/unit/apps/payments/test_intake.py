@@ -24,15 +24,25 @@ from headgate.apps.payments.model import (
     PaymentStatus,
 )
 from headgate.apps.payments.operations import PaymentOperations
-from headgate.apps.payments.ports import DownstreamBusy, NewPayment, Notice, PaymentRefused, Receipt
+from headgate.apps.payments.ports import (
+    DownstreamBusy,
+    InquiryResult,
+    InquiryStatus,
+    NewPayment,
+    Notice,
+    PaymentRefused,
+    Receipt,
+    Unsent,
+)
 from headgate.apps.payments.rules import rules_of
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import gave_up
-from headgate.dispatch.model import GiveUp
+from headgate.dispatch.model import GiveUp, Postponed
 from headgate.dispatch.status import Status
-from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted
+from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned, SlotsExhausted, StoreUnavailable
 from headgate.slots.model import WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
+from headgate.testing import eventually
 from tests.models.payment_store import MemoryPaymentStore
 from tests.models.queue_store import MemoryQueueStore
 from tests.models.slot_store import MemorySlotStore
@@ -77,7 +87,7 @@ async def test_a_payment_is_scheduled_at_its_slot(bench: Bench) -> None:
     assert sorted((answer.scheduled_time - AT) // timedelta(seconds=4) for answer in answers) == [0, 0, 1]
     record, history = await bench.operations.show("p0")
     assert record.scheduled_time == answers[0].scheduled_time == (await bench.slots.find("payment:p0")).scheduled_time
-    assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.01", "2030-03-01")
+    assert (record.terms.fee, record.terms.value_date.isoformat()) == ("0.00", "2030-03-01")
     assert [entry.status_after for entry in history] == ["SCHEDULED"]
     row = await bench.queue.find(ITEM_TYPE, "p0")
     assert row is not None
@@ -224,8 +234,14 @@ class Bank:
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
         self.paid: list[str] = []
+        self.inquiry: InquiryResult | None = None
 
-    async def pay(self, payment: Payment) -> Receipt:
+    async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
+        if self.inquiry is None:
+            raise DownstreamBusy("the inquiry was not answered")
+        return self.inquiry
+
+    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
         answer = self.answers.pop(0) if self.answers else None
         if answer is not None:
             raise answer
@@ -269,7 +285,7 @@ async def test_execution_pays_notifies_and_writes_the_history(bench: Bench) -> N
         ("payer", ALICE.iban),
         ("payee", BOB.iban),
     ]
-    assert notifier.notices[0].text == "You paid 12.30 EUR to Bob, value date 2030-03-01, fee 0.01 EUR."
+    assert notifier.notices[0].text == "You paid 12.30 EUR to Bob, value date 2030-03-01, fee 0.00 EUR."
     await execution.execute("p", await context(bench, "p"))
     assert bank.paid == ["p"], "a second execution does nothing"
     assert len(notifier.notices) == 2
@@ -284,6 +300,64 @@ async def test_a_busy_bank_leaves_the_payment_as_it_is(bench: Bench) -> None:
     assert (await record(bench, "p")).status is PaymentStatus.SCHEDULED
     await execution.execute("p", await context(bench, "p"))
     assert (await record(bench, "p")).status is PaymentStatus.PROCESSING
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (InquiryStatus.EXECUTED, PaymentStatus.PROCESSING),
+        (InquiryStatus.REJECTED, PaymentStatus.SCHEDULED),
+        (InquiryStatus.PENDING, PaymentStatus.SCHEDULED),
+        (InquiryStatus.NEVER_SEEN, PaymentStatus.SCHEDULED),
+    ],
+)
+async def test_after_all_attempts_the_inquiry_may_know_the_outcome(
+    bench: Bench, state: InquiryStatus, status: PaymentStatus
+) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank(DownstreamBusy("no answer"))
+    bank.inquiry = InquiryResult(state, "says the bank", "BANK-7")
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+    raised: Exception | None = None
+    try:
+        await execution.execute("p", await context(bench, "p"))
+    except (GiveUp, DownstreamBusy) as error:
+        raised = error
+    kinds = {InquiryStatus.EXECUTED: type(None), InquiryStatus.REJECTED: GiveUp}
+    assert type(raised) is kinds.get(state, DownstreamBusy)
+    assert (await record(bench, "p")).status is status, "a verdict moves payment and item together, later"
+
+
+@pytest.mark.parametrize(("trouble", "cancellable"), [(Unsent("off"), True), (Postponed("429"), False)])
+async def test_what_was_never_sent_may_still_be_cancelled(bench: Bench, trouble: Postponed, cancellable: bool) -> None:
+    await bench.intake.submit(payment("p"))
+    execution = PaymentExecution(bench.store, Bank(trouble), RecordingNotifier())
+    with pytest.raises(Postponed, match=str(trouble)):
+        await execution.execute("p", await context(bench, "p"))
+    assert ((await record(bench, "p")).begun_at is None) == cancellable
+
+
+async def test_a_store_that_does_not_answer_is_no_failure_of_the_payment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.intake.submit(payment("p"))
+    bank = Bank()
+    execution = PaymentExecution(bench.store, bank, RecordingNotifier())
+
+    async def away(*_: object) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(bench.store, "begin", away)
+        with pytest.raises(Postponed, match="away"):
+            await execution.execute("p", await context(bench, "p"))
+        assert bank.paid == []
+    with monkeypatch.context() as outage:
+        outage.setattr(bench.store, "advance", away)
+        writing = asyncio.create_task(execution.execute("p", await context(bench, "p")))
+        await eventually(lambda: bank.paid == ["p"])
+    await writing
+    assert (await record(bench, "p")).status is PaymentStatus.PROCESSING, "the bank's answer was not lost"
 
 
 async def test_a_refusal_fails_the_payment_together_with_its_item(bench: Bench) -> None:

@@ -35,7 +35,12 @@ PAYMENT = Payment(
     ],
 )
 def test_a_fee_is_rounded_half_up_to_the_smallest_unit(amount: str, currency: str, fee: str) -> None:
-    assert RuleBook().terms(PAYMENT._replace(amount=amount, currency=currency)).fee == fee
+    rules = RuleBook(tariff=Tariff(Decimal("0.1")))
+    assert rules.terms(PAYMENT._replace(amount=amount, currency=currency)).fee == fee
+
+
+def test_without_a_rule_there_is_no_fee() -> None:
+    assert RuleBook().terms(PAYMENT).fee == "0.00"
 
 
 def test_a_fee_stays_within_its_bounds() -> None:

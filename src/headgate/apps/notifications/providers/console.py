@@ -1,28 +1,21 @@
-"""The sender that only says so: one log line a message."""
+"""The provider that only says so: one log line a message."""
 
 from __future__ import annotations
 
 import logging
 
-from headgate.apps.notifications.model import Message
+from headgate.apps.notifications.provider import Accepted, SmsMessage
 
 _log = logging.getLogger(__name__)
 
 
-class ConsoleSender:
-    """Writes `SMS Sent: …` to the log, at INFO."""
+class ConsoleProvider:
+    """Writes `SMS Sent: …` to the log, at INFO, with the text: that is what it is for."""
 
-    async def send(self, message: Message) -> None:
-        log_sent(_log, message)
-
-    async def close(self) -> None:
-        pass
-
-
-def log_sent(log: logging.Logger, message: Message) -> None:
-    """The line every sender writes for a message that is out."""
-    ids = {"user_id": message.user_id, "message_id": message.message_id}
-    log.info("SMS Sent: %d: %s", message.user_id, on_one_line(message.text), extra=ids)
+    async def send(self, message: SmsMessage) -> Accepted:
+        ids = {"user_id": message.user_id, "message_id": message.id}
+        _log.info("SMS Sent: %d: %s", message.user_id, on_one_line(message.text), extra=ids)
+        return Accepted()
 
 
 def on_one_line(text: str) -> str:

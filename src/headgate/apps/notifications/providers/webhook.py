@@ -1,61 +1,91 @@
-"""The sender that posts each message to an HTTP provider."""
+"""The provider that posts each message to an HTTP address of yours."""
 
 from __future__ import annotations
 
-import logging
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
 
-import httpx2
-
-from headgate import tracing
-from headgate.apps.notifications.model import Message
-from headgate.apps.notifications.ports import SendFailed
-from headgate.apps.notifications.providers.console import log_sent
-from headgate.tracing import Span
+from headgate.apps.notifications.ports import Receipt
+from headgate.apps.notifications.provider import Accepted, Rejected, SmsMessage
+from headgate.apps.notifications.providers.http_calls import HttpCalls
+from headgate.errors import InvalidInput
 
 TIMEOUT_SECONDS = 10.0
-WORTH_A_RETRY = {408, 409, 425, 429}
-"""Besides every 5xx."""
-
-_log = logging.getLogger(__name__)
+NAME = "webhook"
 
 
-class WebhookSender:
-    """`POST url` with JSON `{userId, message, messageId}` and `Idempotency-Key: {messageId}`.
+class WebhookProvider:
+    """`POST url` with JSON `{userId, message, messageId, to?}` and `Idempotency-Key: {messageId}`.
 
-    2xx: taken. 408, 409, 425, 429, 5xx, no answer: worth another try. Anything else: refused for good.
+    2xx: taken; a JSON answer may have `id` and `segments`. 400, 410, 413, 415, 422 and other 4xx: a verdict on the
+    message. 401, 403, 404, 405, 408, 409, 425, 429, 3xx, 5xx, no answer: the message waits.
+
+    With `hmac_key` the body is signed: `X-Signature: sha256=<hex>`. Receipts, signed the same way, are JSON
+    `{messageId, status: "delivered" | "failed", reason?}`.
     """
 
-    def __init__(self, url: str, *, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        hmac_key: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        log_texts: bool = False,
+    ) -> None:
         self._url = url
-        self._client = httpx2.AsyncClient(timeout=timeout)
+        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._key = None if hmac_key is None else hmac_key.encode()
+        self._calls = HttpCalls(NAME, timeout=timeout, log_texts=log_texts)
 
-    async def send(self, message: Message) -> None:
-        body = {"userId": message.user_id, "message": message.text, "messageId": message.message_id}
-        headers = {"Idempotency-Key": message.message_id}
-        span = self._begin_span(headers)
+    async def send(self, message: SmsMessage) -> Accepted | Rejected:
+        document = {"userId": message.user_id, "message": message.text, "messageId": message.id}
+        if message.to is not None:
+            document["to"] = message.to
+        body = json.dumps(document).encode()
+        headers = {**self._headers, "Idempotency-Key": message.id}
+        if self._key is not None:
+            headers["X-Signature"] = self._signature(body)
+        response = await self._calls.post(self._url, content=body, headers=headers)
+        if not response.is_success:
+            return Rejected(f"the provider answered {response.status_code}")
+        self._calls.log_sent(message)
         try:
-            response = await self._client.post(self._url, json=body, headers=headers)
-        except httpx2.HTTPError as error:
-            if span is not None:
-                span.end(failed=type(error).__name__)
-            raise SendFailed(f"the provider did not answer: {type(error).__name__}") from error
-        if span is not None:
-            status = response.status_code
-            span.end({"http.response.status_code": status}, failed=None if response.is_success else str(status))
-        if response.is_success:
-            log_sent(_log, message)
-            return
-        retry = response.status_code in WORTH_A_RETRY or response.status_code >= 500
-        raise SendFailed(f"the provider answered {response.status_code}", permanent=not retry)
+            answer = response.json() if response.content else {}
+        except ValueError:
+            answer = {}
+        provider_id, segments = (answer.get("id"), answer.get("segments")) if isinstance(answer, dict) else (None, None)
+        return Accepted(
+            str(provider_id) if isinstance(provider_id, str | int) else None,
+            segments if isinstance(segments, int) and 0 < segments < 1000 else None,
+        )
 
-    def _begin_span(self, headers: dict[str, str]) -> Span | None:
-        """The call as part of the trace that leads to it, with its `traceparent` in the request."""
-        if (origin := tracing.origin()) is None:
-            return None
-        attributes = {"http.request.method": "POST"}
-        span = tracing.begin("POST webhook", attributes, parent=origin.traceparent, kind="CLIENT")
-        headers["traceparent"] = span.traceparent
-        return span
+    def receipt(self, headers: Mapping[str, str], url: str, body: bytes) -> Receipt:
+        """The receipt in a request to `/api/receipts/webhook`.
+
+        Raises:
+            InvalidInput: The signature is not right, or it is no receipt.
+        """
+        if self._key is None:
+            raise InvalidInput("X-Signature", "receipts need HEADGATE_SMS_WEBHOOK_HMAC_KEY")
+        if not hmac.compare_digest(headers.get("x-signature", ""), self._signature(body)):
+            raise InvalidInput("X-Signature", "is not the signature of this body")
+        try:
+            document = json.loads(body)
+            message_id, status, reason = document["messageId"], document["status"], document.get("reason", "")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise InvalidInput("body", "must be JSON with messageId and status") from None
+        if not isinstance(message_id, str) or not isinstance(reason, str) or status not in ("delivered", "failed"):
+            raise InvalidInput("status", "must be delivered or failed, and messageId a text")
+        return Receipt(NAME, status == "delivered", message_id, reason=reason)
+
+    def _signature(self, body: bytes) -> str:
+        return "sha256=" + hmac.new(self._key or b"", body, hashlib.sha256).hexdigest()
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._calls.close()

@@ -9,8 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headgate.apps.notifications.model import Attempt, Quota, Spending, Verdict
+from headgate.apps.notifications.model import Attempt, KeyReused, Verdict
 from headgate.apps.notifications.ports import Busy, Hit, Miss
+from headgate.apps.notifications.quota import Quota, Spending
 from headgate.redis.async_client import AsyncRedisClient
 from headgate.redis.protocol import Script
 from headgate.redis.redirects import slot_of
@@ -43,12 +44,20 @@ class RedisQuotaCache:
         if attempt.keyed:
             keys.append(_note(attempt))
         caller = attempt.call_id.encode()
-        arguments = [_time(attempt.now_ms), b"%d" % self._lease_ms, b"%d" % KEY_LIFE_MS, caller]
+        arguments = [
+            _time(attempt.now_ms),
+            b"%d" % self._lease_ms,
+            b"%d" % KEY_LIFE_MS,
+            caller,
+            attempt.fingerprint.encode(),
+        ]
         what, now_ms, *state = await self._call(self._spend, attempt.user_id, keys, arguments)
         if what == b"MISS":
             return Miss()
         if what == b"BUSY":
             return Busy()
+        if what == b"REUSED":
+            raise KeyReused(attempt.message_id)
         count, limit, left_ms, version, refreshed_ms, generation = state
         verdict = Verdict(
             what != b"DENIED", attempt.message_id, count, limit, left_ms, now_ms, replayed=what == b"SENT"

@@ -2,105 +2,165 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
-from sqlalchemy.util import await_only
 
 from headgate.apps.notifications.analytics import MinuteCount
-from headgate.apps.notifications.model import Attempt, AttemptEvent, Quota, Spending, Verdict
-from headgate.apps.notifications.ports import DeliveryOutcome
-from headgate.apps.notifications.stores import statements
-from headgate.apps.notifications.stores.tables import notification_attempt, notification_delivery, notification_key
+from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Verdict
+from headgate.apps.notifications.ports import Claimed, DeadLetter, DeliveryOutcome, MessageStatus, Receipt
+from headgate.apps.notifications.quota import Quota, Spending
+from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
+from headgate.apps.notifications.stores.tables import (
+    notification_attempt,
+    notification_delivery,
+    notification_key,
+    notification_message,
+)
 from headgate.errors import Conflict, HeadgateError
-from headgate.messaging import MessageLog, Record
+from headgate.messaging import Record
 from headgate.sql.engine import Database
-from headgate.sql.outbox import SqlOutbox, append
 
 T = TypeVar("T")
 
+DEFAULT_EXPIRY = timedelta(hours=24)
+LEASE = timedelta(seconds=10)
 MAX_TRIES = 5
 PRUNE_BATCH = 5000
+REDRIVE_BATCH = 500
 
 
 class SqlQuotaStore:
-    """Quotas in SQLite, PostgreSQL or Oracle. Messages are published to `topic`."""
+    """Quotas in SQLite, PostgreSQL or Oracle. Messages are appended to the outbox, for `topic`."""
 
-    def __init__(self, database: Database, *, topic: str) -> None:
+    def __init__(self, database: Database, *, topic: str, expiry: timedelta = DEFAULT_EXPIRY) -> None:
         self._database = database
         self._topic = topic
+        self._expiry_ms = _milliseconds(expiry)
 
-    async def configure(
-        self, user_id: int, rate_limit: int, window_minutes: int, *, now_ms: int | None = None
-    ) -> Quota:
+    async def configure(self, quota: Quota, *, now_ms: int | None = None) -> Quota:
+        return await _retry_conflicts(lambda: self._database.write(quota_statements.configure, quota, now_ms))
+
+    async def delete(self, user_id: int) -> bool:
+        return await self._database.write(quota_statements.delete, user_id)
+
+    async def admit(self, attempts: Sequence[Attempt]) -> list[Verdict | HeadgateError]:
         write = self._database.write
-        return await _retry_conflicts(lambda: write(statements.configure, user_id, rate_limit, window_minutes, now_ms))
+        return await _retry_conflicts(lambda: write(quota_statements.admit, attempts, self._topic, self._expiry_ms))
 
-    async def admit(self, attempts: Sequence[Attempt], log: MessageLog) -> list[Verdict | HeadgateError]:
-        return await self._database.write(statements.admit, attempts, self._publisher(log))
+    async def publish(self, attempt: Attempt, message: Message) -> None:
+        write = self._database.write
+        await _retry_conflicts(lambda: write(quota_statements.publish, self._topic, [(attempt, message)]))
 
-    async def find(self, user_id: int, *, now_ms: int | None = None) -> tuple[Quota, int] | None:
-        row = await self._database.read(statements.find, user_id, now_ms)
-        if row is None or row[0].current(row[1]) is row[0]:
+    async def find(self, user_id: int, *, renew: bool = True, now_ms: int | None = None) -> tuple[Quota, int] | None:
+        row = await self._database.read(quota_statements.find, user_id, now_ms)
+        if row is None or not renew or row[0].current(row[1]) is row[0]:
             return row
-        return await self._database.write(statements.renew, user_id, now_ms)
+        return await self._database.write(quota_statements.renew, user_id, now_ms)
 
-    async def sync(self, spendings: Sequence[Spending], sent_ids: Sequence[str]) -> set[int]:
-        return await _retry_conflicts(lambda: self._database.write(statements.sync, spendings, sent_ids))
+    async def sync(
+        self, spendings: Sequence[Spending], sent_keys: Mapping[str, str], messages: Sequence[Message]
+    ) -> set[int]:
+        write = self._database.write
+        return await _retry_conflicts(lambda: write(quota_statements.sync, spendings, sent_keys, messages))
 
-    async def was_sent(self, message_id: str, *, now_ms: int | None = None) -> bool:
-        return await self._database.read(statements.was_sent, message_id, now_ms)
+    async def key_fingerprint(self, message_id: str, *, now_ms: int | None = None) -> str | None:
+        return await self._database.read(quota_statements.key_fingerprint, message_id, now_ms)
 
     async def prune(self, before_ms: int) -> int:
         """Forgets idempotency keys from before a time, of those that have expired."""
         key = notification_key.c
-        return await _prune_in_batches(self._database, key.created_at, key.message_id, before_ms, statements.KEY_LIFE)
-
-    def _publisher(self, log: MessageLog) -> statements.Publish:
-        def record(attempt: Attempt) -> Record:
-            return Record(self._topic, str(attempt.user_id), attempt.to_record_value(), attempt.traceparent)
-
-        def append_here(connection: Connection, attempts: Sequence[Attempt]) -> list[HeadgateError | None]:
-            append(connection, [record(attempt) for attempt in attempts])
-            return [None] * len(attempts)
-
-        if isinstance(log, SqlOutbox) and log.database is self._database:
-            return append_here
-        wait = self._waiter()
-        return lambda _, attempts: wait(log.publish([record(attempt) for attempt in attempts]))
-
-    def _waiter(self) -> Callable[[Awaitable[T]], T]:
-        """How a function over a connection waits for something of the event loop, its transaction staying open."""
-        if self._database.async_engine is not None:
-            return await_only
-        loop = asyncio.get_running_loop()
-
-        async def awaited(work: Awaitable[T]) -> T:
-            return await work
-
-        return lambda work: asyncio.run_coroutine_threadsafe(awaited(work), loop).result()
+        life = quota_statements.KEY_LIFE
+        return await _prune_in_batches(self._database, key.created_at, key.message_id, before_ms, life)
 
 
 class SqlDeliveryStore:
-    """Which messages the sender has dealt with."""
+    """Messages and their status, claims, dead letters, opt-outs."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, *, topic: str, expiry: timedelta = DEFAULT_EXPIRY, lease: timedelta = LEASE
+    ) -> None:
         self._database = database
+        self._topic = topic
+        self._expiry_ms = _milliseconds(expiry)
+        self.lease = lease
 
-    async def settled(self, message_ids: Sequence[str]) -> set[str]:
-        return await self._database.read(statements.settled, message_ids)
+    async def claim(self, messages: Sequence[Message], owner: str) -> dict[str, Claimed]:
+        write = self._database.write
+        return await _retry_conflicts(lambda: write(message_statements.claim, messages, owner, self.lease))
+
+    async def renew(self, message_ids: Sequence[str], owner: str) -> None:
+        await self._database.write(message_statements.renew, message_ids, owner, self.lease)
+
+    async def release(self, message_ids: Sequence[str], owner: str) -> None:
+        await self._database.write(message_statements.release, message_ids, owner)
 
     async def settle(self, outcomes: Sequence[DeliveryOutcome]) -> None:
-        await _retry_conflicts(lambda: self._database.write(statements.settle, outcomes))
+        await _retry_conflicts(lambda: self._database.write(message_statements.settle, outcomes))
+
+    async def bury(self, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
+        await _retry_conflicts(lambda: self._database.write(message_statements.bury, letters, outcomes))
+
+    async def park(self, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
+        await self._database.write(message_statements.park, records, attempts, until_ms)
+
+    async def now_ms(self) -> int:
+        return await self._database.read(rows.clock_ms, None)
+
+    async def status(self, message_id: str) -> MessageStatus | None:
+        """What is known of a message."""
+        return await self._database.read(message_statements.status_of, message_id)
+
+    async def receive(self, receipt: Receipt) -> float | None:
+        """Notes a receipt; see `message_statements.receive`."""
+        return await self._database.write(message_statements.receive, receipt)
+
+    async def backlog(self) -> tuple[int, datetime | None, int]:
+        """Messages that wait, since when the oldest does, and dead letters."""
+        return await self._database.read_aside(message_statements.backlog)
+
+    async def dead_letters(self, limit: int, cursor: tuple[int, str] | None = None) -> list[DeadLetter]:
+        """The oldest dead letters after a place."""
+        return await self._database.read(message_statements.dead_letters, limit, cursor)
+
+    async def redrive(self, letter_ids: Sequence[str] | None) -> tuple[int, int]:
+        """Publishes these dead letters again, or all. Returns how many, and how many can't be."""
+        total = kept = 0
+        while True:
+            done, kept = await self._database.write(
+                message_statements.redrive, letter_ids, REDRIVE_BATCH, self._topic, self._expiry_ms
+            )
+            total += done
+            if letter_ids is not None or done < REDRIVE_BATCH:
+                return total, kept
+
+    async def drop(self, letter_ids: Sequence[str] | None) -> int:
+        """Deletes these dead letters, or all. Returns how many."""
+        total = 0
+        while True:
+            done = await self._database.write(message_statements.drop, letter_ids, REDRIVE_BATCH)
+            total += done
+            if letter_ids is not None or done < REDRIVE_BATCH:
+                return total
+
+    async def opt_out(self, phone: str, reason: str) -> None:
+        """Puts a number on the list of those who want no messages."""
+        await _retry_conflicts(lambda: self._database.write(message_statements.opt_out, phone, reason))
+
+    async def opt_in(self, phone: str) -> bool:
+        """Takes a number off the list; whether it was on it."""
+        return await self._database.write(message_statements.opt_in, phone)
 
     async def prune(self, before_ms: int) -> int:
-        delivery = notification_delivery.c
-        life = statements.DELIVERY_LIFE
-        return await _prune_in_batches(self._database, delivery.settled_at, delivery.message_id, before_ms, life)
+        """Forgets messages that were dealt with before a time, of those that suppress nothing any more."""
+        life = message_statements.DELIVERY_LIFE
+        total = 0
+        for column in (notification_message.c.settled_at, notification_delivery.c.settled_at):
+            key = column.table.c.message_id
+            total += await _prune_in_batches(self._database, column, key, before_ms, life)
+        return total
 
 
 class SqlAnalyticsStore:
@@ -110,13 +170,24 @@ class SqlAnalyticsStore:
         self._database = database
 
     async def add(self, events: Sequence[AttemptEvent]) -> None:
-        await _retry_conflicts(lambda: self._database.write(statements.add_attempts, events))
+        await _retry_conflicts(lambda: self._database.write(attempt_statements.add_attempts, events))
 
-    async def counts(self, since_ms: int, until_ms: int, user_id: int | None = None) -> list[MinuteCount]:
-        return await self._database.read(statements.attempt_counts, since_ms, until_ms, user_id)
+    # Aside: over a day of many users these take seconds, which no send must wait for.
+
+    async def counts(self, since_ms: int, until_ms: int, users: Sequence[int]) -> list[MinuteCount]:
+        return await self._database.read_aside(attempt_statements.counts, since_ms, until_ms, users)
+
+    async def totals(self, since_ms: int, until_ms: int) -> tuple[list[MinuteCount], int]:
+        return await self._database.read_aside(attempt_statements.totals, since_ms, until_ms)
+
+    async def busiest(self, since_ms: int, until_ms: int, limit: int) -> list[int]:
+        return await self._database.read_aside(attempt_statements.busiest, since_ms, until_ms, limit)
+
+    async def suspects(self, since_ms: int, until_ms: int) -> list[int]:
+        return await self._database.read_aside(attempt_statements.suspects, since_ms, until_ms)
 
     async def now_ms(self) -> int:
-        return await self._database.read(statements.clock_ms, None)
+        return await self._database.read(rows.clock_ms, None)
 
     async def prune(self, before_ms: int) -> int:
         attempt = notification_attempt.c
@@ -137,6 +208,10 @@ async def _prune_in_batches(
     database: Database, column: sa.Column[Any], key: sa.Column[Any], before_ms: int, keep: timedelta
 ) -> int:
     total = 0
-    while removed := await database.write(statements.prune, column, key, before_ms, PRUNE_BATCH, keep):
+    while removed := await database.write(rows.prune, column, key, before_ms, PRUNE_BATCH, keep):
         total += removed
     return total
+
+
+def _milliseconds(span: timedelta) -> int:
+    return int(span / timedelta(milliseconds=1))

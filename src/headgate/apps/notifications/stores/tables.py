@@ -1,4 +1,4 @@
-"""The tables of the SMS gateway: quotas, idempotency keys, deliveries, attempts."""
+"""The tables of the SMS gateway: quotas, idempotency keys, messages, dead letters, opt-outs, attempts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ notification_quota = sa.Table(
     sa.Column("last_refresh_time", Instant, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("algorithm", sa.String(32)),
+    sa.Column("unit", sa.String(16)),
+    sa.Column("state", sa.Text),
+    sa.Column("phone", sa.String(32)),
+    sa.Column("locale", sa.String(35)),
+    sa.Column("zone", sa.String(64)),
     info={
         "about": "One row a user: what may be sent in time_window minutes, and what was sent since last_refresh_time. "
-        "version grows with each configuration, generation whenever the SQL path counts."
+        "version grows with each configuration, generation whenever the SQL path counts. algorithm (none: "
+        "fixed_window), unit (none: message) and state are the limiter's; phone, locale and zone are the recipient's."
     },
 )
 
@@ -27,6 +34,7 @@ notification_key = sa.Table(
     metadata,
     sa.Column("message_id", sa.String(64), primary_key=True),
     sa.Column("created_at", Instant, nullable=False),
+    sa.Column("fingerprint", sa.String(64)),
     sa.Index("headgate_notification_key_created_at_ix", "created_at"),
     info={"about": "Messages sent under an idempotency key; the id is made from user and key."},
 )
@@ -40,7 +48,61 @@ notification_delivery = sa.Table(
     sa.Column("attempts", sa.Integer, nullable=False),
     sa.Column("settled_at", Instant, nullable=False),
     sa.Index("headgate_notification_delivery_settled_at_ix", "settled_at"),
-    info={"about": "Messages the sender has dealt with: sent, or dead-lettered. A second delivery is suppressed."},
+    info={"about": "Messages the sender of version 0.2 has dealt with. Read for twelve hours after an upgrade."},
+)
+
+notification_message = sa.Table(
+    "headgate_notification_message",
+    metadata,
+    sa.Column("message_id", sa.String(64), primary_key=True),
+    sa.Column("user_id", sa.Integer, nullable=False),
+    sa.Column("status", sa.String(16), nullable=False),
+    sa.Column("segments", sa.Integer, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("owner", sa.String(64)),
+    sa.Column("claimed_until", Instant),
+    sa.Column("accepted_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant),
+    sa.Column("settled_at", Instant),
+    sa.Column("delivered_at", Instant),
+    sa.Column("provider", sa.String(64)),
+    sa.Column("provider_id", sa.String(128)),
+    sa.Column("reason", sa.String(255)),
+    sa.Index("headgate_notification_message_settled_at_ix", "settled_at"),
+    sa.Index("headgate_notification_message_status_accepted_at_ix", "status", "accepted_at"),
+    sa.Index("headgate_notification_message_provider_id_ix", "provider_id"),
+    info={
+        "about": "One row a message: QUEUED, SENDING by the owner whose claim ends at claimed_until, then SENT, "
+        "DELIVERED, FAILED or EXPIRED. Never its text."
+    },
+)
+
+notification_dead_letter = sa.Table(
+    "headgate_notification_dead_letter",
+    metadata,
+    sa.Column("letter_id", sa.String(64), primary_key=True),
+    sa.Column("message_id", sa.String(64)),
+    sa.Column("message_key", sa.String(128), nullable=False),
+    sa.Column("message_value", sa.Text, nullable=False),
+    sa.Column("sha256", sa.String(64), nullable=False),
+    sa.Column("whole", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.String(255), nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("dead_at", Instant, nullable=False),
+    sa.Index("headgate_notification_dead_letter_dead_at_ix", "dead_at", "letter_id"),
+    info={
+        "about": "Records that were refused, expired or could not be read, until somebody redrives or drops them. "
+        "message_value is a JSON string, cut if it was very long; sha256 is of the whole."
+    },
+)
+
+notification_optout = sa.Table(
+    "headgate_notification_optout",
+    metadata,
+    sa.Column("phone", sa.String(32), primary_key=True),
+    sa.Column("reason", sa.String(255), nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    info={"about": "Numbers that want no messages (STOP)."},
 )
 
 notification_attempt = sa.Table(

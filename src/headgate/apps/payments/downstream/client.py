@@ -1,99 +1,247 @@
-"""The client of the downstream payment API: `POST {url}/payments`, keyed by the payment's id."""
+"""The client of the downstream payment API: `POST {url}/payments`, keyed by the payment's id, and the inquiry."""
 
 from __future__ import annotations
 
 import asyncio
-import math
+import json
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypeVar
 
 import httpx2
 
 from headgate import tracing
+from headgate.apps.payments.downstream import outcomes
+from headgate.apps.payments.downstream.breaker import DownstreamBreaker
+from headgate.apps.payments.downstream.connection import DownstreamConnection
+from headgate.apps.payments.downstream.outcomes import Answer, Verdict
 from headgate.apps.payments.model import Payment
-from headgate.apps.payments.ports import DownstreamBusy, PaymentRefused, RateGate, Receipt
-from headgate.errors import ConfigurationError
+from headgate.apps.payments.ports import (
+    DownstreamBusy,
+    DownstreamObserver,
+    InquiryResult,
+    NullDownstreamObserver,
+    PaymentRefused,
+    Permit,
+    RateGate,
+    Receipt,
+    Unsent,
+)
+from headgate.dispatch.kill_switch import KillSwitch
+from headgate.dispatch.model import Postponed
+from headgate.errors import ConfigurationError, StoreError
 from headgate.tracing import Attributes, Span
 
-TIMEOUT = 10.0
-ATTEMPTS = 4
+T = TypeVar("T")
+
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 10.0
-LONGEST_REASON = 300
+LONGEST_RETRY_AFTER = 3600.0
+MISCONFIGURED_PAUSE = timedelta(seconds=30)
+LARGEST_ANSWER = 64 * 1024
+
+
+class _NoAnswer(Exception):
+    """The call ended without an answer: a time-out, a reset, no connection."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class HttpDownstream:
-    """A `Downstream` over HTTP. 2xx is done; 429, 5xx and silence are tried again, each time through the gate and with
-    the same `Idempotency-Key`; any other answer is a refusal."""
+    """A `Downstream` over HTTP. `outcomes` says what an answer means; each attempt has the same `Idempotency-Key`."""
 
     def __init__(
         self,
-        url: str,
+        connection: DownstreamConnection,
         gate: RateGate,
         *,
-        attempts: int = ATTEMPTS,
-        timeout: float = TIMEOUT,
+        switch: KillSwitch | None = None,
+        breaker: DownstreamBreaker | None = None,
+        observer: DownstreamObserver | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ConfigurationError("payments.downstream_url", "must begin with http:// or https://")
-        self._url = f"{url.rstrip('/')}/payments"
+        self._connection = connection
         self._gate = gate
-        self._attempts = attempts
+        self._switch = switch
+        self._breaker = breaker
+        self._observer = observer or NullDownstreamObserver()
         self._pause = pause
         # No limit on connections: a call that waits for one would be made long after it was admitted.
         self._http = httpx2.AsyncClient(
-            timeout=timeout,
+            timeout=connection.timeout,
             transport=transport,
+            verify=connection.ssl_context(),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=200, keepalive_expiry=60),
             follow_redirects=False,
         )
 
-    async def pay(self, payment: Payment) -> Receipt:
-        pause = FIRST_PAUSE
-        for attempt in range(1, self._attempts + 1):
+    async def pay(self, payment: Payment, *, wait: float | None = None) -> Receipt:
+        key, pause = payment.payment_id, FIRST_PAUSE
+        body = json.dumps(payment.to_json()).encode()
+        last = ""
+        for attempt in range(1, self._connection.attempts + 1):
+            retry_after: float | None = None
             try:
-                return await self._call(payment, attempt)
-            except DownstreamBusy as busy:
-                if attempt == self._attempts:
+                answer = await self._call("POST", self._connection.payments_url, key, body, attempt, wait)
+            except Postponed as postponed:
+                if attempt > 1:
                     raise
-                await self._pause(min(max(pause, busy.retry_after or 0.0), LONGEST_PAUSE))
-                pause *= 2
-        raise AssertionError("unreachable")
+                raise Unsent(str(postponed), postponed.pause) from postponed
+            except _NoAnswer as failure:
+                last = str(failure)
+            else:
+                verdict = outcomes.verdict_of(answer, self._connection.rejected_statuses)
+                if verdict is Verdict.EXECUTED:
+                    return Receipt(outcomes.reference_of(answer))
+                last, retry_after = outcomes.reason_of(answer), answer.retry_after
+                if verdict is Verdict.REJECTED:
+                    raise PaymentRefused(last)
+                if verdict is Verdict.MISCONFIGURED:
+                    raise Postponed(f"{last}; the connection is wrong", MISCONFIGURED_PAUSE)
+            if retry_after is not None and retry_after > LONGEST_PAUSE:
+                raise Postponed(f"{last}; retry after {retry_after:g} s", _long_pause(retry_after))
+            if attempt < self._connection.attempts:
+                await self._watched(self._pause(max(pause, retry_after or 0.0)), None)
+                pause = min(2 * pause, LONGEST_PAUSE)
+        raise DownstreamBusy(last)
+
+    async def inquire(self, payment: Payment, *, wait: float | None = None) -> InquiryResult:
+        key = payment.payment_id
+        try:
+            answer = await self._call("GET", self._connection.inquiry_url(key), key, b"", 1, wait)
+        except _NoAnswer as failure:
+            raise DownstreamBusy(f"the inquiry was not answered: {failure}") from failure
+        result = outcomes.inquiry_of(answer)
+        if result is None:
+            raise DownstreamBusy(f"the inquiry was answered {answer.status}, which says nothing")
+        return result
 
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _call(self, payment: Payment, attempt: int) -> Receipt:
-        request = self._http.build_request(
-            "POST", self._url, json=payment.to_json(), headers={"Idempotency-Key": payment.payment_id}
-        )
-        started = time.monotonic()
-        permit = await self._gate.acquire()
-        span = self._begin_span(request, payment.payment_id, attempt, time.monotonic() - started)
-
-        async def before(event: str, _details: object) -> None:
-            if event.endswith(".send_request_headers.started"):
-                await permit.confirm()
-
-        # Connecting may take long, so the permit is confirmed after it. A reused connection is never late.
-        request.extensions["trace"] = before
+    async def _call(self, method: str, url: str, key: str, body: bytes, attempt: int, wait: float | None) -> Answer:
+        """One call, when it may be made, and what the breaker and the metrics learn from it."""
+        operation, began = ("pay" if method == "POST" else "inquire"), time.monotonic()
+        permit, probe = await self._admitted(wait)
+        waited = time.monotonic() - began
+        self._observer.waited(waited)
         try:
-            response = await self._http.send(request)
-        except httpx2.TransportError as error:
-            if span is not None:
-                span.end(failed=type(error).__name__)
-            if isinstance(error, httpx2.TimeoutException):
-                raise DownstreamBusy("the downstream did not answer in time") from error
-            raise DownstreamBusy(f"the downstream can't be reached: {type(error).__name__}") from error
+            request = self._request(method, url, key, body)
+            await self._confirm(permit)
+        except ConfigurationError as error:
+            permit.give_back()
+            await self._record(probe, str(error), trouble=True, at_once=True)
+            raise Postponed(str(error), MISCONFIGURED_PAUSE) from error
+        except BaseException:
+            permit.give_back()
+            raise
+        span, sent_at = self._begin_span(request, operation, key, attempt, waited), time.monotonic()
+        try:
+            answer = await self._send(request, permit)
+        except _NoAnswer as failure:
+            _end_span(span, failure.kind)
+            self._observer.called(operation, failure.kind, time.monotonic() - sent_at)
+            await self._record(probe, str(failure), trouble=True)
+            raise
         finally:
             permit.release()
-        if span is not None:
-            status = response.status_code
-            span.end({"http.response.status_code": status}, failed=str(status) if status >= 400 else None)
-        return _receipt(response)
+        _end_span(span, answer.status)
+        self._observer.called(operation, str(answer.status), time.monotonic() - sent_at)
+        await self._judge(answer, operation, probe)
+        return answer
 
-    def _begin_span(self, request: httpx2.Request, payment_id: str, attempt: int, waited: float) -> Span | None:
+    def _request(self, method: str, url: str, key: str, body: bytes) -> httpx2.Request:
+        headers = self._connection.request_headers(body) | {"Idempotency-Key": key}
+        if not body:
+            return self._http.build_request(method, url, headers=headers)
+        return self._http.build_request(
+            method, url, content=body, headers=headers | {"Content-Type": "application/json"}
+        )
+
+    async def _judge(self, answer: Answer, operation: str, probe: bool) -> None:
+        """Tells the breaker of an answer. A downstream without inquiries is no wrong connection."""
+        verdict = outcomes.verdict_of(answer, self._connection.rejected_statuses)
+        wrong = verdict is Verdict.MISCONFIGURED and (operation == "pay" or answer.status in (401, 403))
+        trouble = wrong or (verdict is Verdict.RETRY and outcomes.is_trouble(answer.status))
+        await self._record(probe, outcomes.reason_of(answer), trouble=trouble, at_once=wrong)
+
+    async def _record(self, probe: bool, reason: str, *, trouble: bool, at_once: bool = False) -> None:
+        if self._breaker is None:
+            return
+        # An answer counts whether the breaker's state can be written or not.
+        with suppress(StoreError):
+            if trouble:
+                await self._breaker.record_failure(reason, probe, at_once=at_once)
+            else:
+                await self._breaker.record_success(probe)
+
+    async def _admitted(self, wait: float | None) -> tuple[Permit, bool]:
+        """A permit, once switch, breaker and limit let a call through; and whether it is the breaker's probe."""
+        try:
+            if self._switch is not None:
+                await self._switch.check()
+            return await self._watched(self._breaker_and_gate(), wait)
+        except TimeoutError:
+            raise Postponed(f"it waited {wait:g} s to be let through") from None
+        except StoreError as error:
+            raise Postponed(f"the store can't be asked: {error}") from error
+
+    async def _breaker_and_gate(self) -> tuple[Permit, bool]:
+        while True:
+            probe = self._breaker is not None and await self._breaker.admit()
+            permit = await self._gate.acquire()
+            # It may have opened while this call waited for its permit.
+            if probe or self._breaker is None or not await self._breaker.is_open():
+                return permit, probe
+            permit.give_back()
+
+    async def _watched(self, waiting: Awaitable[T], wait: float | None) -> T:
+        async with asyncio.timeout(wait):
+            return await (waiting if self._switch is None else self._switch.watch(waiting))
+
+    async def _confirm(self, permit: Permit) -> None:
+        """Returns when the switch is on and the permit is fresh; the call must leave at once."""
+        try:
+            await permit.confirm()
+            while self._switch is not None and not self._switch.is_fresh:
+                await self._switch.check()
+                await permit.confirm()
+        except StoreError as error:
+            raise Postponed(f"the kill switch can't be read: {error}") from error
+
+    async def _send(self, request: httpx2.Request, permit: Permit) -> Answer:
+        loop = asyncio.get_running_loop()
+        response: httpx2.Response | None = None
+        body = b""
+        try:
+            # The time counts from the first byte on: before it the call may have to wait for a new permit.
+            async with asyncio.timeout(None) as timeout:
+
+                async def before(event: str, _details: object) -> None:
+                    if event.endswith(".send_request_headers.started"):
+                        # Connecting may have taken long, so switch and permit are confirmed after it.
+                        await self._confirm(permit)
+                        timeout.reschedule(loop.time() + self._connection.timeout)
+
+                request.extensions["trace"] = before
+                response = await self._http.send(request, stream=True)
+                body = await _read(response)
+        except (TimeoutError, httpx2.HTTPError) as error:
+            # The status alone is an answer, whatever becomes of the body.
+            if response is None:
+                raise _no_answer(error) from error
+        finally:
+            if response is not None:
+                await response.aclose()
+        return _answer(response, body)
+
+    def _begin_span(
+        self, request: httpx2.Request, operation: str, payment_id: str, attempt: int, waited: float
+    ) -> Span | None:
         """The call as part of the trace that leads to it, with its `traceparent` in the request."""
         if (origin := tracing.origin()) is None:
             return None
@@ -103,33 +251,45 @@ class HttpDownstream:
             "headgate.attempt": attempt,
             "headgate.gate_wait_seconds": round(waited, 6),
         }
-        span = tracing.begin("POST /payments", attributes, parent=origin.traceparent, kind="CLIENT")
+        name = "POST /payments" if operation == "pay" else "GET /payments/{key}"
+        span = tracing.begin(name, attributes, parent=origin.traceparent, kind="CLIENT")
         request.headers["traceparent"] = span.traceparent
         return span
 
 
-def _receipt(response: httpx2.Response) -> Receipt:
-    if response.is_success:
-        return Receipt(_member(response, "reference"))
-    status = response.status_code
-    if status == 429 or status >= 500:
-        raise DownstreamBusy(f"the downstream answered {status}", _retry_after(response))
-    reason = _member(response, "reason") or _member(response, "detail") or response.text.strip()
-    raise PaymentRefused(f"the downstream answered {status}: {reason[:LONGEST_REASON]}".rstrip(": "))
+def _end_span(span: Span | None, outcome: int | str) -> None:
+    if span is None:
+        return
+    if isinstance(outcome, str):
+        span.end(failed=outcome)
+    else:
+        span.end({"http.response.status_code": outcome}, failed=str(outcome) if outcome >= 400 else None)
 
 
-def _member(response: httpx2.Response, name: str) -> str | None:
+def _no_answer(error: Exception) -> _NoAnswer:
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return _NoAnswer("timeout", "the downstream did not answer in time")
+    return _NoAnswer(type(error).__name__, f"the downstream can't be reached: {type(error).__name__}")
+
+
+async def _read(response: httpx2.Response) -> bytes:
+    body = b""
+    async for chunk in response.aiter_bytes():
+        body += chunk
+        if len(body) > LARGEST_ANSWER:
+            break
+    return body
+
+
+def _answer(response: httpx2.Response, body: bytes) -> Answer:
     try:
-        value = response.json()[name]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return value[:255] if isinstance(value, str) and value.isprintable() else None
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    text = body[: 4 * outcomes.LONGEST_REASON].decode("utf-8", "replace").strip()
+    retry_after = outcomes.retry_after_of(response.headers.get("Retry-After"))
+    return Answer(response.status_code, value, text, retry_after)
 
 
-def _retry_after(response: httpx2.Response) -> float | None:
-    """Seconds; a date, which the header may also hold, is not worth believing another clock for."""
-    try:
-        seconds = float(response.headers.get("Retry-After", ""))
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+def _long_pause(seconds: float) -> timedelta:
+    return timedelta(seconds=min(seconds, LONGEST_RETRY_AFTER))

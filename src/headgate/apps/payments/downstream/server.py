@@ -1,6 +1,7 @@
 """The simulator as a small web server.
 
 POST /payments     what the client of the payment API calls
+GET  /payments/ID  what the bank knows of a payment: {status, reference} or 404
 GET  /calls        every call, in order: {"calls": [{at, paymentId, status, executed}]}
 GET  /stats        the record in a few figures
 PUT  /behaviour    {tps?, latencyMs?, fail?, lose?, refuse?}: behave otherwise from now on
@@ -14,7 +15,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from headgate.apps.payments.downstream.simulator import Simulator
+from headgate.apps.payments.downstream.simulator import Answer, Simulator
 from headgate.errors import InvalidInput
 
 Message = dict[str, Any]
@@ -40,6 +41,8 @@ class SimulatorApp:
         route = scope["method"], scope["path"]
         if route == ("POST", "/payments"):
             await self._pay(scope, receive, send)
+        elif scope["method"] == "GET" and scope["path"].startswith("/payments/"):
+            await _send_answer(send, self.simulator.inquire(scope["path"].removeprefix("/payments/")))
         elif route == ("GET", "/calls"):
             await _send_json(send, 200, {"calls": [call.to_json() for call in self.simulator.calls]})
         elif route == ("GET", "/stats"):
@@ -54,10 +57,7 @@ class SimulatorApp:
 
     async def _pay(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         keys = [value.decode("latin-1") for name, value in scope["headers"] if name == b"idempotency-key"]
-        answer = self.simulator.receive(keys[0] if keys else None, await _read(receive))
-        if answer.delay:
-            await asyncio.sleep(answer.delay)
-        await _send_json(send, answer.status, answer.body, answer.headers)
+        await _send_answer(send, self.simulator.receive(keys[0] if keys else None, await _read(receive)))
 
     async def _behave(self, receive: Receive, send: Send) -> None:
         changes = await _read(receive)
@@ -93,6 +93,12 @@ async def _read(receive: Receive) -> Any:
         return json.loads(raw)
     except ValueError:
         return None
+
+
+async def _send_answer(send: Send, answer: Answer) -> None:
+    if answer.delay:
+        await asyncio.sleep(answer.delay)
+    await _send_json(send, answer.status, answer.body, answer.headers)
 
 
 async def _send_json(send: Send, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:

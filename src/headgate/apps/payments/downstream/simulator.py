@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import httpx2
 
@@ -100,17 +101,40 @@ class Simulator:
         self.calls.append(Call(now, payment_id, status, executed))
         return Answer(status, extra, self.behaviour.latency_ms / 1000, headers)
 
+    def inquire(self, key: str) -> Answer:
+        """What the bank knows of a payment. It counts as a call."""
+        now = self._clock.monotonic_us()
+        status, body, headers = self._books(now, key)
+        self.calls.append(Call(now, key, status, False))
+        return Answer(status, body, self.behaviour.latency_ms / 1000, headers)
+
     def forget(self) -> None:
         """Starts a new record; what was executed stays executed."""
         self.calls.clear()
 
-    def _decide(self, now: int, payment_id: str, key: str | None) -> tuple[int, bool, dict[str, Any], dict[str, str]]:
+    def _wait(self, now: int) -> float | None:
+        """None if one more call is taken now; else the seconds until one would be."""
         while self._recent and self._recent[0] <= now - SECOND_US:
             self._recent.popleft()
         if len(self._recent) >= self.behaviour.tps:
-            wait = (self._recent[0] + SECOND_US - now) / SECOND_US
-            return 429, False, {"reason": "too many calls"}, {"Retry-After": f"{max(wait, 0.001):.3f}"}
+            return max((self._recent[0] + SECOND_US - now) / SECOND_US, 0.001)
         self._recent.append(now)
+        return None
+
+    def _books(self, now: int, key: str) -> tuple[int, dict[str, Any], dict[str, str]]:
+        wait = self._wait(now)
+        if wait is not None:
+            return 429, {"reason": "too many calls"}, {"Retry-After": f"{wait:.3f}"}
+        if key in self.executed:
+            return 200, {"status": "EXECUTED", "reference": self.executed[key]}, {}
+        if key in self._refused:
+            return 200, {"status": "REJECTED", "reason": "account closed"}, {}
+        return 404, {"reason": "never seen"}, {}
+
+    def _decide(self, now: int, payment_id: str, key: str | None) -> tuple[int, bool, dict[str, Any], dict[str, str]]:
+        wait = self._wait(now)
+        if wait is not None:
+            return 429, False, {"reason": "too many calls"}, {"Retry-After": f"{wait:.3f}"}
         if not payment_id or key != payment_id:
             return 400, False, {"reason": "paymentId and Idempotency-Key must be the same"}, {}
         if payment_id in self.executed:
@@ -162,7 +186,10 @@ class SimulatorTransport(httpx2.AsyncBaseTransport):
             body = json.loads(request.content)
         except ValueError:
             body = None
-        answer = self._simulator.receive(request.headers.get("Idempotency-Key"), body)
+        if request.method == "GET":
+            answer = self._simulator.inquire(unquote(request.url.path.rpartition("/")[2]))
+        else:
+            answer = self._simulator.receive(request.headers.get("Idempotency-Key"), body)
         if answer.delay:
             await self._pause(answer.delay)
         return httpx2.Response(answer.status, json=answer.body, headers=answer.headers)

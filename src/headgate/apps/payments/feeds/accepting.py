@@ -26,6 +26,7 @@ from headgate.apps.payments.model import (
 )
 from headgate.apps.payments.ports import PaymentStore
 from headgate.errors import Conflict, NotFound, StoreError
+from headgate.slots.model import checked_id
 
 LEASE = timedelta(seconds=30)
 """A feed whose runner gave no sign of life for so long is taken up by another one."""
@@ -34,7 +35,6 @@ LOOK_EVERY = 0.5
 CANCEL_PAGE = 1000
 IN_FLIGHT = 3
 """Chunks on their way at once."""
-LONGEST_FEED_ID = 64
 
 log = logging.getLogger(__name__)
 
@@ -121,14 +121,14 @@ class Feeds:
         Raises:
             NotFound: There is no such feed.
         """
-        feed = await self._store.find(feed_id) if 0 < len(feed_id) <= LONGEST_FEED_ID else None
+        feed = await self._store.find(checked_id(feed_id, "feedId"))
         if feed is None:
-            raise NotFound("feed", feed_id[:100])
+            raise NotFound("feed", feed_id)
         return feed
 
     async def page(self, limit: int, after: str | None) -> list[Feed]:
         """Feeds, newest first."""
-        return await self._store.page(limit, after)
+        return await self._store.page(limit, None if after is None else checked_id(after, "cursor"))
 
     async def rejects(self, feed_id: str, after: int = 0, limit: int = 1000) -> list[FeedReject]:
         """A page of rejected records, past a line."""

@@ -37,33 +37,40 @@ class SqlReconciliationStore:
         return await self._database.read(_leaked_slots, owner, prefix)
 
 
-def _select() -> sa.Select[Any]:
-    item = sa.and_(queue.c.item_type == ITEM_TYPE, queue.c.item_id == payment.c.payment_id)
-    return sa.select(
-        payment.c.payment_id,
-        payment.c.amount_minor,
-        payment.c.currency,
-        payment.c.status,
-        payment.c.reference,
-        payment.c.scheduled_at,
-        payment.c.feed_id,
-        queue.c.queue_status,
-        queue.c.due_at,
-    ).select_from(payment.outerjoin(queue, item))
+_COLUMNS = (
+    payment.c.payment_id,
+    payment.c.amount_minor,
+    payment.c.currency,
+    payment.c.status,
+    payment.c.reference,
+    payment.c.scheduled_at,
+    payment.c.feed_id,
+)
 
 
 def _rows(connection: Connection, selection: PaymentFilter, limit: int, after: str | None) -> list[PaymentRow]:
-    statement = _select().where(*conditions(selection)).order_by(payment.c.payment_id).limit(limit)
+    statement = sa.select(*_COLUMNS).where(*conditions(selection)).order_by(payment.c.payment_id).limit(limit)
     if after is not None:
         statement = statement.where(payment.c.payment_id > after)
-    return [_row(*row) for row in connection.execute(statement)]
+    return _with_items(connection, connection.execute(statement).all())
 
 
 def _rows_of(connection: Connection, payment_ids: Sequence[str]) -> list[PaymentRow]:
     rows: list[PaymentRow] = []
     for some in where_in(connection, payment.c.payment_id, payment_ids):
-        rows += [_row(*row) for row in connection.execute(_select().where(some))]
+        rows += _with_items(connection, connection.execute(sa.select(*_COLUMNS).where(some)).all())
     return rows
+
+
+def _with_items(connection: Connection, rows: Sequence[Any]) -> list[PaymentRow]:
+    """The payments beside their items. Two statements by keys: of a join, the planner would hash the whole queue for
+    every page."""
+    items: dict[str, tuple[str, Any]] = {}
+    for some in where_in(connection, queue.c.item_id, [row[0] for row in rows]):
+        statement = sa.select(queue.c.item_id, queue.c.queue_status, queue.c.due_at)
+        for item_id, status, due_at in connection.execute(statement.where(queue.c.item_type == ITEM_TYPE, some)):
+            items[item_id] = status, due_at
+    return [_row(*row, *items.get(row[0], (None, None))) for row in rows]
 
 
 _STATUSES = {status.value: status for status in PaymentStatus}

@@ -1,9 +1,11 @@
-"""The permits of the payments' downstream in Redis: one sorted set, from each permit to when it is free again."""
+"""The permits of the payments' downstream in Redis: one sorted set, from each holder to when its permit is free."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from headgate.apps.payments.downstream.permits import LOOK_AHEAD_US, Grant, PermitPolicy
 from headgate.redis.async_client import AsyncRedisClient
 from headgate.redis.protocol import Script
 from headgate.redis.redirects import slot_of
@@ -14,28 +16,40 @@ KEY = b"payments:{downstream}:permits"
 
 
 class RedisPermitStore:
-    """The `PermitStore` port on one server, Sentinel or Cluster; whoever shares the Redis shares the permits."""
+    """The `PermitStore` port on one server, Sentinel or Cluster; whoever shares the Redis shares the permits.
 
-    def __init__(self, url: str, count: int, *, timeout: float | None = None) -> None:
+    Redis may forget: restarted without persistence, with an old snapshot, or as a replica that took over. It then has
+    another run id, and nothing is granted for `longest_hold` seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        policy: PermitPolicy,
+        *,
+        longest_hold: float,
+        timeout: float | None = None,
+        key: bytes = KEY,
+    ) -> None:
         self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=timeout))
-        self._count = count
+        self._policy = policy
+        self._longest_hold = longest_hold
+        self._key = key
         self._take = Script(_LUA, "permit_take")
-        self._keep = Script(_LUA, "permit_keep")
         self._free = Script(_LUA, "permit_free")
 
-    async def take(self, permit: str, hold: float) -> float:
-        arguments = [permit.encode(), b"%d" % self._count, b"%d" % round(hold * 1e6)]
-        return await self._call(self._take, arguments) / 1e6
+    async def take(self, holder: str, hold: float, *, now_us: int | None = None) -> Grant:
+        number, spacing, burst = self._policy
+        numbers = (number, round(hold * 1e6), spacing, burst, round(self._longest_hold * 1e6), LOOK_AHEAD_US)
+        return Grant(*await self._call(self._take, holder, numbers, now_us))
 
-    async def keep(self, permit: str, hold: float) -> bool:
-        return await self._call(self._keep, [permit.encode(), b"%d" % round(hold * 1e6)]) == 1
-
-    async def free(self, permit: str, after: float) -> None:
-        await self._call(self._free, [permit.encode(), b"%d" % round(after * 1e6)])
+    async def free(self, holder: str, after: float, *, now_us: int | None = None) -> None:
+        await self._call(self._free, holder, (round(after * 1e6),), now_us)
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _call(self, script: Script, arguments: list[bytes]) -> int:
-        answer: int = await self._client.execute(script.call([KEY], arguments), script, slot_of(KEY))
-        return answer
+    async def _call(self, script: Script, holder: str, numbers: tuple[int, ...], now_us: int | None) -> Any:
+        arguments = [holder.encode(), *(b"%d" % number for number in numbers)]
+        arguments.append(b"" if now_us is None else b"%d" % now_us)
+        return await self._client.execute(script.call([self._key], arguments), script, slot_of(self._key))

@@ -18,6 +18,7 @@ from headgate.clock import uptime
 from headgate.dispatch.current_task import CurrentTask, enter_task
 from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
+from headgate.dispatch.kill_switch import OFF, SWITCH_SECONDS
 from headgate.dispatch.model import Claim, Completion, GiveUp, Postponed
 from headgate.dispatch.outcomes import Retry
 from headgate.dispatch.ports import (
@@ -33,7 +34,7 @@ from headgate.dispatch.ports import (
 )
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.threads import Threads
-from headgate.errors import StoreError, StoreUnavailable
+from headgate.errors import NotFound, StoreError, StoreUnavailable
 
 Report = Callable[[], Awaitable[bool]]
 
@@ -67,6 +68,7 @@ class LocalEngine:
         self._lanes: dict[str, asyncio.Semaphore] = {}
         self._closing = False
         self._heartbeats: asyncio.Task[None] | None = None
+        self._recalls: asyncio.Task[None] | None = None
         self._heartbeat_interval = LONGEST_HEARTBEAT
         self._shorter_interval = asyncio.Event()
 
@@ -75,6 +77,7 @@ class LocalEngine:
     async def start(self, requests: Sequence[StartRequest]) -> list[StartOutcome]:
         if self._heartbeats is None:
             self._heartbeats = asyncio.create_task(self._send_heartbeats())
+            self._recalls = asyncio.create_task(self._recall_when_off())
         return [self._start(request) for request in requests]
 
     def _start(self, request: StartRequest) -> StartOutcome:
@@ -140,10 +143,11 @@ class LocalEngine:
                 task.cancel()
             if running:
                 await asyncio.wait(running, timeout=self._grace)
-        if self._heartbeats is not None:
-            self._heartbeats.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._heartbeats
+        for watch in (self._heartbeats, self._recalls):
+            if watch is not None:
+                watch.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await watch
 
     # -- one execution -------------------------------------------------------------------------------------------
 
@@ -180,6 +184,8 @@ class LocalEngine:
             if run.task is not None and not run.task.cancelling():
                 # The work's own: something that it waited for was cancelled.
                 return self._failure(run, error)
+            if run.recalled:
+                return lambda: sink.released(run.claim, OFF)
             if run.lost or not self._closing:
                 raise
             return lambda: sink.released(run.claim, "the engine was closed")
@@ -191,11 +197,11 @@ class LocalEngine:
 
     def _failure(self, run: Run, error: BaseException) -> Report:
         if isinstance(error, GiveUp):
-            reason, verdict = str(error), error.verdict
-            return lambda: self._sink.gave_up(run.claim, reason, verdict)
+            why, verdict = str(error), error.verdict
+            return lambda: self._sink.gave_up(run.claim, why, verdict)
         if isinstance(error, Postponed):
-            why, rest = str(error), error.pause
-            return lambda: self._sink.released(run.claim, why, rest)
+            reason, rest = str(error), error.pause
+            return lambda: self._sink.released(run.claim, reason, rest)
         if isinstance(error, StoreUnavailable):
             # An outage of a store is not the item's fault: the item goes back and no retry is counted.
             outage, pause = f"{type(error).__name__}: {error}", run.request.config.backoff(1)
@@ -244,6 +250,27 @@ class LocalEngine:
         if lane is None:
             lane = self._lanes[item_type] = asyncio.Semaphore(self._concurrency)
         return lane
+
+    # -- the kill switch -----------------------------------------------------------------------------------------
+
+    async def _recall_when_off(self) -> None:
+        """Gives back what has not begun as soon as its type's kill switch is off. What has begun watches the switch
+        itself, or ends."""
+        while True:
+            await asyncio.sleep(SWITCH_SECONDS)
+            for item_type in {run.claim.item_type for run in self._runs.values() if not run.begun}:
+                # While the store can't be read nothing begins anyway.
+                with contextlib.suppress(StoreError, NotFound):
+                    if not await self._sink.enabled(item_type):
+                        await asyncio.sleep(0)  # a task cancelled before its first step would give nothing back
+                        self._recall(item_type)
+
+    def _recall(self, item_type: str) -> None:
+        for run in self._runs.values():
+            waits = not (run.begun or run.executed or run.lost or run.recalled)
+            if run.claim.item_type == item_type and waits and run.task is not None:
+                run.recalled = True
+                run.task.cancel()
 
     # -- heartbeats ----------------------------------------------------------------------------------------------
 

@@ -30,13 +30,15 @@ class Run:
     """Only the report is missing."""
     well: bool = False
     """It was executed, and ended well."""
+    recalled: bool = False
+    """The kill switch was thrown before it began; it was cancelled, and goes back."""
     lost: bool = False
     """Its claim is somebody else's; it was cancelled."""
 
     @property
     def over(self) -> bool:
         """Nothing more will come of it: a further claim of its item is a run of its own."""
-        return self.lost or (self.executed and not self.well)
+        return self.lost or self.recalled or (self.executed and not self.well)
 
     @property
     def silent(self) -> bool:

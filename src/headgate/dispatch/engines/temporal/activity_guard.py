@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
@@ -15,18 +16,21 @@ from headgate.dispatch.engines.temporal.claim_memo import KEY, Call
 from headgate.dispatch.engines.temporal.heartbeat import send_heartbeats
 from headgate.dispatch.engines.temporal.outcome_activities import OFF
 from headgate.dispatch.kill_switch import SWITCH_SECONDS, admitted
+from headgate.dispatch.model import Postponed
 from headgate.dispatch.ports import Guard, OutcomeSink
 from headgate.errors import StoreError
 
 NOT_ADMITTED = "NotAdmitted"
 SWITCHED_OFF = "SwitchedOff"
+POSTPONED = "Postponed"
+"""What business code raised as `Postponed`."""
 STORE_PAUSE = 0.5
 """Seconds until the guard is tried again after its store failed."""
 
 
 class ActivityGuard(ActivityInboundInterceptor):
-    """An activity that is not admitted ends as `NOT_ADMITTED` or `SWITCHED_OFF`. Its workflow's `OutboundCalls` handles
-    both; business code sees neither."""
+    """An activity that is not admitted ends as `NOT_ADMITTED` or `SWITCHED_OFF`, and one that raised `Postponed` as
+    `POSTPONED`. Its workflow's `OutboundCalls` handles all three; business code sees none."""
 
     def __init__(
         self,
@@ -45,7 +49,11 @@ class ActivityGuard(ActivityInboundInterceptor):
             call = Call.from_json(PayloadConverter.default.from_payload(input.headers[KEY]))
             if call is not None:
                 await self._check(call)
-        return await super().execute_activity(input)
+        try:
+            return await super().execute_activity(input)
+        except Postponed as postponed:
+            attempts = activity.info().attempt - 1
+            raise _refusal(POSTPONED, str(postponed), attempts=attempts, pause=postponed.pause) from postponed
 
     async def _check(self, call: Call) -> None:
         info = activity.info()
@@ -53,13 +61,13 @@ class ActivityGuard(ActivityInboundInterceptor):
         first = call.first and info.attempt == 1
         item_type, plan = call.memo.claim.item_type, call.memo.plan
         names = self._guarded.get(item_type)
-        if plan is not None and (names is None or info.activity_type in names):
+        if names is None or info.activity_type in names:
             await self._wait(plan, item_type, first)
         elif first and not await self._enabled(item_type):
             raise _refusal(SWITCHED_OFF, OFF)
 
-    async def _wait(self, plan: str, item_type: str, first: bool) -> None:
-        """Waits for the plan, and gives the attempt back while there is time left to say so."""
+    async def _wait(self, plan: str | None, item_type: str, first: bool) -> None:
+        """Waits for the kill switch and the plan, and gives the attempt back while there is time left to say so."""
         info = activity.info()
         limit = _wait_timeout(info)
         heartbeats = None
@@ -73,16 +81,18 @@ class ActivityGuard(ActivityInboundInterceptor):
                     # It has done something already: it goes on where it stands, when the switch is on again.
                     await asyncio.sleep(SWITCH_SECONDS)
         except TimeoutError:
-            message = f"plan {plan!r} did not admit it within {limit} s"
+            message = f"plan {plan!r} did not admit it within {limit} s" if plan else OFF
             raise _refusal(NOT_ADMITTED, message, attempts=info.attempt - 1) from None
         finally:
             if heartbeats is not None:
                 heartbeats.cancel()
 
-    async def _admitted(self, plan: str, item_type: str) -> bool:
-        """Waits until the plan admits it; False if the kill switch is off."""
+    async def _admitted(self, plan: str | None, item_type: str) -> bool:
+        """Waits until the plan admits it, if it has one; False if the kill switch is off."""
         while True:
             try:
+                if plan is None:
+                    return await self._enabled(item_type)
                 if self._sink is None:
                     await self._guard.admit(plan, item_type)
                     return True
@@ -94,9 +104,12 @@ class ActivityGuard(ActivityInboundInterceptor):
         return self._sink is None or await self._sink.enabled(item_type)
 
 
-def _refusal(type: str, message: str, *, attempts: int = 0) -> ApplicationError:
-    """The guard's answer to the workflow, with how many attempts the business has had. It is nobody's failure."""
-    return ApplicationError(message, attempts, type=type, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
+def _refusal(type: str, message: str, *, attempts: int = 0, pause: timedelta | None = None) -> ApplicationError:
+    """The guard's answer to the workflow: how many attempts the business has had, and for how many seconds the item
+    shall rest. It is nobody's failure."""
+    seconds = None if pause is None else pause.total_seconds()
+    details = (attempts, seconds)
+    return ApplicationError(message, *details, type=type, non_retryable=True, category=ApplicationErrorCategory.BENIGN)
 
 
 def _wait_timeout(info: activity.Info) -> float | None:

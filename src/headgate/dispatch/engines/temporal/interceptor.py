@@ -29,6 +29,7 @@ from headgate.dispatch.engines.temporal.outcome_activities import (
     CALL_TIMEOUT,
     GIVE_UP,
     MAY_BEGIN,
+    OUTAGE_PAUSE,
     RELEASE,
     REPORT,
     RETRY,
@@ -84,9 +85,10 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
             # Temporal would retry the workflow task for ever; the queue has its own retries and dead letters.
             await _report_failure(memo, error)
             raise ApplicationError(str(error), type=type(error).__name__) from error
-        if self._calls.given_back:
-            await _notify_queue(RELEASE, memo)
-        if not begins or self._calls.given_back:
+        given_back = self._calls.given_back
+        if given_back is not None:
+            await _notify_queue(RELEASE, memo, *given_back)
+        if not begins or given_back is not None:
             # A failure, because Temporal lets only failed executions be started again.
             raise ApplicationError("not begun: its claim is lost, or was given back", type=NOT_BEGUN)
         await _notify_queue(REPORT, memo, None)
@@ -97,11 +99,11 @@ class _ReportingWorkflow(WorkflowInboundInterceptor):
         work = asyncio.create_task(super().execute_workflow(input))
         while True:
             try:
-                await workflow.wait_condition(lambda: work.done() or self._calls.given_back)
+                await workflow.wait_condition(lambda: work.done() or self._calls.given_back is not None)
             except asyncio.CancelledError:
                 work.cancel()
                 continue
-            return None if self._calls.given_back else work.result()
+            return work.result() if self._calls.given_back is None else None
 
 
 async def _may_begin(memo: ClaimMemo) -> bool:
@@ -119,14 +121,14 @@ async def _may_begin(memo: ClaimMemo) -> bool:
 async def _report_failure(memo: ClaimMemo, error: BaseException) -> None:
     end = ending(error)
     if end.outage:
-        await _notify_queue(RELEASE, memo, end.reason)
+        await _notify_queue(RELEASE, memo, end.reason, OUTAGE_PAUSE.total_seconds())
     elif end.gave_up:
         await _notify_queue(GIVE_UP, memo, end.reason, end.verdict)
     else:
         await _notify_queue(REPORT, memo, end.reason)
 
 
-async def _notify_queue(what: str, memo: ClaimMemo, *more: str | None) -> None:
+async def _notify_queue(what: str, memo: ClaimMemo, *more: str | float | None) -> None:
     try:
         await workflow.execute_local_activity(
             what,

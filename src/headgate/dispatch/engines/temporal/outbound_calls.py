@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -23,20 +23,31 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from headgate.dispatch.engines.temporal.activity_guard import NOT_ADMITTED, SWITCHED_OFF
+from headgate.dispatch.engines.temporal.activity_guard import NOT_ADMITTED, POSTPONED, SWITCHED_OFF
 from headgate.dispatch.engines.temporal.claim_memo import KEY, Call, ClaimMemo
 from headgate.dispatch.engines.temporal.outcome_activities import OWN
+
+REFUSALS = (NOT_ADMITTED, SWITCHED_OFF, POSTPONED)
+SHORTEST_REST = 1.0
+"""Seconds until a later activity that was postponed is scheduled again."""
 
 Start = TypeVar("Start", StartActivityInput, StartLocalActivityInput)
 
 
+class GivenBack(NamedTuple):
+    """Why an execution goes back, and for how many seconds it shall rest."""
+
+    reason: str
+    pause: float | None
+
+
 class OutboundCalls(WorkflowOutboundInterceptor):
-    """`given_back` turns True if the kill switch met the execution's very first call: then nothing of it has happened,
-    and it never hears of that call's end."""
+    """`given_back` is set if the execution's very first call met the kill switch or was postponed: then the whole
+    execution goes back, and it never hears of that call's end."""
 
     def __init__(self, next: WorkflowOutboundInterceptor) -> None:
         super().__init__(next)
-        self.given_back = False
+        self.given_back: GivenBack | None = None
         self._started = 0
         """How many things it has set in motion."""
 
@@ -93,9 +104,12 @@ class OutboundCalls(WorkflowOutboundInterceptor):
                 refusal = _refusal(error)
                 if refusal is None or _is_cancelled():
                     raise
-            if refusal.type == SWITCHED_OFF and self._started == 1:
-                self.given_back = True
+            pause = refusal.details[1] if len(refusal.details) > 1 else None
+            if refusal.type in (SWITCHED_OFF, POSTPONED) and self._started == 1:
+                self.given_back = GivenBack(refusal.message, pause)
                 await asyncio.get_running_loop().create_future()
+            if refusal.type == POSTPONED:
+                await asyncio.sleep(SHORTEST_REST if pause is None else pause)
             again = _with_fewer_attempts(again, refusal.details[0])
             handle = start(again)
 
@@ -113,7 +127,7 @@ def _with_memo(input: Start, call: Call) -> Start:
 def _refusal(error: ActivityError) -> ApplicationError | None:
     """What the guard said; None if it was not the guard who failed it."""
     cause = error.cause
-    if isinstance(cause, ApplicationError) and cause.non_retryable and cause.type in (NOT_ADMITTED, SWITCHED_OFF):
+    if isinstance(cause, ApplicationError) and cause.non_retryable and cause.type in REFUSALS:
         return cause
     return None
 

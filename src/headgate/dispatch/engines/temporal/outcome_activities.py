@@ -65,14 +65,11 @@ class OutcomeActivities:
             return await self._sink.failed(claim, failure)
 
     @activity.defn(name=RELEASE)
-    async def release(self, memo: dict[str, Any], outage: str | None = None) -> bool:
-        """Gives the item of an execution back that came as far as its first call, or met an outage of a store; False
-        if its claim was lost."""
+    async def release(self, memo: dict[str, Any], reason: str = OFF, pause: float | None = None) -> bool:
+        """Gives the item of an execution back, to rest for `pause` seconds; False if its claim was lost."""
+        claim, rest = _claim_memo(memo).claim, None if pause is None else timedelta(seconds=pause)
         with _retried_if_the_store_failed():
-            claim = _claim_memo(memo).claim
-            if outage is not None:
-                return await self._sink.released(claim, outage, OUTAGE_PAUSE)
-            return await self._sink.released(claim, OFF)
+            return await self._sink.released(claim, reason, rest)
 
     @activity.defn(name=GIVE_UP)
     async def give_up(self, memo: dict[str, Any], why: str, verdict: str | None) -> bool:

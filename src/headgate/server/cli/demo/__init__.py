@@ -24,7 +24,9 @@ from headgate.server.wiring.slots import open_slots
 from headgate.slots import WindowPolicy
 
 if TYPE_CHECKING:
+    from headgate.apps.payments.downstream.simulator import Simulator
     from headgate.apps.payments.model import IntakeResult, Payment
+    from headgate.server.cli.demo.chaos import Chaos
     from headgate.server.cli.demo.report import Report
     from headgate.server.cli.demo.view import View
 
@@ -46,8 +48,14 @@ BAD_LINES = 3
     default="headgate-demo.png",
     help="Where the picture goes; needs matplotlib.",
 )
+@click.option(
+    "--chaos",
+    is_flag=True,
+    help="A worker is killed, the bank is down for 5 s, 3 % of its answers are lost, the kill switch is thrown; ends "
+    "with the reconciliation.",
+)
 @as_json
-def demo(payments: int, tps: int, fail: float, plot: Path, as_json: bool) -> None:
+def demo(payments: int, tps: int, fail: float, plot: Path, chaos: bool, as_json: bool) -> None:
     """Send a feed of payments that all want the same second through a downstream that takes so many and no more.
 
     Everything runs in this process, on a database that is thrown away. Ends after about payments / tps seconds, with a
@@ -59,7 +67,8 @@ def demo(payments: int, tps: int, fail: float, plot: Path, as_json: bool) -> Non
         raise InvalidInput("--tps", "must be from 1 to 1000")
     if not 0 <= fail <= 0.5:
         raise InvalidInput("--fail", "must be a share from 0 to 0.5")
-    report = run(_run(payments, tps, fail, sys.stderr.isatty() and not as_json))
+    live = sys.stderr.isatty() and not as_json
+    report = run(_run_chaos(payments, tps, live) if chaos else _run(payments, tps, fail, live))
     if as_json:
         print_json(report.shape().dump())
     else:
@@ -87,10 +96,56 @@ async def _run(payments: int, tps: int, fail: float, live: bool) -> Report:
         async with open_slots(settings) as slots, open_queue(settings) as queue:
             await slots.configure(CONFIG, WindowPolicy(max(1, int(4 * tps * SHARE)), WINDOW, spread="even"))
             async with open_payments(settings, slots, queue, execute=True, simulator=bank) as opened:
-                return await _follow(opened, queue, payments, tps, live)
+                return await _follow(opened, queue, bank, payments, tps, live)
 
 
-async def _follow(opened: Payments, queue: DispatchQueue, payments: int, tps: int, live: bool) -> Report:
+async def _run_chaos(payments: int, tps: int, live: bool) -> Report:
+    """The same feed, executed by a worker process that calls the bank over HTTP, while things go wrong."""
+    require("the demo", "payments")
+    from headgate.apps.payments.model import ITEM_TYPE
+    from headgate.server.cli.demo.chaos import STALE_MINUTES, Chaos, RecordingBank, Worker, compared, served
+
+    bank = RecordingBank(tps)
+    with tempfile.TemporaryDirectory(prefix="headgate-demo-") as directory:
+        url = f"sqlite:///{directory}/demo.db"
+        settings = Settings(
+            database_url=url,
+            redis_url=None,
+            kafka_bootstrap=None,
+            temporal_address=None,
+            payments=PaymentSettings(config=CONFIG, tps=tps),
+        )
+        async with (
+            served(bank) as bank_url,
+            open_slots(settings) as slots,
+            open_queue(settings) as queue,
+            open_payments(settings, slots, queue) as opened,
+        ):
+            await slots.configure(CONFIG, WindowPolicy(max(1, int(4 * tps * SHARE)), WINDOW, spread="even"))
+            await queue.configure(ITEM_TYPE, staleClaimThresholdMins=STALE_MINUTES)
+            worker = Worker(Path(directory), url, CONFIG, tps, bank_url)
+            await worker.start()
+            chaos = Chaos(bank, queue, worker)
+            watching = asyncio.create_task(worker.keep_alive())
+            try:
+                report = await _follow(opened, queue, bank, payments, tps, live, chaos)
+            finally:
+                watching.cancel()
+                await worker.stop()
+            report.reconciliation = await compared(opened.statements, bank)
+            report.late_calls = chaos.late_calls
+            return report
+
+
+async def _follow(
+    opened: Payments,
+    queue: DispatchQueue,
+    bank: Simulator,
+    payments: int,
+    tps: int,
+    live: bool,
+    chaos: Chaos | None = None,
+) -> Report:
     from headgate.apps.payments.feed import FeedFormat, initiate_feed
     from headgate.apps.payments.model import ITEM_TYPE
     from headgate.dispatch.status import Status
@@ -98,10 +153,10 @@ async def _follow(opened: Payments, queue: DispatchQueue, payments: int, tps: in
     from headgate.server.cli.demo.report import Plan, Report
     from headgate.server.cli.demo.view import LiveView, PlainView
 
-    assert opened.simulator is not None
     at = _window_after(datetime.now(UTC) + LEAD)
     plan = Plan(payments, tps, at)
-    view: View = LiveView(plan, opened.simulator) if live else PlainView(plan, opened.simulator)
+    view: View = LiveView(plan, bank) if live else PlainView(plan, bank)
+    wrong: asyncio.Task[None] | None = None
 
     async def initiate(chunk: Sequence[Payment]) -> list[IntakeResult]:
         outcomes = await opened.intake.initiate(chunk)
@@ -111,16 +166,20 @@ async def _follow(opened: Payments, queue: DispatchQueue, payments: int, tps: in
     with view:
         async for progress in initiate_feed(feed(payments, at, BAD_LINES), FeedFormat.CSV, initiate):
             plan.rejected += progress.rejected
+        if chaos is not None:
+            wrong = asyncio.create_task(chaos.run(at, payments / (tps * SHARE), view.announce))
         deadline = asyncio.get_running_loop().time() + 60 + 3 * payments / tps
         while asyncio.get_running_loop().time() < deadline:
             stats = await queue.stats(ITEM_TYPE)
             view.show(stats)
             waiting = sum(stats.depth.get(each, 0) for each in (Status.READY, Status.CLAIMED, Status.DISPATCHED))
-            if not waiting:
+            if not waiting and (wrong is None or wrong.done()):
                 break
             await asyncio.sleep(view.pause)
+    if wrong is not None:
+        await wrong
     stats = await queue.stats(ITEM_TYPE)
-    return Report.of(plan, opened.simulator, await opened.store.count(), stats.depth.get(Status.DEAD_LETTER, 0))
+    return Report.of(plan, bank, await opened.store.count(), stats.depth.get(Status.DEAD_LETTER, 0))
 
 
 def _window_after(moment: datetime) -> datetime:

@@ -14,6 +14,7 @@ from headgate.apps.payments.feed import Rejection
 from headgate.apps.payments.model import AcceptedPayment, IntakeResult, PaymentStatus
 from headgate.durations import format_instant
 from headgate.server.shapes.payments import DemoReport
+from headgate.server.shapes.reconciliation import ReconciliationShown
 
 
 @dataclass(slots=True)
@@ -58,6 +59,10 @@ class Report:
     """Seconds from each payment's slot to its execution."""
     statuses: Mapping[str, int]
     dead_letters: int
+    reconciliation: ReconciliationShown | None = None
+    """With chaos: the comparison with the bank's record."""
+    late_calls: int = 0
+    """With chaos: calls that came although the kill switch was off."""
 
     @classmethod
     def of(cls, plan: Plan, bank: Simulator, statuses: Mapping[PaymentStatus, int], dead_letters: int) -> Report:
@@ -84,15 +89,21 @@ class Report:
             and self.executed_more_than_once == 0
             and self.peak_per_second <= self.plan.tps
             and self.dead_letters == 0
+            and self.late_calls == 0
+            and (self.reconciliation is None or self.reconciliation.clean)
         )
 
     def shape(self) -> DemoReport:
+        chaos: dict[str, object] = {}
+        if self.reconciliation is not None:
+            chaos = {"reconciled": self.reconciliation, "calls_while_off": self.late_calls}
         return DemoReport.of(
             self.plan,
             self,
             accepted=len(self.plan.scheduled),
             calls=len(self.calls),
             drift_seconds={name: round(value, 3) for name, value in self.drifts().items()},
+            **chaos,
         )
 
     def drifts(self) -> dict[str, float]:
@@ -124,6 +135,22 @@ class Report:
             f"{again} calls failed or repeated on the way",
             f"  execution after the planned time: {drift}",
             f"  statuses: {statuses}",
+            *self._chaos_lines(),
+        ]
+
+    def _chaos_lines(self) -> list[str]:
+        found = self.reconciliation
+        if found is None:
+            return []
+        named = [
+            f"  {one.payment_id} ({one.field}): here {one.here or '-'}, bank {one.bank or '-'}"
+            for one in (*found.missing_at_bank, *found.missing_here, *found.different, *found.unknown, *found.stuck)
+        ]
+        return [
+            f"{_mark(not self.late_calls)} calls while the kill switch was off: {self.late_calls}",
+            f"{_mark(found.clean)} reconciliation with the bank: {found.matched} matched, "
+            f"{sum(found.counts.values())} differences",
+            *named[:10],
         ]
 
 

@@ -36,6 +36,10 @@ class View(Protocol):
         """Shows how things stand now."""
         ...
 
+    def announce(self, text: str) -> None:
+        """Shows what happens to the run."""
+        ...
+
 
 class PlainView:
     """A line every five seconds."""
@@ -52,6 +56,9 @@ class PlainView:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+    def announce(self, text: str) -> None:
+        print_status(text)
 
     def show(self, stats: QueueStats) -> None:
         now = time.monotonic()
@@ -78,6 +85,7 @@ class LiveView:
         self._executed: Counter[int] = Counter()
         self._seconds: Counter[int] = Counter()
         self._peak = 0
+        self._events: list[str] = []
 
     def __enter__(self) -> Self:
         self._screen.__enter__()
@@ -86,10 +94,15 @@ class LiveView:
     def __exit__(self, *error: object) -> None:
         self._screen.__exit__(*error)
 
+    def announce(self, text: str) -> None:
+        self._events.append(f"{time.strftime('%H:%M:%S')} {text}")
+
     def show(self, stats: QueueStats) -> None:
         self._count()
         width = min(WIDTH, shutil.get_terminal_size().columns)
-        panels = (self._windows(), self._queue(stats), self._downstream())
+        panels = [self._windows(), self._queue(stats), self._downstream()]
+        if self._events:
+            panels.append(("what goes wrong", self._events))
         self._screen.show([line for title, lines in panels for line in panel(title, lines, width)])
 
     def _count(self) -> None:

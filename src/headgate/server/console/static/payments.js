@@ -10,6 +10,7 @@ const KINDS = {
   ACCEPTED: 'busy',
   SCHEDULED: '',
   FAILED: 'wrong',
+  UNKNOWN: 'warn',
   REJECTED: 'wrong',
   CANCELLED: 'off',
 }

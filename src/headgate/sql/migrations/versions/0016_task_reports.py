@@ -8,7 +8,7 @@ from alembic import op
 from headgate.sql.schema import Instant
 
 revision = "0016_task_reports"
-down_revision = "0013_payment_lifecycle"
+down_revision = "0015_sms_messages"
 branch_labels = None
 depends_on = None
 

@@ -1,6 +1,6 @@
 -- Decides one send on the copy of a user's quota, and counts it, in one step.
 -- KEYS: the copy; for a keyed send, its note.
--- ARGV: time ('' for the server's own); for the note: lease and life in ms, and who is calling.
+-- ARGV: time ('' for the server's own); for the note: lease and life in ms, who is calling, and the message's fingerprint.
 -- Returns what happened, the time, and for a decision: count, limit, time left, version, window's begin, generation.
 local now = tonumber(ARGV[1])
 if not now then
@@ -17,7 +17,7 @@ local function answer(what)
 end
 
 local function note(lease)
-  redis.call('HSET', KEYS[2], 'state', 'publishing', 'until', string.format('%.0f', now + lease), 'owner', ARGV[4])
+  redis.call('HSET', KEYS[2], 'state', 'publishing', 'until', string.format('%.0f', now + lease), 'owner', ARGV[4], 'fingerprint', ARGV[5])
   redis.call('PEXPIRE', KEYS[2], ARGV[3])
 end
 
@@ -25,7 +25,10 @@ if not known then
   return {'MISS', now}
 end
 if KEYS[2] then
-  local held = redis.call('HMGET', KEYS[2], 'state', 'until', 'owner')
+  local held = redis.call('HMGET', KEYS[2], 'state', 'until', 'owner', 'fingerprint')
+  if held[4] and held[4] ~= ARGV[5] then
+    return {'REUSED', now}
+  end
   if held[1] == 'sent' then
     return answer('SENT')
   end

@@ -1,9 +1,13 @@
--- Says when a permit is free again, if that is sooner than was thought. KEYS[1]: the permits taken. ARGV: the permit's
--- name, and from now how long (µs).
-local time = redis.call('TIME')
-local free = time[1] * 1000000 + time[2] + ARGV[2]
-local thought = redis.call('ZSCORE', KEYS[1], ARGV[1])
-if thought and free < tonumber(thought) then
+-- Says when a permit is free again, if that is sooner than it would be. KEYS[1]: see permit_take.lua. ARGV: the holder,
+-- after how long (µs), and the time (µs) if the server's own shall not count.
+local now = tonumber(ARGV[3])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+local free = now + ARGV[2]
+local known = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if known and free < tonumber(known) then
   redis.call('ZADD', KEYS[1], 'XX', string.format('%.0f', free), ARGV[1])
 end
 return 1

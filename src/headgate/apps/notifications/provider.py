@@ -1,0 +1,81 @@
+"""The protocol of SMS providers. Public as `headgate.sms`.
+
+class MyProvider:
+    async def send(self, message: SmsMessage) -> Accepted | Rejected:
+        ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from typing import Protocol
+
+from headgate.errors import HeadgateError
+
+
+@dataclass(frozen=True, slots=True)
+class SmsMessage:
+    """A message as a provider is given it. Its text and its number stay out of every repr."""
+
+    id: str
+    """The same for every attempt: pass it on, so that the other side can recognise a repetition."""
+    to: str | None = field(repr=False)
+    """E.164; None if neither the user nor the message has a number."""
+    text: str = field(repr=False)
+    segments: int
+    attempt: int
+    """1 for the first."""
+    deadline: datetime
+    """When the message expires."""
+    user_id: int
+    locale: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The provider has taken the message."""
+
+    provider_id: str | None = None
+    """The provider's own id, by which its receipts name the message."""
+    segments: int | None = None
+    price: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A verdict on this message: no other attempt would end otherwise. It becomes a dead letter."""
+
+    reason: str
+
+
+class Unavailable(HeadgateError):
+    """The provider can't take messages now. That is no property of the message, which waits for another attempt.
+
+    `retry_after` is in seconds, if the provider said so. `throttled` means: it works, and wants fewer calls.
+    """
+
+    def __init__(
+        self,
+        reason: str = "the provider is not available",
+        *,
+        retry_after: float | None = None,
+        throttled: bool = False,
+    ) -> None:
+        self.retry_after = retry_after
+        self.throttled = throttled
+        super().__init__(reason)
+
+
+class Provider(Protocol):
+    """Hands messages to a network. It may also have `async close()`, and `receipt(headers, url, body)` for the
+    delivery receipts that arrive at `/api/receipts/{name}`."""
+
+    async def send(self, message: SmsMessage) -> Accepted | Rejected:
+        """Returns when the provider has taken the message, or has refused it for good.
+
+        Raises:
+            Unavailable: Neither; the message is tried again.
+        """
+        ...

@@ -1,0 +1,408 @@
+"""Messages in a database: their status, who is sending them, dead letters, opt-outs.
+
+A sender claims a message before it calls a provider, and renews the claim while it waits for the answer. So no message
+is handed to two providers by two healthy senders, whatever the log does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from headgate.apps.notifications.model import Message
+from headgate.apps.notifications.ports import (
+    Claim,
+    Claimed,
+    DeadLetter,
+    DeliveryOutcome,
+    MessageStatus,
+    Receipt,
+    Status,
+)
+from headgate.apps.notifications.quota import Recipient
+from headgate.apps.notifications.stores.rows import MAX_IDS, where_in
+from headgate.apps.notifications.stores.tables import (
+    notification_dead_letter,
+    notification_delivery,
+    notification_message,
+    notification_optout,
+    notification_quota,
+)
+from headgate.durations import from_ms, to_ms
+from headgate.errors import InvalidInput
+from headgate.messaging import Record
+from headgate.sql.outbox import append
+from headgate.sql.schema import now
+
+DELIVERY_LIFE = timedelta(hours=12)
+"""How long a message that was dealt with suppresses another of its id. Shorter than a key's life: a key that is used
+again after it has expired makes the same message id, and that message must go out."""
+LONGEST_VALUE = 60_000
+"""Characters of a dead letter that are kept."""
+LONGEST_REASON = 255
+
+_message = notification_message.c
+_letter = notification_dead_letter.c
+_SETTLED = (Status.SENT, Status.DELIVERED, Status.FAILED, Status.EXPIRED)
+
+
+def insert_messages(connection: Connection, messages: Sequence[Message], *, keep: bool = False) -> None:
+    """Rows for messages that were accepted. One of the same id begins anew, or with `keep` stays as it is."""
+    rows = {message.message_id: _accepted_row(connection, message) for message in messages}
+    for known in where_in(connection, _message.message_id, list(rows)):
+        row = rows.pop(known)
+        if not keep:
+            connection.execute(notification_message.update().where(_message.message_id == known).values(row))
+    if rows:
+        connection.execute(notification_message.insert(), list(rows.values()))
+
+
+def _accepted_row(connection: Connection, message: Message) -> dict[str, Any]:
+    accepted_at = now(connection) if message.accepted_ms is None else from_ms(message.accepted_ms)
+    return {
+        "message_id": message.message_id,
+        "user_id": message.user_id,
+        "status": Status.QUEUED.value,
+        "segments": message.segments,
+        "attempts": 0,
+        "owner": None,
+        "claimed_until": None,
+        "accepted_at": accepted_at,
+        "expires_at": None if message.expires_ms is None else from_ms(message.expires_ms),
+        "settled_at": None,
+        "delivered_at": None,
+        "provider": None,
+        "provider_id": None,
+        "reason": None,
+    }
+
+
+def claim(connection: Connection, messages: Sequence[Message], owner: str, lease: timedelta) -> dict[str, Claimed]:
+    """Marks messages as being sent by `owner` for so long, unless they are done or another owner's."""
+    rows = _lock(connection, sorted({message.message_id for message in messages}))
+    at = now(connection)
+    settled_before = set(
+        where_in(
+            connection,
+            notification_delivery.c.message_id,
+            [message.message_id for message in messages],
+            notification_delivery.c.settled_at > at - DELIVERY_LIFE,
+        )
+    )
+    recipients = _recipients(connection, {message.user_id for message in messages})
+    claimed: dict[str, Claimed] = {}
+    new: list[dict[str, Any]] = []
+    taken: list[str] = []
+    for message in messages:
+        recipient = recipients.get(message.user_id, Recipient())
+        row = rows.get(message.message_id)
+        kind = _claim_of(row, owner, at)
+        if row is None and message.message_id in settled_before:
+            kind = Claim.DONE
+        attempts = row.attempts if row is not None and kind is Claim.MINE and row.settled_at is None else 0
+        claimed[message.message_id] = Claimed(kind, attempts, recipient)
+        if kind is not Claim.MINE:
+            continue
+        if row is None:
+            mark = {"status": Status.SENDING.value, "owner": owner, "claimed_until": at + lease}
+            new.append(_accepted_row(connection, message) | mark)
+        else:
+            taken.append(message.message_id)
+    if new:
+        connection.execute(notification_message.insert(), new)
+    _update(
+        connection,
+        taken,
+        {"status": Status.SENDING.value, "owner": owner, "claimed_until": at + lease, "settled_at": None},
+    )
+    return _with_optouts(connection, messages, claimed)
+
+
+def _claim_of(row: Row[Any] | None, owner: str, at: datetime) -> Claim:
+    if row is None or row.status == Status.QUEUED:
+        return Claim.MINE
+    if row.status == Status.SENDING:
+        return Claim.MINE if row.owner == owner or row.claimed_until <= at else Claim.BUSY
+    return Claim.DONE if row.settled_at is not None and row.settled_at > at - DELIVERY_LIFE else Claim.MINE
+
+
+def _recipients(connection: Connection, user_ids: set[int]) -> dict[int, Recipient]:
+    quota = notification_quota.c
+    recipients: dict[int, Recipient] = {}
+    ids = sorted(user_ids)
+    for first in range(0, len(ids), MAX_IDS):
+        rows = connection.execute(
+            sa.select(quota.user_id, quota.phone, quota.locale, quota.zone).where(
+                quota.user_id.in_(ids[first : first + MAX_IDS])
+            )
+        )
+        recipients.update((row.user_id, Recipient(row.phone, row.locale, row.zone)) for row in rows)
+    return recipients
+
+
+def _with_optouts(
+    connection: Connection, messages: Sequence[Message], claimed: dict[str, Claimed]
+) -> dict[str, Claimed]:
+    numbers = {message.message_id: message.to or claimed[message.message_id].recipient.phone for message in messages}
+    phones = sorted({number for number in numbers.values() if number})
+    out = set(where_in(connection, notification_optout.c.phone, phones)) if phones else set()
+    return {
+        message_id: each._replace(opted_out=True) if numbers[message_id] in out else each
+        for message_id, each in claimed.items()
+    }
+
+
+def renew(connection: Connection, message_ids: Sequence[str], owner: str, lease: timedelta) -> None:
+    """Keeps an owner's claims for so long from now."""
+    until = now(connection) + lease
+    _update(connection, message_ids, {"claimed_until": until}, _message.owner == owner)
+
+
+def release(connection: Connection, message_ids: Sequence[str], owner: str) -> None:
+    """Gives back claims on messages that were not sent."""
+    values = {"status": Status.QUEUED.value, "owner": None, "claimed_until": None}
+    _update(connection, message_ids, values, _message.owner == owner, _message.status == Status.SENDING)
+
+
+def settle(connection: Connection, outcomes: Sequence[DeliveryOutcome]) -> None:
+    """Notes what became of messages. One that is known as delivered already stays so."""
+    at = now(connection)
+    rows = _lock(connection, sorted({outcome.message_id for outcome in outcomes}))
+    changes = []
+    for outcome in outcomes:
+        row = rows.get(outcome.message_id)
+        if row is None:
+            continue
+        delivered = row.status == Status.DELIVERED and outcome.status is Status.SENT
+        changes.append(
+            {
+                "of_message": outcome.message_id,
+                "status": Status.DELIVERED.value if delivered else outcome.status.value,
+                "settled_at": at,
+                "owner": None,
+                "claimed_until": None,
+                "attempts": outcome.attempts,
+                "provider": outcome.provider,
+                "provider_id": outcome.provider_id,
+                "segments": outcome.segments or row.segments,
+                "reason": outcome.reason and outcome.reason[:LONGEST_REASON],
+            }
+        )
+    if changes:
+        columns: dict[str, Any] = {name: sa.bindparam(name) for name in changes[0] if name != "of_message"}
+        statement = notification_message.update().where(_message.message_id == sa.bindparam("of_message"))
+        connection.execute(statement.values(columns), changes)
+
+
+def park(connection: Connection, records: Sequence[Record], attempts: Mapping[str, int], until_ms: int) -> None:
+    """Puts records aside until a time; `attempts` are the tries so far, by message id."""
+    append(connection, records, available_at=from_ms(until_ms))
+    for message_id, count in attempts.items():
+        values = {"status": Status.QUEUED.value, "owner": None, "claimed_until": None, "attempts": count}
+        _update(connection, [message_id], values)
+
+
+def status_of(connection: Connection, message_id: str) -> MessageStatus | None:
+    """What is known of a message."""
+    row = connection.execute(sa.select(notification_message).where(_message.message_id == message_id)).first()
+    if row is None:
+        return None
+    status = Status(row.status)
+    return MessageStatus(
+        row.message_id,
+        row.user_id,
+        Status.QUEUED if status is Status.SENDING else status,
+        row.segments,
+        row.attempts,
+        row.accepted_at,
+        row.expires_at,
+        row.settled_at if status in (Status.SENT, Status.DELIVERED) else None,
+        row.delivered_at,
+        row.settled_at if status in (Status.FAILED, Status.EXPIRED) else None,
+        row.provider,
+        row.provider_id,
+        row.reason,
+    )
+
+
+def receive(connection: Connection, receipt: Receipt) -> float | None:
+    """Notes a provider's receipt. Returns the seconds since the message was sent; None if no such message is known,
+    negative if the receipt changes nothing."""
+    if receipt.message_id is not None:
+        query = _message.message_id == receipt.message_id
+    else:
+        query = sa.and_(_message.provider == receipt.provider, _message.provider_id == receipt.provider_id)
+    row = connection.execute(sa.select(notification_message).where(query).with_for_update()).first()
+    if row is None:
+        return None
+    if row.status in (Status.DELIVERED, Status.EXPIRED) or (row.status == Status.FAILED and not receipt.delivered):
+        return -1.0
+    at = now(connection)
+    values: dict[str, Any] = {"status": Status.DELIVERED.value, "delivered_at": at, "reason": None}
+    if not receipt.delivered:
+        values = {"status": Status.FAILED.value, "settled_at": at, "reason": receipt.reason[:LONGEST_REASON]}
+    elif row.settled_at is None:
+        values["settled_at"] = at
+    connection.execute(notification_message.update().where(_message.message_id == row.message_id).values(values))
+    return max((at - (row.settled_at or at)).total_seconds(), 0.0)
+
+
+def backlog(connection: Connection) -> tuple[int, datetime | None, int]:
+    """Messages that wait, since when the oldest does, and dead letters."""
+    waiting = connection.execute(
+        sa.select(sa.func.count(), sa.func.min(_message.accepted_at)).where(
+            _message.status.in_((Status.QUEUED.value, Status.SENDING.value))
+        )
+    ).one()
+    letters = connection.execute(sa.select(sa.func.count()).select_from(notification_dead_letter)).scalar_one()
+    return waiting[0], waiting[1], letters
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------
+
+
+def bury(connection: Connection, letters: Sequence[DeadLetter], outcomes: Sequence[DeliveryOutcome]) -> None:
+    """Keeps records that will not be sent, and notes what became of their messages. Again is fine."""
+    known = set(where_in(connection, _letter.letter_id, [letter.letter_id for letter in letters]))
+    at = now(connection)
+    rows = {}
+    for letter in letters:
+        if letter.letter_id in known:
+            continue
+        value = json.dumps(letter.value)
+        rows[letter.letter_id] = {
+            "letter_id": letter.letter_id,
+            "message_id": letter.message_id,
+            "message_key": json.dumps(letter.key)[1:-1][:128],
+            "message_value": value if len(value) <= LONGEST_VALUE else json.dumps(letter.value[: LONGEST_VALUE // 12]),
+            "sha256": hashlib.sha256(letter.value.encode(errors="surrogatepass")).hexdigest(),
+            "whole": len(value) <= LONGEST_VALUE,
+            "reason": letter.reason[:LONGEST_REASON],
+            "attempts": letter.attempts,
+            "dead_at": at,
+        }
+    if rows:
+        connection.execute(notification_dead_letter.insert(), list(rows.values()))
+    settle(connection, outcomes)
+
+
+def dead_letters(connection: Connection, limit: int, cursor: tuple[int, str] | None) -> list[DeadLetter]:
+    """The oldest dead letters after a place."""
+    query = sa.select(notification_dead_letter).order_by(_letter.dead_at, _letter.letter_id).limit(limit)
+    if cursor is not None:
+        at = from_ms(cursor[0])
+        query = query.where(sa.or_(_letter.dead_at > at, sa.and_(_letter.dead_at == at, _letter.letter_id > cursor[1])))
+    return [_dead_letter(row) for row in connection.execute(query)]
+
+
+def redrive(
+    connection: Connection, letter_ids: Sequence[str] | None, limit: int, topic: str, expiry_ms: int
+) -> tuple[int, int]:
+    """Publishes dead letters again, with a new expiry. Returns how many, and how many were not kept whole and stay."""
+    letters = _chosen(connection, letter_ids, limit, whole=True)
+    at_ms = to_ms(now(connection))
+    records = []
+    for letter in letters:
+        value = letter.value
+        try:
+            message = Message.from_record_value(value)
+        except InvalidInput:
+            pass
+        else:
+            message = replace(message, expires_ms=at_ms + expiry_ms)
+            value = message.to_record_value()
+            insert_messages(connection, [message])
+        records.append(Record(topic, letter.key, value))
+    if records:
+        append(connection, records)
+    _remove(connection, letters)
+    kept = 0 if letter_ids is None else len(_chosen(connection, letter_ids, limit, whole=False))
+    return len(letters), kept
+
+
+def drop(connection: Connection, letter_ids: Sequence[str] | None, limit: int) -> int:
+    """Deletes dead letters."""
+    letters = _chosen(connection, letter_ids, limit, whole=None)
+    _remove(connection, letters)
+    return len(letters)
+
+
+def _chosen(
+    connection: Connection, letter_ids: Sequence[str] | None, limit: int, *, whole: bool | None
+) -> list[DeadLetter]:
+    query = sa.select(notification_dead_letter).order_by(_letter.dead_at, _letter.letter_id)
+    if whole is not None:
+        query = query.where(_letter.whole == sa.literal(whole))
+    if letter_ids is None:
+        return [_dead_letter(row) for row in connection.execute(query.limit(limit))]
+    letters = []
+    for first in range(0, len(letter_ids), MAX_IDS):
+        rows = connection.execute(query.where(_letter.letter_id.in_(letter_ids[first : first + MAX_IDS])))
+        letters += [_dead_letter(row) for row in rows]
+    return letters
+
+
+def _remove(connection: Connection, letters: Sequence[DeadLetter]) -> None:
+    for first in range(0, len(letters), MAX_IDS):
+        ids = [letter.letter_id for letter in letters[first : first + MAX_IDS]]
+        connection.execute(notification_dead_letter.delete().where(_letter.letter_id.in_(ids)))
+
+
+def _dead_letter(row: Row[Any]) -> DeadLetter:
+    return DeadLetter(
+        row.letter_id,
+        row.message_id,
+        row.message_key,
+        json.loads(row.message_value),
+        row.reason,
+        row.attempts,
+        to_ms(row.dead_at),
+        row.whole,
+    )
+
+
+# -- opt-outs ----------------------------------------------------------------------------------------------------
+
+
+def opt_out(connection: Connection, phone: str, reason: str) -> None:
+    """Notes that a number wants no messages; again changes the reason."""
+    values = {"reason": reason, "created_at": now(connection)}
+    optout = notification_optout
+    if not connection.execute(optout.update().where(optout.c.phone == phone).values(values)).rowcount:
+        connection.execute(optout.insert().values(phone=phone, **values))
+
+
+def opt_in(connection: Connection, phone: str) -> bool:
+    """Removes a number from the list; whether it was there."""
+    optout = notification_optout
+    return bool(connection.execute(optout.delete().where(optout.c.phone == phone)).rowcount)
+
+
+def _lock(connection: Connection, message_ids: Sequence[str]) -> dict[str, Row[Any]]:
+    rows: dict[str, Row[Any]] = {}
+    for first in range(0, len(message_ids), MAX_IDS):
+        query = (
+            sa.select(notification_message)
+            .where(_message.message_id.in_(message_ids[first : first + MAX_IDS]))
+            .order_by(_message.message_id)
+            .with_for_update()
+        )
+        rows.update((row.message_id, row) for row in connection.execute(query))
+    return rows
+
+
+def _update(
+    connection: Connection, message_ids: Sequence[str], values: Mapping[str, Any], *conditions: sa.ColumnElement[bool]
+) -> None:
+    for first in range(0, len(message_ids), MAX_IDS):
+        ids = message_ids[first : first + MAX_IDS]
+        connection.execute(
+            notification_message.update().where(_message.message_id.in_(ids), *conditions).values(values)
+        )

@@ -1,0 +1,46 @@
+"""What the statements of the gateway share: ids in lists, the clock, pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headgate.durations import from_ms, to_ms
+from headgate.sql.schema import now
+
+MAX_IDS = 900
+"""Ids in one IN list: Oracle takes 1000 expressions at most."""
+
+
+def clock_ms(connection: Connection, given: int | None) -> int:
+    """The time: the given one, else the database's."""
+    return to_ms(now(connection)) if given is None else given
+
+
+def where_in(
+    connection: Connection, column: sa.Column[str], ids: Sequence[str], *conditions: sa.ColumnElement[bool]
+) -> list[str]:
+    """Those of `ids` that the column holds."""
+    matches: list[str] = []
+    for first in range(0, len(ids), MAX_IDS):
+        query = sa.select(column).where(column.in_(ids[first : first + MAX_IDS]), *conditions)
+        matches += connection.execute(query).scalars()
+    return matches
+
+
+def prune(
+    connection: Connection,
+    column: sa.Column[Any],
+    key: sa.Column[Any],
+    before_ms: int,
+    limit: int,
+    keep: timedelta,
+) -> int:
+    """Deletes up to `limit` rows whose `column` lies before a time, and at least `keep` back."""
+    before = min(from_ms(before_ms), now(connection) - keep)
+    old = sa.select(key).where(column < before).limit(limit)
+    return connection.execute(sa.delete(key.table).where(key.in_(old))).rowcount

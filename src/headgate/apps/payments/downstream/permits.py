@@ -1,0 +1,86 @@
+"""The permits of the downstream: who may call, and when. Pure: state and time in, the next state and a grant out.
+
+There are as many permits as calls may be made in a sliding second. A permit is held from its grant until its call can
+no longer count, so no sliding second sees more calls than permits. Calls are paced: two of them leave no closer than
+`spacing_us`, but for a burst after a pause. A grant may lie a little in the future (`LOOK_AHEAD_US`): its caller sleeps
+until then, and no time is lost between two calls to asking for the next permit.
+
+A state that is new, or that comes from another life of its store, says nothing about the calls that were made before:
+the store may have forgotten them. Nothing is granted until all of them are over (`reopened`).
+
+`lua/permit_take.lua` is this module for Redis.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SECOND_US = 1_000_000
+LOOK_AHEAD_US = 100_000
+
+
+class PermitPolicy(NamedTuple):
+    """How many permits there are, and how close two calls may leave."""
+
+    number: int
+    spacing_us: int
+    burst: int = 1
+    """How many calls may leave at once after a pause."""
+
+
+class Permits(NamedTuple):
+    """Who holds a permit, and until when. All times are microseconds of the store's clock."""
+
+    held: dict[str, int]
+    """Holder → when its permit is free again."""
+    paced_us: int = 0
+    """When the next call would leave if all were evenly spaced."""
+    open_us: int = 0
+    """Nothing is granted before."""
+    life: str = ""
+    """The store's life in which this was written; after a restart or failover the store has another one."""
+
+
+class Grant(NamedTuple):
+    """What `take` decided."""
+
+    wait_us: int
+    """0 if granted; else how long until it is worth asking again."""
+    delay_us: int = 0
+    """How long from now until the call may leave, if granted."""
+    now_us: int = 0
+    """The store's clock, when it decided."""
+
+
+def take(state: Permits, policy: PermitPolicy, holder: str, hold_us: int, now_us: int) -> tuple[Permits, Grant]:
+    """Grants a permit until `hold_us` after the call leaves. A holder that has one exchanges it."""
+    held = {name: free_us for name, free_us in state.held.items() if free_us > now_us and name != holder}
+    state = state._replace(held=held)
+    if state.open_us > now_us:
+        return state, Grant(min(state.open_us - now_us, SECOND_US), 0, now_us)
+    leave_us = max(now_us, state.paced_us - (policy.burst - 1) * policy.spacing_us)
+    excess = len(held) - policy.number
+    if excess >= 0:
+        leave_us = max(leave_us, sorted(held.values())[excess])
+    if leave_us - now_us > LOOK_AHEAD_US:
+        # At most a second: a call that is answered in the meantime frees its permit no sooner than that.
+        return state, Grant(max(1, min(leave_us - now_us, SECOND_US) - LOOK_AHEAD_US), 0, now_us)
+    held[holder] = leave_us + hold_us
+    paced_us = max(state.paced_us, leave_us) + policy.spacing_us
+    return state._replace(held=held, paced_us=paced_us), Grant(0, leave_us - now_us, now_us)
+
+
+def free(state: Permits, holder: str, after_us: int, now_us: int) -> Permits:
+    """The holder's permit is free after that long, if that is sooner than it would be."""
+    known = state.held.get(holder)
+    if known is None or known <= now_us + after_us:
+        return state
+    return state._replace(held={**state.held, holder: now_us + after_us})
+
+
+def reopened(state: Permits, life: str, hold_us: int, now_us: int) -> Permits:
+    """The state in this life of its store. In a new life nothing is known of earlier calls, so nothing is granted until
+    the longest of them is over."""
+    if state.life == life:
+        return state
+    return Permits({}, 0, now_us + hold_us, life)

@@ -1,0 +1,40 @@
+"""The clock of the permits' store, as this process can tell it. Pure.
+
+An answer of the store tells its clock at some moment between the request and the answer. One slow answer says little;
+the bounds of all recent answers together say it to within the fastest of them.
+"""
+
+from __future__ import annotations
+
+DRIFT = 0.001
+"""Seconds per second by which two clocks may drift apart."""
+
+
+class StoreClock:
+    """Bounds on `store's time - this process's time`, in seconds.
+
+    clock.record(1_800_000_000_000_000, requested_at=10.0, answered_at=10.004)
+    clock.latest(1_800_000_000_020_000)   # by this process's clock, not sooner than it is then at the store
+    """
+
+    def __init__(self) -> None:
+        self._low = float("-inf")
+        self._high = float("inf")
+        self._at = 0.0
+
+    def record(self, store_us: int, *, requested_at: float, answered_at: float) -> None:
+        """Learns from one answer. If it contradicts the earlier ones, a clock was set, and it replaces them."""
+        aged = DRIFT * max(0.0, answered_at - self._at)
+        low, high = store_us / 1e6 - answered_at, store_us / 1e6 - requested_at
+        self._low, self._high = max(self._low - aged, low), min(self._high + aged, high)
+        if self._low > self._high:
+            self._low, self._high = low, high
+        self._at = answered_at
+
+    def latest(self, store_us: int) -> float:
+        """The latest time, by this process's clock, at which the store's clock may show `store_us`."""
+        return store_us / 1e6 - self._low
+
+    def earliest(self, store_us: int) -> float:
+        """The earliest such time."""
+        return store_us / 1e6 - self._high

@@ -1,0 +1,57 @@
+"""`PaymentMeter`: measures payments and the downstream's breaker now and then, for metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from headgate.apps.payments.model import PaymentStatus
+from headgate.apps.payments.ports import BreakerStore, DownstreamObserver, PaymentStore
+from headgate.errors import HeadgateError
+
+log = logging.getLogger(__name__)
+
+EVERY = 30.0
+"""Seconds between two measurements: each counts the whole table."""
+
+
+class PaymentObserver(Protocol):
+    """Takes what the meter measured. Must be quick and must not raise."""
+
+    def measured(self, counts: Mapping[PaymentStatus, int], tps: int) -> None:
+        """So many payments stand where, and so many calls may be made in a second."""
+        ...
+
+
+class PaymentMeter:
+    """Every process measures the same payments; the newest measurement counts."""
+
+    def __init__(
+        self,
+        store: PaymentStore,
+        breaker: BreakerStore,
+        tps: int,
+        observer: PaymentObserver,
+        downstream: DownstreamObserver,
+    ) -> None:
+        self._store = store
+        self._breaker = breaker
+        self._tps = tps
+        self._observer = observer
+        self._downstream = downstream
+
+    async def measure(self) -> None:
+        """One measurement."""
+        self._observer.measured(await self._store.count(), self._tps)
+        self._downstream.breaker_moved(await self._breaker.read() is not None)
+
+    async def run(self) -> None:
+        """Measures until it is cancelled."""
+        while True:
+            try:
+                await self.measure()
+            except HeadgateError as error:
+                log.info("payments could not be measured: %s", error)
+            await asyncio.sleep(EVERY)

@@ -1,0 +1,202 @@
+"""Messages after they were accepted: status, receipts, opt-outs, batches; and quotas to read and delete."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from headgate.apps.notifications.model import LARGEST
+from headgate.apps.notifications.recipients import checked_phone
+from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.server.http import problem
+from headgate.server.http.body import media_type, read, read_object
+from headgate.server.http.notifications import accept, name_outages
+from headgate.server.http.parameters import WholeNumber, json_body, path
+from headgate.server.http.problem import Problem, documented
+from headgate.server.http.raw_routes import json_response
+from headgate.server.http.services import Services, services_of
+from headgate.server.shapes.notifications import (
+    MessageStatus,
+    NotificationBatch,
+    NotificationBatchRequest,
+    NotificationConfig,
+    NotificationRefused,
+    NotificationRequest,
+    NotificationSent,
+    OptOut,
+    OptOutRequest,
+)
+
+MAX_RECEIPT_BYTES = 64 * 1024
+USER = WholeNumber("userId", 0, LARGEST)
+MESSAGE = path("messageId", {"type": "string", "minLength": 1, "maxLength": 64})
+PROVIDER = path("provider", {"type": "string", "minLength": 1, "maxLength": 64})
+PHONE = path(
+    "phone", {"type": "string", "pattern": r"^\+[1-9][0-9]{6,14}$", "description": "E.164.", "example": "+491701234567"}
+)
+
+router = APIRouter(prefix="/api", tags=["notifications"])
+
+
+@router.post(
+    "/send/batch",
+    summary="Send several messages",
+    response_model=NotificationBatch,
+    responses=documented(400, 413, 415, 503),
+    openapi_extra=json_body(NotificationBatchRequest),
+)
+async def send_batch(request: Request) -> Response:
+    """Each message is decided on by itself, in order. The answer is 200 also if some of them were refused."""
+    value = await read_object(request.scope, request.receive)
+    messages = NotificationBatchRequest.parse(value).messages
+    parsed = [_message(message, index) for index, message in enumerate(messages)]
+    services = services_of(request)
+    # One after the other: a user's messages are accepted in the order in which they were given.
+    return json_response(NotificationBatch(results=[await _outcome(services, message) for message in parsed]))
+
+
+def _message(value: Any, index: int) -> NotificationRequest:
+    if not isinstance(value, dict):
+        raise InvalidInput(f"messages[{index}]", "must be an object")
+    return NotificationRequest.parse(value, f"messages[{index}].")
+
+
+async def _outcome(services: Services, message: NotificationRequest) -> NotificationSent | NotificationRefused:
+    try:
+        return await accept(services, message, None)
+    except Problem as refusal:
+        return _refused(refusal)
+    except HeadgateError as error:
+        return _refused(problem.of(error))
+
+
+def _refused(refusal: Problem) -> NotificationRefused:
+    body = refusal.body
+    further = {"field": body["field"]} if "field" in body else {}
+    if "Retry-After" in refusal.headers:
+        further["retry_after"] = math.ceil(float(refusal.headers["Retry-After"]))
+    return NotificationRefused(status=refusal.status, title=body["title"], detail=body["detail"], **further)
+
+
+@router.get(
+    "/config/{userId}",
+    summary="A user's quota",
+    response_model=NotificationConfig,
+    responses=documented(400, 404, 503),
+    openapi_extra={"parameters": [USER.document("path")]},
+)
+async def quota(request: Request) -> Response:
+    """The quota as it is now: what counts in the window, and when it began."""
+    user_id = USER.of(request)
+    with name_outages():
+        return json_response(
+            NotificationConfig.of_quota(await services_of(request).notifications.intake.quota(user_id))
+        )
+
+
+@router.delete(
+    "/config/{userId}",
+    summary="Delete a user's quota",
+    status_code=204,
+    responses=documented(400, 404, 503),
+    openapi_extra={"parameters": [USER.document("path")]},
+)
+async def delete_quota(request: Request) -> Response:
+    """The user may send nothing any more; messages that were accepted are still sent."""
+    user_id = USER.of(request)
+    with name_outages():
+        await services_of(request).notifications.intake.delete(user_id)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/messages/{messageId}",
+    summary="Where a message is",
+    response_model=MessageStatus,
+    responses=documented(404, 503),
+    openapi_extra={"parameters": [MESSAGE]},
+)
+async def status(request: Request) -> Response:
+    """`queued`, `sent`, `delivered`, `failed` or `expired`, with the time of each step."""
+    message_id = request.path_params["messageId"]
+    with name_outages():
+        known = await services_of(request).notifications.messages.status(message_id[:64].replace("\0", ""))
+    if known is None:
+        raise NotFound("message", message_id[:64])
+    return json_response(MessageStatus.of(known))
+
+
+@router.post(
+    "/receipts/{provider}",
+    summary="Take a provider's delivery receipt",
+    status_code=204,
+    responses=documented(400, 403, 404, 413, 503),
+    openapi_extra={
+        "parameters": [PROVIDER],
+        "requestBody": {"required": True, "content": {"*/*": {"schema": {"type": "string"}}}},
+    },
+)
+async def receipt(request: Request) -> Response:
+    """For providers, who sign it; no token is needed. 403 if the signature is not right."""
+    services = services_of(request)
+    name = request.path_params["provider"]
+    provider = services.notifications.providers.get(name)
+    read_receipt = getattr(provider, "receipt", None)
+    if read_receipt is None:
+        raise NotFound("provider", name[:64])
+    body = await read(request.receive, MAX_RECEIPT_BYTES)
+    try:
+        known = read_receipt({key.lower(): value for key, value in request.headers.items()}, str(request.url), body)
+    except InvalidInput as error:
+        if "signature" in error.field.lower():
+            raise Problem(403, "bad-signature", "Forbidden", str(error), field=error.field) from error
+        raise
+    if known is not None:
+        known = known._replace(provider=name)
+        with name_outages():
+            seconds = await services.notifications.messages.receive(known)
+        if seconds is None:
+            raise NotFound("message", known.message_id or known.provider_id or "")
+        if seconds >= 0:
+            services.notifications.observer.receipt(name, known.delivered, seconds)
+    return Response(status_code=204)
+
+
+@router.put(
+    "/optouts/{phone}",
+    summary="Send nothing to a number",
+    response_model=OptOut,
+    responses=documented(400, 413, 415, 503),
+    openapi_extra={
+        "parameters": [PHONE],
+        "requestBody": {**json_body(OptOutRequest)["requestBody"], "required": False},
+    },
+)
+async def opt_out(request: Request) -> Response:
+    """From now on no message goes to this number, whoever sends it. Again changes the reason."""
+    phone = checked_phone(request.path_params["phone"])
+    body = {}
+    if media_type(request.scope) or request.headers.get("content-length", "0") != "0":
+        body = await read_object(request.scope, request.receive)
+    reason = OptOutRequest.parse(body).reason
+    with name_outages():
+        await services_of(request).notifications.messages.opt_out(phone, reason)
+    return json_response(OptOut(phone=phone, reason=reason))
+
+
+@router.delete(
+    "/optouts/{phone}",
+    summary="Send to a number again",
+    status_code=204,
+    responses=documented(400, 404, 503),
+    openapi_extra={"parameters": [PHONE]},
+)
+async def opt_in(request: Request) -> Response:
+    """Takes a number off the list of those who want no messages."""
+    phone = checked_phone(request.path_params["phone"])
+    with name_outages():
+        if not await services_of(request).notifications.messages.opt_in(phone):
+            raise Problem(404, "optout-not-found", "Opt-out Not Found", "this number has not opted out")
+    return Response(status_code=204)

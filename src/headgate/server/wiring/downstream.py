@@ -1,0 +1,166 @@
+"""The bank behind its hard limit, the kill switch and the breaker."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
+from headgate.apps.payments.model import Payment
+from headgate.apps.payments.ports import BreakerOpen, DownstreamBusy
+from headgate.dispatch.model import Postponed
+from headgate.dispatch.queue import DispatchQueue
+from headgate.server.settings import Settings, statuses
+from headgate.server.wiring.database import embedded_url
+from headgate.sql.databases import database
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from headgate.apps.payments.downstream.connection import DownstreamConnection
+    from headgate.apps.payments.downstream.simulator import Simulator
+    from headgate.apps.payments.meter import PaymentObserver
+    from headgate.apps.payments.ports import (
+        BreakerStore,
+        Downstream,
+        DownstreamObserver,
+        InquiryResult,
+        PermitStore,
+    )
+
+INQUIRY_WAIT = 20.0
+"""Seconds an operator's inquiry may wait for limit and breaker."""
+PERMIT_TIMEOUT = 2.0
+"""Seconds in which the store of permits must answer; no call is made meanwhile."""
+
+
+class OperatorInquiry:
+    """The `Inquiry` port for operators, who don't wait for long."""
+
+    def __init__(self, bank: Downstream) -> None:
+        self._bank = bank
+
+    async def inquire(self, payment: Payment) -> InquiryResult:
+        try:
+            return await self._bank.inquire(payment, wait=INQUIRY_WAIT)
+        except Postponed as postponed:
+            raise DownstreamBusy(f"the downstream can't be asked now: {postponed}") from postponed
+
+
+async def check_breaker(breaker: BreakerStore) -> None:
+    """Returns if the downstream's breaker is closed.
+
+    Raises:
+        BreakerOpen: It is open.
+    """
+    status = await breaker.read()
+    if status is not None:
+        raise BreakerOpen(status.reason)
+
+
+def downstream_observer(registry: CollectorRegistry | None) -> DownstreamObserver | None:
+    """Counts calls to the downstream into a registry."""
+    if registry is None:
+        return None
+    from headgate.server.metrics.payments import DownstreamMetrics
+
+    return DownstreamMetrics(registry)
+
+
+def payment_observer(registry: CollectorRegistry) -> PaymentObserver:
+    """Shows payments by status in a registry."""
+    from headgate.server.metrics.payments import PaymentMetrics
+
+    return PaymentMetrics(registry)
+
+
+def downstream_connection(settings: Settings) -> DownstreamConnection:
+    """How the downstream is called.
+
+    Raises:
+        ConfigurationError: A setting can't work.
+    """
+    from headgate.apps.payments.downstream.connection import DownstreamConnection
+
+    chosen = settings.payments
+    token, hmac_key = chosen.downstream_token, chosen.downstream_hmac_key
+    return DownstreamConnection(
+        chosen.downstream_url or "http://simulator",
+        token=None if token is None else token.get_secret_value(),
+        token_file=chosen.downstream_token_file,
+        headers=chosen.downstream_headers,
+        client_cert=chosen.downstream_client_cert,
+        client_key=chosen.downstream_client_key,
+        hmac_key=None if hmac_key is None else hmac_key.get_secret_value(),
+        timeout=chosen.downstream_timeout,
+        attempts=chosen.downstream_attempts,
+        inquiry_path=chosen.downstream_inquiry_path,
+        rejected_statuses=statuses(chosen.downstream_rejected_statuses),
+    )
+
+
+async def open_downstream(
+    settings: Settings,
+    queue: DispatchQueue,
+    breaker_store: BreakerStore,
+    simulator: Simulator | None,
+    observer: DownstreamObserver | None,
+    stack: AsyncExitStack,
+) -> tuple[Downstream, Simulator | None]:
+    """The bank behind its limit, kill switch and breaker: the configured one, or a simulator in this process."""
+    from headgate.apps.payments.downstream.breaker import DownstreamBreaker
+    from headgate.apps.payments.downstream.client import HttpDownstream
+    from headgate.apps.payments.downstream.rate_gate import PermitRateGate
+    from headgate.apps.payments.downstream.simulator import Behaviour, Simulator, SimulatorTransport
+    from headgate.dispatch.kill_switch import KillSwitch
+
+    chosen, connection = settings.payments, downstream_connection(settings)
+    permits = await _permits(settings, connection.timeout)
+    stack.push_async_callback(permits.close)
+    gate = PermitRateGate(permits, call_timeout=connection.timeout, limit_at=chosen.limit_at)
+    stack.push_async_callback(gate.close)
+
+    async def is_on() -> bool:
+        return (await queue.config(PAYMENT)).enabled
+
+    async def throw_switch(reason: str) -> None:
+        await queue.pause(PAYMENT)
+
+    breaker = None
+    if chosen.breaker != "off":
+        breaker = DownstreamBreaker(
+            breaker_store,
+            call_timeout=connection.timeout,
+            throw_switch=throw_switch if chosen.breaker == "pause" else None,
+            observer=observer,
+        )
+    transport = None
+    if chosen.downstream_url is None:
+        simulator = simulator or Simulator(Behaviour(tps=chosen.tps))
+        transport = SimulatorTransport(simulator)
+    bank = HttpDownstream(
+        connection,
+        gate,
+        switch=KillSwitch(is_on),
+        breaker=breaker,
+        observer=observer,
+        transport=transport,
+    )
+    stack.push_async_callback(bank.close)
+    return bank, simulator
+
+
+async def _permits(settings: Settings, call_timeout: float) -> PermitStore:
+    """The permits that all processes share: in Redis, if there is one, else in the database."""
+    from headgate.apps.payments.downstream.rate_gate import longest_hold, permit_policy
+
+    chosen = settings.payments
+    policy, hold = permit_policy(chosen.tps, chosen.burst, chosen.limit_at), longest_hold(call_timeout)
+    if settings.redis_url is not None:
+        from headgate.apps.payments.stores.redis import RedisPermitStore
+
+        return RedisPermitStore(settings.redis_url, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
+    from headgate.apps.payments.stores.sql_permits import SqlPermitStore
+
+    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    return SqlPermitStore(shared, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)

@@ -1,0 +1,106 @@
+"""The SMS providers of a settings tree, in the order of `HEADGATE_SMS_PROVIDERS`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from headgate.apps.notifications.provider import Provider
+from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
+from headgate.apps.notifications.providers.console import ConsoleProvider
+from headgate.errors import ConfigurationError
+from headgate.extras import require
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Plan, TokenBucket
+from headgate.server.settings import Settings
+
+_FIELD = "sms.providers"
+
+
+def open_providers(settings: Settings) -> ProviderChain:
+    """The chain of providers.
+
+    Raises:
+        ConfigurationError: A provider is unknown, can't be imported, or lacks a setting.
+    """
+    sms = settings.sms
+    named = sms.providers or ("webhook" if sms.webhook_url is not None else "console")
+    rates = dict(pair.strip().split("=") for pair in sms.provider_rates.split(",") if pair.strip())
+    providers: dict[str, NamedProvider] = {}
+    for entry in named.split(","):
+        name, is_own, place = entry.strip().partition("=")
+        if not name or name in providers:
+            raise ConfigurationError(_FIELD, f"{entry!r} names no provider, or one that is named before")
+        provider = _load(name, place) if is_own else _built_in(name, settings)
+        limiter = _limiter(settings, name, int(rates.pop(name))) if name in rates else None
+        providers[name] = NamedProvider(name, provider, limiter)
+    if rates:
+        raise ConfigurationError("sms.provider_rates", f"{', '.join(rates)} is not among the providers")
+    return ProviderChain(list(providers.values()), timeout=sms.timeout_seconds)
+
+
+def _built_in(name: str, settings: Settings) -> Provider:
+    sms = settings.sms
+    if name == "console":
+        return ConsoleProvider()
+    if name not in ("webhook", "twilio"):
+        raise ConfigurationError(
+            _FIELD, f"{name!r} is none of webhook, twilio, console; write your own as {name}=package.module:attribute"
+        )
+    require(f"the SMS provider {name}", "httpx")
+    calls: dict[str, Any] = {
+        "timeout": sms.timeout_seconds,
+        "log_texts": sms.log_texts,
+    }
+    if name == "webhook":
+        from headgate.apps.notifications.providers.webhook import WebhookProvider
+
+        if sms.webhook_url is None:
+            raise ConfigurationError("sms.webhook_url", "is needed for the provider webhook")
+        token, key = sms.webhook_token, sms.webhook_hmac_key
+        return WebhookProvider(
+            sms.webhook_url,
+            headers=sms.webhook_headers,
+            token=None if token is None else token.get_secret_value(),
+            hmac_key=None if key is None else key.get_secret_value(),
+            **calls,
+        )
+    from headgate.apps.notifications.providers.twilio import TwilioProvider
+
+    for field in ("account_sid", "auth_token", "from"):
+        if getattr(sms, f"twilio_{field}") is None:
+            raise ConfigurationError(f"sms.twilio_{field}", "is needed for the provider twilio")
+    assert sms.twilio_auth_token is not None
+    return TwilioProvider(
+        sms.twilio_account_sid or "",
+        sms.twilio_auth_token.get_secret_value(),
+        sms.twilio_from or "",
+        url=sms.twilio_url,
+        receipts_url=sms.twilio_receipts_url,
+        **calls,
+    )
+
+
+def _load(name: str, place: str) -> Provider:
+    """The object that `package.module:attribute` names, or that it makes when it is called."""
+    module, colon, attribute = place.partition(":")
+    if not module or not colon or not attribute:
+        raise ConfigurationError(_FIELD, f"{place!r} of {name} is not written as package.module:attribute")
+    try:
+        provider = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(_FIELD, f"{place!r} of {name} can't be imported: {error}") from None
+    if isinstance(provider, type) or (not hasattr(provider, "send") and callable(provider)):
+        try:
+            provider = provider()
+        except Exception as error:
+            raise ConfigurationError(_FIELD, f"{place!r} of {name} can't be made: {error}") from error
+    if not callable(getattr(provider, "send", None)):
+        raise ConfigurationError(_FIELD, f"{place!r} of {name} has no method send")
+    own: Provider = provider
+    return own
+
+
+def _limiter(settings: Settings, name: str, rate: int) -> AsyncLimiter:
+    plan = Plan(name, TokenBucket(capacity=rate, per_second=rate), on_error="open")
+    return AsyncLimiter(settings.redis_url or "memory://", plans=[plan])

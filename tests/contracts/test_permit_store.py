@@ -1,0 +1,166 @@
+"""The `PermitStore` port: one suite, every store; and Redis's Lua against the pure arithmetic it translates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.dialects import oracle
+
+from headgate.apps.payments.downstream import permits
+from headgate.apps.payments.downstream.permits import LOOK_AHEAD_US, PermitPolicy, Permits
+from headgate.apps.payments.ports import PermitStore
+from headgate.apps.payments.stores.redis import RedisPermitStore
+from headgate.apps.payments.stores.sql_permits import SqlPermitStore, locked_row
+from headgate.apps.payments.stores.tables import permit_gate
+from headgate.sql.databases import database
+from headgate.sql.engine import Database
+from headgate.testing import eventually
+from headgate.testing.servers.redis import RedisServer
+
+AN_HOUR = 3600.0
+NO_PACE = PermitPolicy(2, 1, 2)
+
+Open = Callable[[PermitPolicy], PermitStore]
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis"])
+async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
+    """Opens stores that share their permits, as processes do."""
+    stores: list[PermitStore] = []
+    if request.param == "redis":
+        url, key = str(request.getfixturevalue("redis_location")), b"{permits}:" + uuid4().hex.encode()
+
+        def opening(policy: PermitPolicy) -> PermitStore:
+            stores.append(RedisPermitStore(url, policy, longest_hold=0.0, key=key))
+            return stores[-1]
+    else:
+        sqlite = f"sqlite:///{tmp_path / 'permits.db'}"
+        url = sqlite if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+        await (await database(url)).close()
+
+        def opening(policy: PermitPolicy) -> PermitStore:
+            stores.append(SqlPermitStore(Database(url), policy, longest_hold=0.0, timeout=30.0))
+            return stores[-1]
+
+    yield opening
+    for store in stores:
+        await store.close()
+
+
+async def test_there_are_as_many_permits_as_the_limit_over_all_processes(opened: Open) -> None:
+    here, there = opened(NO_PACE), opened(NO_PACE)
+    callers = [(store, f"{name}-{number}") for number in range(5) for name, store in (("h", here), ("t", there))]
+    grants = await asyncio.gather(*(store.take(caller, AN_HOUR) for store, caller in callers))
+    assert sum(grant.wait_us == 0 for grant in grants) == 2
+    assert {grant.wait_us for grant in grants if grant.wait_us} == {1_000_000 - LOOK_AHEAD_US}
+
+
+async def test_a_permit_is_free_a_while_after_it_was_given_back(opened: Open) -> None:
+    store = opened(PermitPolicy(1, 1))
+    assert (await store.take("a", AN_HOUR)).wait_us == 0
+    await store.free("a", AN_HOUR - 1)
+    await store.free("nobody", 0.0)
+    assert (await store.take("b", AN_HOUR)).wait_us > 0
+    await store.free("a", 0.0)
+    assert (await store.take("b", AN_HOUR)).wait_us == 0
+
+
+async def test_a_holder_exchanges_its_permit(opened: Open) -> None:
+    store = opened(PermitPolicy(1, 1))
+    assert (await store.take("a", AN_HOUR)).wait_us == 0
+    assert (await store.take("a", AN_HOUR)).wait_us == 0
+    assert (await store.take("b", AN_HOUR)).wait_us > 0
+
+
+async def test_calls_of_two_processes_are_paced_together(opened: Open) -> None:
+    an_hour_apart = PermitPolicy(100, round(AN_HOUR * 1e6))
+    here, there = opened(an_hour_apart), opened(an_hour_apart)
+    assert (await here.take("a", AN_HOUR))[:2] == (0, 0)
+    assert (await there.take("b", AN_HOUR)).wait_us > 0
+    assert (await here.take("c", AN_HOUR)).wait_us > 0
+
+
+async def test_a_redis_that_forgot_grants_nothing_until_the_longest_call_is_over(own_redis: RedisServer) -> None:
+    """Restarted without its memory; then with an old one, which looks the same as a new one."""
+    own_redis.kill()
+    store = RedisPermitStore(own_redis.url, PermitPolicy(50, 1), longest_hold=0.2, timeout=1.0)
+    patient = RedisPermitStore(own_redis.url, PermitPolicy(50, 1), longest_hold=AN_HOUR, timeout=1.0)
+    await asyncio.to_thread(own_redis.start)
+
+    async def granted() -> bool:
+        return (await store.take("a", AN_HOUR)).wait_us == 0
+
+    assert not await granted(), "a set that is new is not all free"
+    await eventually(granted)
+    assert (await patient.take("b", AN_HOUR)).wait_us == 0, "the same life: nothing was lost"
+    own_redis.kill()
+    await asyncio.to_thread(own_redis.start)
+    assert (await patient.take("c", AN_HOUR)).wait_us > 0
+    assert (await store.take("d", AN_HOUR)).wait_us > 0
+    await store.close()
+    await patient.close()
+
+
+async def test_a_restarted_database_may_have_lost_permits(postgres_url: str) -> None:
+    shared = await database(postgres_url)
+    store = SqlPermitStore(shared.share(), NO_PACE, longest_hold=AN_HOUR)
+    assert (await store.take("a", AN_HOUR)).wait_us == 0, "a new database has no calls before it"
+
+    def restarted(connection: sa.Connection) -> None:
+        text = connection.execute(sa.select(permit_gate.c.state)).scalar_one()
+        connection.execute(sa.update(permit_gate).values(state="4711" + text[text.index(" ") :]))
+
+    await shared.write(restarted)
+    assert (await store.take("b", AN_HOUR)).wait_us > 0
+    await store.close()
+    await shared.close()
+
+
+histories = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.sampled_from("abcdef"), st.integers(1, 3_000_000), st.integers(0, 400_000)),
+        st.tuples(st.just("free"), st.sampled_from("abcdef"), st.integers(0, 1_500_000), st.integers(0, 400_000)),
+    ),
+    max_size=40,
+)
+
+
+@given(histories, st.integers(1, 4), st.integers(1, 300_000), st.integers(1, 3))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_script_decides_as_the_arithmetic_does(
+    runner: asyncio.Runner,
+    redis_location: str,
+    history: list[tuple[str, str, int, int]],
+    number: int,
+    spacing: int,
+    burst: int,
+) -> None:
+    async def replay() -> None:
+        policy, now = PermitPolicy(number, spacing, burst), 1_800_000_000_000_000
+        store = RedisPermitStore(redis_location, policy, longest_hold=2.0, key=b"{permits}:" + uuid4().hex.encode())
+        state = permits.reopened(Permits({}), "this", 2_000_000, now)
+        assert (await store.take("first", 1.0, now_us=now)).wait_us == permits.take(state, policy, "first", 1, now)[
+            1
+        ].wait_us
+        for what, holder, span_us, passed_us in history:
+            now += passed_us
+            if what == "take":
+                state, grant = permits.take(state, policy, holder, span_us, now)
+                assert await store.take(holder, span_us / 1e6, now_us=now) == grant
+            else:
+                state = permits.free(state, holder, span_us, now)
+                await store.free(holder, span_us / 1e6, now_us=now)
+        await store.close()
+
+    runner.run(replay())
+
+
+def test_oracle_locks_the_row() -> None:
+    assert str(locked_row().compile(dialect=oracle.dialect())).endswith("FOR UPDATE")

@@ -1,0 +1,142 @@
+"""An installation of payments in processes of its own, in front of the test's own bank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import psycopg
+
+from tests import warm_start
+from tests.faults.bank import Bank, doubled
+from tests.faults.payment_stack import Stack, write_feed
+
+PATIENCE = 120.0
+
+
+class Installation(Stack):
+    """Processes on one database, with one bank behind them."""
+
+    def __init__(self, directory: Path, environment: dict[str, str], stack: ExitStack, bank: Bank) -> None:
+        super().__init__(directory, environment, stack)
+        self.bank = bank
+        self.database = environment["HEADGATE_DATABASE_URL"]
+
+    def submit(self, ids: list[str], after: float = 0.0) -> datetime:
+        """Submits payments that are due in `after` seconds; returns when they are due."""
+        due = datetime.now(UTC) + timedelta(seconds=after)
+        write_feed(self.directory / "feed.csv", ids, due)
+        assert self.headgate("payments", "submit", "feed.csv")["accepted"] == len(ids)
+        return due
+
+    def serve(self) -> httpx.Client:
+        """A service, and a client of it."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        self.start("serve", "headgate", "serve", "--port", str(port))
+        client = self._stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30))
+        self.until(lambda: _answers(client))
+        return client
+
+    def try_headgate(self, *arguments: str) -> int:
+        """Runs a command that may fail, and returns its exit status."""
+        words = [sys.executable, "-m", "headgate", *arguments, "--json"]
+        return warm_start.run(words, cwd=self.directory, env=self._environment, timeout=PATIENCE).returncode
+
+    def make_due(self) -> None:
+        """Lets items that rest be claimed at once."""
+        self._write("UPDATE headgate_dispatch_queue SET due_at = scheduled_exec_time WHERE queue_status = 'READY'")
+
+    def configure(self, **settings: object) -> None:
+        """Changes the settings of dispatch, once the installation has them."""
+        names = ", ".join(f"{name} = {value}" for name, value in settings.items())
+        self.until(lambda: self.rows("SELECT count(*) FROM headgate_dispatch_config") != [(0,)])
+        self._write(f"UPDATE headgate_dispatch_config SET {names}")
+
+    def _write(self, statement: str) -> None:
+        if self.database.startswith("sqlite"):
+            with closing(sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=30)) as connection:
+                connection.execute(statement)
+                connection.commit()
+        else:
+            with psycopg.connect(self.database) as connection:
+                connection.execute(statement)
+
+    def rows(self, statement: str) -> list[Any]:
+        if self.database.startswith("sqlite"):
+            with closing(sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=30)) as connection:
+                return connection.execute(statement).fetchall()
+        with psycopg.connect(self.database) as connection:
+            return connection.execute(statement).fetchall()
+
+    def statuses(self) -> dict[str, int]:
+        """Payments by status."""
+        return dict(self.rows("SELECT status, count(*) FROM headgate_payment GROUP BY 1"))
+
+    def until_executed(self, count: int) -> None:
+        self.until(lambda: len(self.bank.executed) >= count)
+
+    def until_statuses(self, **statuses: int) -> None:
+        self.until(lambda: self.statuses() == statuses)
+
+    def until(self, probe: Any, within: float = PATIENCE) -> None:
+        deadline = time.monotonic() + within
+        while not probe():
+            assert time.monotonic() < deadline, f"{self.statuses()} {len(self.bank.executed)} executed\n{self.logs()}"
+            time.sleep(0.05)
+
+    def check_promises(self, ids: list[str], tps: int, due: datetime) -> None:
+        """Every key executed, each under one body, none before its time, and never more than the limit."""
+        bank = self.bank
+        assert sorted(bank.executed) == sorted(ids)
+        assert doubled(bank) == []
+        assert min(bank.executed.values()) >= due.timestamp()
+        assert bank.peak() <= tps, f"{bank.peak()} calls in one second of {tps}"
+
+
+def _answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/health/live").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def installation(directory: Path, bank: Bank, database: str, tps: int, **settings: str) -> Iterator[Installation]:
+    """`settings` are variables without their prefix; `database` is a URL, or `embedded`."""
+    if database == "embedded":
+        database = f"sqlite:///{directory / 'payments.db'}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")}
+    environment |= {
+        "HEADGATE_DATABASE_URL": database,
+        "HEADGATE_PAYMENTS_TPS": str(tps),
+        "HEADGATE_PAYMENTS_DOWNSTREAM_URL": bank.url,
+        "HEADGATE_LOG_LEVEL": "warning",
+        **{f"HEADGATE_{name}": value for name, value in settings.items()},
+    }
+    with ExitStack() as stack:
+        installed = Installation(directory, environment, stack, bank)
+        # Slots far above the limit: it is the limit at the call that binds.
+        installed.headgate("config", "set", "default", "--max", "1000", "--window", "PT1S")
+        yield installed
+
+
+@contextmanager
+def frozen(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Inside, the process stands still."""
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)

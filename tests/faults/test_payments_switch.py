@@ -1,0 +1,73 @@
+"""The kill switch of payments: one second after it was thrown no call leaves any process, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.testing import TemporalServer
+from headgate.testing.availability import available, require
+from tests.faults.bank import Bank
+from tests.faults.bank_stack import Installation, installation
+
+TPS = 8
+BOUND = 1.0
+WATCHED = 2.0
+"""Seconds beyond the bound for which the bank is watched."""
+
+
+@pytest.fixture(scope="module")
+def temporal() -> Iterator[str]:
+    """A server of this file's own: its workers use the task queues and Schedules every installation uses."""
+    require("temporal")
+    with available("temporal"), TemporalServer(durable=False) as server:
+        yield server.address
+
+
+def throw_and_release(installed: Installation, ids: list[str]) -> None:
+    """Throws the switch while many executions wait at the limit, and lets them go on a while later."""
+    bank = installed.bank
+    installed.until_executed(TPS)
+    installed.headgate("queue", "pause", "PAYMENT")
+    acknowledged = time.monotonic()
+    time.sleep(BOUND + WATCHED)  # silence can only be heard by listening
+    late = [arrival.key for arrival in bank.calls() if arrival.at > acknowledged + BOUND]
+    assert late == [], f"{len(late)} calls later than {BOUND} s after the pause"
+    assert len(bank.executed) < len(ids), "the switch was thrown in time to stop some"
+    installed.until(lambda: installed.headgate("queue", "stats", "PAYMENT")["inFlight"] == 0)
+    installed.headgate("queue", "resume", "PAYMENT")
+    installed.until_statuses(PROCESSING=len(ids))
+    retries = installed.rows("SELECT sum(retry_count) FROM headgate_dispatch_queue")
+    assert retries == [(0,)], "waiting for the switch costs no retry"
+
+
+@pytest.mark.parametrize("mode", ["queue", "direct"])
+def test_embedded(tmp_path: Path, mode: str) -> None:
+    ids = [f"{mode}-{number:03d}" for number in range(6 * TPS)]
+    with Bank() as bank, installation(tmp_path, bank, "embedded", TPS, PAYMENTS_MODE=mode) as installed:
+        installed.start("serve", "headgate", "serve", "--port", "0")
+        due = installed.submit(ids)
+        throw_and_release(installed, ids)
+        installed.check_promises(ids, TPS, due)
+
+
+def test_two_workers_on_postgresql(tmp_path: Path, postgres_url: str) -> None:
+    ids = [f"two-{number:03d}" for number in range(6 * TPS)]
+    with Bank() as bank, installation(tmp_path, bank, postgres_url, TPS) as installed:
+        for _ in range(2):
+            installed.worker("dispatch")
+        due = installed.submit(ids)
+        throw_and_release(installed, ids)
+        installed.check_promises(ids, TPS, due)
+
+
+def test_temporal(tmp_path: Path, postgres_url: str, temporal: str) -> None:
+    ids = [f"held-{number:03d}" for number in range(6 * TPS)]
+    with Bank() as bank, installation(tmp_path, bank, postgres_url, TPS, TEMPORAL_ADDRESS=temporal) as installed:
+        installed.worker("all")
+        due = installed.submit(ids)
+        throw_and_release(installed, ids)
+        installed.check_promises(ids, TPS, due)

@@ -1,0 +1,230 @@
+"""The sender with a provider that is slow, hangs, is away or refuses; with two senders; with poison in the log.
+
+In this process, on real stores: what the issue reproduced with whole programs, made short by short time-outs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from headgate.sql.outbox_tables import outbox
+from headgate.testing import eventually
+from tests.faults.sms_provider import http_provider
+from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
+
+
+def stores(request: pytest.FixtureRequest, tmp_path: Path, log: str) -> dict[str, Any]:
+    """Settings of a gateway whose messages go through the outbox on SQLite, on PostgreSQL, or through Kafka."""
+    if log == "sqlite":
+        return {"database_url": f"sqlite:///{tmp_path / 'gateway.db'}"}
+    settings = {"database_url": request.getfixturevalue("postgres_url")}
+    if log == "kafka":
+        settings["kafka_bootstrap"] = request.getfixturevalue("kafka_bootstrap")
+    return settings
+
+
+async def fill(served: Gateway, users: list[int], each: int) -> list[str]:
+    """Sends so many messages per user; returns their ids."""
+    ids = []
+    for user in users:
+        assert (await served.configure(user, 1000, 60)).status_code == 200
+    for number in range(each):
+        for user in users:
+            answer = await served.send(user, f"{user}-{number}")
+            assert answer.status_code == 200
+            ids.append(answer.json()["messageId"])
+    return ids
+
+
+@pytest.mark.parametrize("log", ["sqlite", "postgres", "kafka"])
+async def test_a_slow_provider_doubles_nothing_with_two_healthy_senders(
+    request: pytest.FixtureRequest, tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """15.1: calls longer than the leases, which are kept alive while messages are being sent."""
+    from datetime import timedelta
+
+    from headgate.sql import outbox
+
+    monkeypatch.setattr(outbox, "LEASE", timedelta(seconds=1))
+    sms = {"sender": "inline", "lease_seconds": 1}
+    async with http_provider() as provider:
+        sms["webhook_url"] = provider.url
+        provider.delay = 1.5
+        async with gateways(2, **stores(request, tmp_path, log), sms=sms) as served:
+            ids = await fill(served[0], [new_user() for _ in range(4)], 3)
+            await eventually(lambda: set(provider.accepted) == set(ids), within=60)
+        assert Counter(provider.accepted) == Counter(ids)
+        assert len(provider.calls) == len(ids)
+
+
+@pytest.mark.parametrize("log", ["sqlite", "kafka"])
+async def test_a_hanging_user_holds_up_nobody(request: pytest.FixtureRequest, tmp_path: Path, log: str) -> None:
+    """15.2: while one user's calls hang, the others' messages go out, however many of them came later."""
+    sms = {"sender": "inline"}
+    async with http_provider() as provider:
+        sms["webhook_url"] = provider.url
+        async with gateway(**stores(request, tmp_path, log), sms={**sms, "timeout_seconds": 3}) as served:
+            hanging, *others = [new_user() for _ in range(6)]
+            provider.hangs = {hanging}
+            await fill(served, [hanging], 5)
+            first = await fill(served, others, 3)
+            await eventually(lambda: set(first) <= set(provider.accepted), within=30)
+            later = await fill(served, others, 3)
+            await eventually(lambda: set(later) <= set(provider.accepted), within=30)
+            # All the time the first of the hanging calls, or its second attempt, was on the wire.
+            assert len([call for call in provider.calls if call["userId"] == hanging]) <= 3
+            for user in others:
+                own = [text for text in provider.messages() if text.startswith(f"{user}-")]
+                assert own == [f"{user}-{n}" for n in (0, 1, 2, 0, 1, 2)]
+
+
+async def test_an_outage_of_the_provider_loses_nothing(tmp_path: Path) -> None:
+    """15.3: longer than all attempts of a message; none is dead-lettered, all are sent when it is back."""
+    async with http_provider() as provider:
+        provider.away = True
+        sms = {"sender": "inline", "webhook_url": provider.url, "attempts": 2}
+        async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
+            ids = await fill(served, [new_user() for _ in range(20)], 1)
+            await eventually(lambda: len(provider.calls) > 6, within=30)
+            await asyncio.sleep(2)
+            provider.away = False
+            await eventually(lambda: set(provider.accepted) == set(ids), within=30)
+            assert (await served.client.get("/admin/sms/dead-letters")).json()["deadLetters"] == []
+
+
+async def test_dead_letters_are_listed_redriven_and_dropped(tmp_path: Path) -> None:
+    async with http_provider() as provider:
+        sms = {"sender": "inline", "webhook_url": provider.url}
+        async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
+            user = new_user()
+            provider.statuses = {f"{user}-{number}": 422 for number in range(3)}
+            ids = await fill(served, [user], 3)
+
+            async def letters() -> list[dict[str, Any]]:
+                listed: list[dict[str, Any]] = (await served.client.get("/admin/sms/dead-letters")).json()[
+                    "deadLetters"
+                ]
+                return listed
+
+            await eventually(lambda: _has(letters, 3), within=30)
+            listed = await letters()
+            assert {letter["messageId"] for letter in listed} == set(ids)
+            assert {(letter["reason"], letter["attempts"]) for letter in listed} == {("the provider answered 422", 1)}
+            status = (await served.client.get(f"/api/messages/{ids[0]}")).json()
+            assert (status["status"], status["reason"]) == ("failed", "the provider answered 422")
+            page = (await served.client.get("/admin/sms/dead-letters?limit=2")).json()
+            assert len(page["deadLetters"]) == 2
+            rest = (await served.client.get(f"/admin/sms/dead-letters?limit=2&cursor={page['next']}")).json()
+            assert [len(rest["deadLetters"]), rest["next"]] == [1, None]
+
+            provider.statuses = {}
+            where = "/admin/sms/dead-letters"
+            answer = await served.client.post(f"{where}/redrive", json={"ids": [listed[0]["id"], "unknown"]})
+            assert answer.json() == {"redriven": 1, "kept": 0}
+            again = await served.client.post(f"{where}/redrive", json={"ids": [listed[0]["id"]]})
+            assert again.json() == {"redriven": 0, "kept": 0}
+            await eventually(lambda: provider.accepted == [listed[0]["messageId"]], within=30)
+            assert (await served.client.post(f"{where}/drop", json={"ids": [listed[1]["id"]]})).json() == {"dropped": 1}
+            assert (await served.client.post(f"{where}/redrive", json={"all": True})).json()["redriven"] == 1
+            await eventually(lambda: len(provider.accepted) == 2, within=30)
+            assert await letters() == []
+            wrongs: list[dict[str, Any]] = [{}, {"ids": ["a"], "all": True}, {"ids": []}, {"all": False}]
+            for wrong in wrongs:
+                assert (await served.client.post(f"{where}/drop", json=wrong)).status_code == 400
+
+
+async def _has(letters: Any, count: int) -> bool:
+    return len(await letters()) == count
+
+
+POISON = [
+    "",
+    "not a message",
+    "\\u0000",
+    "[" * 5000,
+    "9" * 5000,
+    json.dumps({"userId": 2**70, "message": "m", "messageId": "big"}),
+    json.dumps({"userId": -1, "message": "m", "messageId": "negative"}),
+    json.dumps({"userId": 1, "message": "m", "messageId": "nul\0"}),
+    json.dumps({"userId": 1, "message": "m", "messageId": "i" * 200}),
+    json.dumps({"userId": 1, "message": "half \ud800", "messageId": "surrogate"}),
+    '{"userId": 1, "message": "m", "messageId": "\\ud800"}',
+    json.dumps({"userId": 1, "message": "m", "messageId": "t1", "expiresAt": 10**30}),
+    json.dumps({"userId": 1, "message": "m", "messageId": "t2", "expiresAt": -5}),
+    json.dumps({"userId": 1, "message": "m", "messageId": "t3", "acceptedAt": "soon"}),
+    '{"userId": 1, "message": "m", "messageId": "t4", "expiresAt": NaN}',
+    json.dumps({"userId": 1, "message": "m", "messageId": "to", "to": "0"}),
+    json.dumps({"userId": 1, "message": "m", "messageId": "p", "priority": ["high"]}),
+    json.dumps({"userId": 1, "message": "x" * 900_000, "messageId": "large"}),
+    json.dumps({"userId": None, "message": None, "messageId": None}),
+]
+
+
+async def test_poison_goes_to_the_dead_letters_and_the_next_is_sent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """15.4 on the outbox: whatever the record is."""
+    async with http_provider() as provider:
+        sms = {"sender": "inline", "webhook_url": provider.url}
+        async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
+            user = new_user()
+            rows = [
+                {
+                    "topic": served.settings.sms.topic,
+                    "message_key": "1",
+                    "message_value": value,
+                    "created_at": sa.func.now(),
+                }
+                for value in POISON
+            ]
+
+            def insert(connection: sa.Connection) -> None:
+                for row in rows:
+                    connection.execute(outbox.insert().values(row))
+
+            await served.database.write(insert)
+            ids = await fill(served, [user], 1)
+            await eventually(lambda: provider.accepted == ids, within=30)
+
+            async def letters() -> list[dict[str, Any]]:
+                page = await served.client.get("/admin/sms/dead-letters?limit=1000")
+                listed: list[dict[str, Any]] = page.json()["deadLetters"]
+                return listed
+
+            await eventually(lambda: _has(letters, len(POISON)), within=30)
+            assert [letter["redrivable"] for letter in await letters()].count(False) == 1
+            assert (await served.client.get("/health/ready")).json()["status"] == "UP"
+            assert "started again" not in caplog.text
+
+
+async def test_texts_are_not_logged_and_numbers_are_masked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """15.6."""
+    caplog.set_level(logging.DEBUG)
+    async with http_provider() as provider:
+        sms = {"sender": "inline", "webhook_url": provider.url}
+        async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
+            user = new_user()
+            body = {"userId": user, "rateLimit": 9, "timeWindow": 9, "phone": "+49 170 1234567"}
+            assert (await served.client.post("/api/config", json=body)).json()["phone"] == "+491701234567"
+            answer = await served.send(user, "your code is 815-4711")
+            await eventually(lambda: provider.accepted, within=30)
+            assert provider.calls[0]["to"] == "+491701234567"
+            await eventually(lambda: "SMS Sent" in caplog.text)
+            assert (await served.client.put("/api/optouts/+491701234567")).status_code == 200
+        # The test's own HTTP client logs what it calls.
+        ours = [record.getMessage() for record in caplog.records if not record.name.startswith(("http", "asyncio"))]
+        logged = "\n".join([*ours, capfd.readouterr().out])
+        assert "/api/optouts/+49…67" in logged
+        assert "815-4711" not in logged
+        assert "1234567" not in logged
+        assert f"SMS Sent: {user}: {answer.json()['messageId']} to +49…67" in caplog.text

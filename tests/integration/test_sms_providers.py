@@ -1,0 +1,242 @@
+"""The providers that speak HTTP, against local servers that speak their protocols."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from headgate.apps.notifications.ports import Receipt
+from headgate.apps.notifications.provider_chain import NamedProvider, ProviderChain
+from headgate.apps.notifications.providers.twilio import TwilioProvider
+from headgate.apps.notifications.providers.webhook import WebhookProvider
+from headgate.circuit_breaker import BreakerState
+from headgate.errors import ConfigurationError, InvalidInput
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Plan, TokenBucket
+from headgate.server.settings import Settings
+from headgate.server.wiring.sms_providers import open_providers
+from headgate.sms import Accepted, Rejected, SmsMessage, Unavailable
+
+
+def message(number: int = 1, to: str | None = "+491701234567", user: int = 7) -> SmsMessage:
+    return SmsMessage(f"id-{number}", to, f"text {number}", 1, 1, datetime.now(UTC) + timedelta(hours=1), user)
+
+
+class Server:
+    """Answers what `answers` says, in turn; remembers the requests."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, dict[str, str], bytes]] = []
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.url = ""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    known = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            known.requests.append((self.path, {key.lower(): value for key, value in self.headers.items()}, body))
+            status, headers, answer = known.answers.pop(0) if known.answers else (200, {}, b"")
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(answer)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, args=(0.01,)).start()
+    known.url = f"http://127.0.0.1:{http.server_address[1]}"
+    yield known
+    http.shutdown()
+    http.server_close()
+
+
+async def test_a_webhook_is_signed_and_says_who_calls(server: Server) -> None:
+    server.answers = [(200, {}, b'{"id": "p-1", "segments": 2}'), (204, {}, b"")]
+    webhook = WebhookProvider(server.url, headers={"X-Team": "ops"}, token="t0ken", hmac_key="key")
+    assert await webhook.send(message()) == Accepted("p-1", 2)
+    assert await webhook.send(message(2, to=None)) == Accepted()
+    _, headers, body = server.requests[0]
+    assert json.loads(body) == {"userId": 7, "message": "text 1", "messageId": "id-1", "to": "+491701234567"}
+    assert headers["authorization"] == "Bearer t0ken"
+    assert headers["x-team"] == "ops"
+    assert headers["idempotency-key"] == "id-1"
+    assert headers["x-signature"] == "sha256=" + hmac.new(b"key", body, hashlib.sha256).hexdigest()
+    assert "to" not in json.loads(server.requests[1][2])
+    await webhook.close()
+
+
+@pytest.mark.parametrize("status", [400, 410, 413, 422])
+async def test_a_verdict_is_about_the_message(server: Server, status: int) -> None:
+    server.answers = [(status, {}, b"")]
+    webhook = WebhookProvider(server.url)
+    assert await webhook.send(message()) == Rejected(f"the provider answered {status}")
+    await webhook.close()
+
+
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 408, 429, 500, 503])
+async def test_what_is_no_verdict_lets_the_message_wait(server: Server, status: int) -> None:
+    server.answers = [(status, {"Retry-After": "7"}, b"")]
+    webhook = WebhookProvider(server.url)
+    with pytest.raises(Unavailable) as away:
+        await webhook.send(message())
+    assert away.value.retry_after == 7
+    assert away.value.throttled == (status in (429, 503))
+    await webhook.close()
+
+
+def test_a_webhooks_receipts_are_signed() -> None:
+    webhook = WebhookProvider("http://127.0.0.1:1", hmac_key="key")
+    body = b'{"messageId": "id-1", "status": "delivered"}'
+    signed = {"x-signature": "sha256=" + hmac.new(b"key", body, hashlib.sha256).hexdigest()}
+    assert webhook.receipt(signed, "", body) == Receipt("webhook", True, "id-1")
+    for headers in ({}, {"x-signature": "sha256=0"}):
+        with pytest.raises(InvalidInput, match="X-Signature"):
+            webhook.receipt(headers, "", body)
+    with pytest.raises(InvalidInput, match="HMAC_KEY"):
+        WebhookProvider("http://127.0.0.1:1").receipt(signed, "", body)
+
+
+def twilio(server: Server, **options: Any) -> TwilioProvider:
+    return TwilioProvider("AC1", "secret", "+15005550006", url=server.url, **options)
+
+
+async def test_twilio_is_spoken_to_as_it_wants(server: Server) -> None:
+    created = {"sid": "SM1", "status": "queued", "num_segments": "2", "price": None}
+    server.answers = [(201, {}, json.dumps(created).encode())]
+    provider = twilio(server, receipts_url="https://me/api/receipts/twilio")
+    assert await provider.send(message()) == Accepted("SM1", 2)
+    path, headers, body = server.requests[0]
+    assert path == "/2010-04-01/Accounts/AC1/Messages.json"
+    assert base64.b64decode(headers["authorization"].removeprefix("Basic ")) == b"AC1:secret"
+    assert parse_qs(body.decode()) == {
+        "To": ["+491701234567"],
+        "From": ["+15005550006"],
+        "Body": ["text 1"],
+        "StatusCallback": ["https://me/api/receipts/twilio"],
+    }
+    await provider.close()
+
+
+async def test_twilios_errors_are_told_apart(server: Server) -> None:
+    provider = twilio(server)
+    server.answers = [(400, {}, b'{"code": 21211, "message": "The To number is not a valid phone number."}')]
+    assert await provider.send(message()) == Rejected("Twilio answered 400, error 21211")
+    server.answers = [(400, {}, b'{"code": 20003, "message": "Authenticate"}')]
+    with pytest.raises(Unavailable):
+        await provider.send(message())
+    server.answers = [(429, {"Retry-After": "1"}, b'{"code": 20429}')]
+    with pytest.raises(Unavailable):
+        await provider.send(message())
+    assert isinstance(await provider.send(message(to=None)), Rejected)
+    await provider.close()
+
+
+def test_twilios_receipts_are_checked_by_its_own_algorithm() -> None:
+    provider = TwilioProvider(
+        "AC1", "12345", "+15005550006", receipts_url="https://mycompany.com/myapp.php?foo=1&bar=2"
+    )
+    # The example in Twilio's documentation of its signatures.
+    body = b"CallSid=CA1234567890ABCDE&Caller=%2B12349013030&Digits=1234&From=%2B12349013030&To=%2B18005551212"
+    with pytest.raises(InvalidInput, match="MessageSid"):  # so the signature was right
+        provider.receipt({"x-twilio-signature": "0/KCTR6DLpKmkAf8muzZqo1nDgQ="}, "", body)
+    with pytest.raises(InvalidInput, match="X-Twilio-Signature"):
+        provider.receipt({"x-twilio-signature": "0/KCTR6DLpKmkAf8muzZqo1nDgQ="}, "", body + b"&a=b")
+
+    def receipt(form: bytes) -> Receipt | None:
+        fields = sorted(pair.split("=") for pair in form.decode().split("&"))
+        signed = "https://mycompany.com/myapp.php?foo=1&bar=2" + "".join(name + value for name, value in fields)
+        signature = base64.b64encode(hmac.new(b"12345", signed.encode(), hashlib.sha1).digest()).decode()
+        return provider.receipt({"x-twilio-signature": signature}, "", form)
+
+    assert receipt(b"MessageSid=SM1&MessageStatus=delivered") == Receipt("twilio", True, provider_id="SM1")
+    failed = receipt(b"MessageSid=SM1&MessageStatus=undelivered&ErrorCode=30003")
+    assert failed == Receipt("twilio", False, provider_id="SM1", reason="error 30003")
+    assert receipt(b"MessageSid=SM1&MessageStatus=sent") is None
+
+
+class Scripted:
+    def __init__(self, *steps: Exception) -> None:
+        self.steps = list(steps)
+        self.sent: list[str] = []
+
+    async def send(self, message: SmsMessage) -> Accepted:
+        if self.steps:
+            raise self.steps.pop(0)
+        self.sent.append(message.id)
+        return Accepted()
+
+
+async def test_the_next_provider_takes_what_the_first_can_not() -> None:
+    first, second = Scripted(*(Unavailable() for _ in range(100))), Scripted()
+    chain = ProviderChain([NamedProvider("first", first), NamedProvider("second", second)])
+    for number in range(8):
+        handed = await chain.send(message(number, user=number))
+        assert handed.provider == "second"
+    # After five failures in a row the first one is paused: it costs nothing any more.
+    assert len(first.steps) == 95
+    assert chain.providers[0].breaker.state is BreakerState.OPEN
+    assert chain.is_available
+    await chain.close()
+
+
+async def test_the_failures_of_one_user_pause_nobody() -> None:
+    chain = ProviderChain([NamedProvider("only", Scripted(*(Unavailable() for _ in range(20))))])
+    for number in range(20):
+        with pytest.raises(Unavailable):
+            await chain.send(message(number))
+    assert chain.is_available
+
+
+async def test_each_provider_has_a_rate_of_its_own() -> None:
+    limiter = AsyncLimiter("memory://", plans=[Plan("first", TokenBucket(capacity=2, per_second=1))])
+    first, second = Scripted(), Scripted()
+    chain = ProviderChain([NamedProvider("first", first, limiter), NamedProvider("second", second)])
+    assert [(await chain.send(message(number))).provider for number in range(4)] == ["first"] * 2 + ["second"] * 2
+    await chain.close()
+
+
+def test_providers_are_named_in_the_settings() -> None:
+    sms: dict[str, Any] = {
+        "providers": "twilio, backup=tests.integration.test_sms_providers:Scripted,console",
+        "provider_rates": "twilio=10,backup=1",
+        "twilio_account_sid": "AC1",
+        "twilio_auth_token": "secret",
+        "twilio_from": "+15005550006",
+    }
+    chain = open_providers(Settings.load(sms=sms))
+    assert [entry.name for entry in chain.providers] == ["twilio", "backup", "console"]
+    assert [entry.limiter is not None for entry in chain.providers] == [True, True, False]
+    assert isinstance(chain.get("backup"), Scripted)
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"providers": "smpp"}, "none of webhook, twilio, console"),
+        ({"providers": "a=b"}, "package.module:attribute"),
+        ({"providers": "a=no_such_module:b"}, "can't be imported"),
+        ({"providers": "a=json:dumps"}, "can't be made"),
+        ({"providers": "a=json:decoder"}, "has no method send"),
+        ({"providers": "webhook"}, "webhook_url"),
+        ({"providers": "twilio", "twilio_from": None}, "twilio_from"),
+        ({"provider_rates": "nobody=1"}, "not among the providers"),
+        ({"providers": "console,console"}, "named before"),
+    ]
+    for changes, problem in wrong:
+        with pytest.raises(ConfigurationError, match=problem):
+            open_providers(Settings.load(sms=sms | {"provider_rates": ""} | changes))

@@ -1,0 +1,156 @@
+"""The permits of the downstream: pure arithmetic over random histories."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.apps.payments.downstream import permits
+from headgate.apps.payments.downstream.permits import LOOK_AHEAD_US, SECOND_US, PermitPolicy, Permits
+from headgate.apps.payments.downstream.rate_gate import MARGIN, LimitAt, permit_policy
+
+NOON = 1_800_000_000_000_000
+CALL_US = 10 * SECOND_US
+
+
+def most_in_a_second(times_us: list[int]) -> int:
+    """Half open: two calls exactly a second apart don't share one."""
+    times = sorted(times_us)
+    return max((bisect_right(times, at + SECOND_US - 1) - index for index, at in enumerate(times)), default=0)
+
+
+class Step(NamedTuple):
+    """A caller that comes so long after the last, and how long its call takes to arrive and to be answered."""
+
+    after_us: int
+    trip_us: int
+    answer_us: int
+
+
+steps = st.lists(
+    st.builds(Step, st.integers(0, 60_000), st.integers(0, 400_000), st.integers(0, 2_000_000)), max_size=120
+)
+
+
+@given(steps, st.integers(1, 12), st.integers(1, 5))
+def test_counted_at_the_answer_no_second_sees_too_many_arrivals_whatever_the_network_does(
+    history: list[Step], tps: int, burst: int
+) -> None:
+    policy, state, now = permit_policy(tps, burst, "answer"), Permits({}), NOON
+    arrivals: list[int] = []
+    answers: list[tuple[int, str]] = []
+    for number, step in enumerate(history):
+        now += step.after_us
+        while True:
+            for answered_at, holder in [each for each in answers if each[0] <= now]:
+                state = permits.free(state, holder, SECOND_US, answered_at)
+                answers.remove((answered_at, holder))
+            state, grant = permits.take(state, policy, str(number), CALL_US + SECOND_US, now)
+            if not grant.wait_us:
+                break
+            now += grant.wait_us
+        left_at = now + grant.delay_us
+        arrivals.append(left_at + step.trip_us)
+        answers.append((left_at + step.trip_us + step.answer_us, str(number)))
+    assert most_in_a_second(arrivals) <= tps
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, round(MARGIN * 1e6))), max_size=200),
+    st.integers(1, 12),
+    st.integers(1, 5),
+)
+def test_counted_at_the_departure_no_second_sees_too_many_departures(
+    history: list[tuple[int, int]], tps: int, burst: int
+) -> None:
+    """Each may leave late by the margin; a later one would exchange its permit."""
+    policy, state, now = permit_policy(tps, burst, "departure"), Permits({}), NOON
+    departures: list[int] = []
+    for number, (after_us, late_us) in enumerate(history):
+        now += after_us
+        now, state, delay_us = _departure(policy, state, str(number), now)
+        departures.append(now + delay_us + late_us)
+    assert most_in_a_second(departures) <= tps
+
+
+@given(st.integers(1, 200), st.integers(1, 20), st.sampled_from(["answer", "departure"]))
+def test_calls_leave_no_closer_than_their_spacing_but_for_the_burst(tps: int, burst: int, limit_at: LimitAt) -> None:
+    policy, state, now = permit_policy(tps, burst, limit_at), Permits({}), NOON
+    departures: list[int] = []
+    for number in range(3 * tps // 2 + burst):
+        now, state, delay_us = _departure(policy, state, str(number), now)
+        departures.append(now + delay_us)
+    assert departures[: policy.burst] == [NOON] * policy.burst
+    for first, later in zip(departures, departures[policy.burst :], strict=False):
+        assert later - first >= policy.spacing_us
+
+
+def test_a_minute_of_departures_has_the_full_rate_whatever_the_latency() -> None:
+    """Asking takes 3 ms, and every wait is 2 ms longer than planned: neither costs any of the rate."""
+    tps, now, end = 50, NOON, NOON + 60 * SECOND_US
+    policy, state = permit_policy(tps, 1, "departure"), Permits({})
+    departures: list[int] = []
+    while now < end:
+        state, grant = permits.take(state, policy, str(len(departures)), round((1 + MARGIN) * SECOND_US), now)
+        now += 3000
+        if grant.wait_us:
+            now += grant.wait_us + 2000
+        else:
+            departures.append(now + grant.delay_us)
+    assert len(departures) / 60 >= 0.97 * tps
+
+
+def test_counted_at_the_answer_the_rate_is_the_limit_by_one_and_the_latency() -> None:
+    tps, latency_us, now, end = 50, 200_000, NOON, NOON + 60 * SECOND_US
+    policy, state = permit_policy(tps, 1, "answer"), Permits({})
+    answers: list[tuple[int, str]] = []
+    departures = 0
+    while now < end:
+        while answers and answers[0][0] <= now:
+            answered_at, holder = answers.pop(0)
+            state = permits.free(state, holder, SECOND_US, answered_at)
+        state, grant = permits.take(state, policy, str(departures), CALL_US + SECOND_US, now)
+        if grant.wait_us:
+            now += min(grant.wait_us, max(1, answers[0][0] - now) if answers else grant.wait_us)
+            continue
+        answers.append((now + grant.delay_us + latency_us, str(departures)))
+        departures += 1
+    assert 0.82 * tps <= departures / 60 <= 0.84 * tps
+
+
+@given(st.integers(0, 20 * SECOND_US), st.integers(1, 5))
+def test_after_a_loss_of_memory_nothing_is_granted_until_the_longest_call_is_over(passed_us: int, tps: int) -> None:
+    hold_us = CALL_US + SECOND_US
+    state = permits.reopened(Permits({"forgotten": NOON + 5}, life="before"), "after", hold_us, NOON)
+    assert permits.reopened(state, "after", hold_us, NOON + 1) == state, "once"
+    _, grant = permits.take(state, PermitPolicy(tps, SECOND_US // tps), "a", hold_us, NOON + passed_us)
+    assert (grant.wait_us == 0) == (passed_us >= hold_us)
+    assert grant.wait_us <= SECOND_US
+
+
+def test_a_lowered_limit_counts_at_once() -> None:
+    state = Permits({str(number): NOON + SECOND_US for number in range(10)})
+    _, grant = permits.take(state, PermitPolicy(3, 1), "new", SECOND_US, NOON)
+    assert grant.wait_us == SECOND_US - LOOK_AHEAD_US
+
+
+def test_a_permit_is_exchanged_and_freed_only_sooner() -> None:
+    policy = PermitPolicy(1, 1)
+    state, _ = permits.take(Permits({}), policy, "a", 5 * SECOND_US, NOON)
+    assert permits.free(state, "a", 9 * SECOND_US, NOON) == state
+    assert permits.free(state, "nobody", 0, NOON) == state
+    exchanged, grant = permits.take(state, policy, "a", 7 * SECOND_US, NOON + 1)
+    assert (grant.wait_us, exchanged.held) == (0, {"a": NOON + 1 + 7 * SECOND_US})
+
+
+def _departure(policy: PermitPolicy, state: Permits, holder: str, now: int) -> tuple[int, Permits, int]:
+    """The time at which a permit is granted, the state, and the delay until the call leaves."""
+    hold_us = round((1 + MARGIN) * SECOND_US)
+    while True:
+        state, grant = permits.take(state, policy, holder, hold_us, now)
+        if not grant.wait_us:
+            return now, state, grant.delay_us
+        now += grant.wait_us
