@@ -130,10 +130,12 @@ async def send_messages(served: Gateway) -> set[str]:
     return ids
 
 
-async def test_killed_between_send_and_commit_nothing_is_lost_or_sent_twice(served: Gateway, tmp_path: Path) -> None:
+async def test_killed_between_send_and_commit_nothing_is_lost_and_only_the_wire_comes_again(
+    served: Gateway, tmp_path: Path
+) -> None:
     wanted = await send_messages(served)
     with provider() as (found, url):
-        # It sends a batch, remembers what it sent, and dies before Kafka hears of it.
+        # It sends some, remembers what it sent, and dies before Kafka hears of it.
         async with sender(served, url, tmp_path, DIES_BEFORE_COMMIT + SENDER) as dying:
             assert await asyncio.to_thread(dying.wait, 60) == -signal.SIGKILL
         sent_before = list(found.calls)
@@ -143,7 +145,11 @@ async def test_killed_between_send_and_commit_nothing_is_lost_or_sent_twice(serv
             # One more, which comes after all that might come again.
             last = (await served.send(0, "last")).json()["messageId"]
             await eventually(lambda: last in found.calls)
-        assert Counter(found.calls) == Counter(wanted | {last})
+        # Only what another lane had on the wire at the kill, one message a user, is sent again.
+        calls = Counter(found.calls)
+        assert set(calls) == wanted | {last}
+        assert max(calls.values()) <= 2
+        assert calls.total() - len(calls) <= 8
 
 
 async def test_killed_while_sending_nothing_is_lost_and_what_comes_again_has_the_same_id(

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from confluent_kafka import Producer
 
 from headgate.sql.outbox_tables import outbox
-from headgate.testing import eventually
+from headgate.testing import KafkaServer, eventually
 from tests.faults.sms_provider import http_provider
 from tests.integration.notification_gateway import Gateway, gateway, gateways, new_user
 
@@ -46,14 +48,9 @@ async def fill(served: Gateway, users: list[int], each: int) -> list[str]:
 
 @pytest.mark.parametrize("log", ["sqlite", "postgres", "kafka"])
 async def test_a_slow_provider_doubles_nothing_with_two_healthy_senders(
-    request: pytest.FixtureRequest, tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, tmp_path: Path, log: str
 ) -> None:
     """15.1: calls longer than the leases, which are kept alive while messages are being sent."""
-    from datetime import timedelta
-
-    from headgate.sql import outbox
-
-    monkeypatch.setattr(outbox, "LEASE", timedelta(seconds=1))
     sms = {"sender": "inline", "lease_seconds": 1}
     async with http_provider() as provider:
         sms["webhook_url"] = provider.url
@@ -203,6 +200,80 @@ async def test_poison_goes_to_the_dead_letters_and_the_next_is_sent(
             assert [letter["redrivable"] for letter in await letters()].count(False) == 1
             assert (await served.client.get("/health/ready")).json()["status"] == "UP"
             assert "started again" not in caplog.text
+
+
+async def test_any_bytes_on_kafka_go_to_the_dead_letters(postgres_url: str, kafka_bootstrap: str) -> None:
+    """15.4 on Kafka: the corpus, what a broker's own clients may write, and random bytes."""
+    chance = random.Random(4)
+    odd = [chance.randbytes(chance.randrange(1, 200)) for _ in range(100)]
+    corpus = (
+        {value.encode(errors="surrogatepass") for value in POISON}
+        | set(odd)
+        | {b"\0", b"\xff\xfe", b'{"userId": 1e400}'}
+    )
+    async with http_provider() as provider:
+        sms = {"sender": "inline", "webhook_url": provider.url}
+        async with gateway(database_url=postgres_url, kafka_bootstrap=kafka_bootstrap, sms=sms) as served:
+            user = new_user()
+            await fill(served, [user], 1)
+            producer = Producer({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
+            for number, value in enumerate(sorted(corpus)):
+                key = [None, b"\0", b"\xff" * 300, b"7"][number % 4]
+                producer.produce(served.settings.sms.topic, value, key)
+            producer.produce(served.settings.sms.topic, None, b"tombstone")
+            await asyncio.to_thread(producer.flush, 30)
+            later = await fill(served, [user], 1)
+            await eventually(lambda: later[0] in provider.accepted, within=60)
+
+            async def letters() -> list[dict[str, Any]]:
+                page = await served.client.get("/admin/sms/dead-letters?limit=1000")
+                listed: list[dict[str, Any]] = page.json()["deadLetters"]
+                return listed
+
+            # Letters of one key and content are one: bytes that are no UTF-8 look the same, replaced.
+            await eventually(lambda: _more(letters, len(corpus) - 10), within=60)
+            assert len(provider.accepted) == 2
+            assert (await served.client.get("/health/ready")).json()["status"] == "UP"
+
+
+async def _more(letters: Any, count: int) -> bool:
+    return len(await letters()) >= count
+
+
+async def test_a_frozen_broker_costs_one_timeout_and_counts_nothing(postgres_url: str, own_kafka: KafkaServer) -> None:
+    """15.5: what is answered with 503 is not counted and never sent; nobody waits behind another."""
+    async with http_provider() as provider:
+        sms = {"sender": "inline", "webhook_url": provider.url, "kafka_delivery_seconds": 1.0}
+        async with gateway(database_url=postgres_url, kafka_bootstrap=own_kafka.bootstrap, sms=sms) as served:
+            user = new_user()
+            assert (await served.configure(user, 20, 60)).status_code == 200
+            await eventually(lambda: _sent(served, user), within=60)
+            loop = asyncio.get_running_loop()
+            accepted: list[str] = []
+            refused = 0
+            own_kafka.pause()
+            try:
+                for _ in range(3):
+                    started = loop.time()
+                    answers = await asyncio.gather(*(served.send(user) for _ in range(30)))
+                    spent = loop.time() - started
+                    accepted += [answer.json()["messageId"] for answer in answers if answer.status_code == 200]
+                    refused += sum(answer.status_code == 503 for answer in answers)
+                    assert spent < 10  # each by itself would be thirty seconds
+            finally:
+                own_kafka.resume()
+            assert refused > 0
+            count = (await served.row(user)).current_count
+            assert count == 1 + len(accepted)
+            await eventually(lambda: len(provider.accepted) == count, within=60)
+            rest = [(await served.send(user)).status_code for _ in range(21)]
+            assert rest.count(200) == 20 - count
+            await eventually(lambda: len(provider.accepted) == 20, within=60)
+            assert len(provider.calls) == 20
+
+
+async def _sent(served: Gateway, user: int) -> bool:
+    return (await served.send(user)).status_code == 200
 
 
 async def test_texts_are_not_logged_and_numbers_are_masked(

@@ -34,9 +34,12 @@ MAX_IN_LIST = 900
 class SqlOutbox:
     """The `MessageLog` port over a `Database`."""
 
-    def __init__(self, database: Database, *, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(
+        self, database: Database, *, poll_seconds: float = POLL_SECONDS, reader_lease: timedelta = LEASE
+    ) -> None:
         self.database = database
         self._poll_seconds = poll_seconds
+        self._reader_lease = reader_lease
         self._writer: Batcher[Record, None] = Batcher(self._flush, max_batch=BATCH)
 
     async def publish(self, records: Sequence[Record]) -> list[HeadgateError | None]:
@@ -49,7 +52,7 @@ class SqlOutbox:
         return failures
 
     async def read(self, topic: str, group: str) -> OutboxSource:
-        return OutboxSource(self.database, topic, self._poll_seconds)
+        return OutboxSource(self.database, topic, self._poll_seconds, self._reader_lease)
 
     async def ping(self) -> None:
         await self.database.read(now)
@@ -65,10 +68,11 @@ class SqlOutbox:
 class OutboxSource:
     """One reader. It waits, empty-handed, while another holds the topic's lease."""
 
-    def __init__(self, database: Database, topic: str, poll_seconds: float) -> None:
+    def __init__(self, database: Database, topic: str, poll_seconds: float, lease: timedelta = LEASE) -> None:
         self._database = database
         self._topic = topic
         self._poll_seconds = poll_seconds
+        self._lease = lease
         self._owner = uuid.uuid4().hex
         self._renew_at = 0.0
         self._held: set[int] = set()
@@ -120,11 +124,11 @@ class OutboxSource:
         if not await self._database.read(is_free, self._topic, self._owner):
             return False
         try:
-            leased = await self._database.write(lease, self._topic, self._owner)
+            leased = await self._database.write(lease, self._topic, self._owner, self._lease)
         except Conflict:
             return False  # another reader came first
         if leased:
-            self._renew_at = asked_at + LEASE.total_seconds() / 3
+            self._renew_at = asked_at + self._lease.total_seconds() / 3
         return leased
 
 
@@ -183,17 +187,17 @@ def is_free(connection: Connection, topic: str, owner: str) -> bool:
     return not _held_by_another(_lease_row(connection, topic), owner, now(connection))
 
 
-def lease(connection: Connection, topic: str, owner: str) -> bool:
+def lease(connection: Connection, topic: str, owner: str, span: timedelta = LEASE) -> bool:
     """Takes the topic's lease, or renews it; False if another holds it."""
     row = _lease_row(connection, topic, lock=True)
     at = now(connection)
     if row is None:
-        connection.execute(outbox_reader.insert().values(topic=topic, owner=owner, leased_until=at + LEASE))
+        connection.execute(outbox_reader.insert().values(topic=topic, owner=owner, leased_until=at + span))
         return True
     if _held_by_another(row, owner, at):
         return False
     connection.execute(
-        outbox_reader.update().where(outbox_reader.c.topic == topic).values(owner=owner, leased_until=at + LEASE)
+        outbox_reader.update().where(outbox_reader.c.topic == topic).values(owner=owner, leased_until=at + span)
     )
     return True
 

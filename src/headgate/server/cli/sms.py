@@ -42,6 +42,7 @@ NAMES = {
     "ids": "ID",
 }
 PAGE = 1000
+PRIORITIES = click.Choice([priority.value for priority in Priority])
 
 user_argument = click.argument("user", cls=Argument, type=int, about="The user's number.")
 ids_argument = click.argument("ids", cls=Argument, nargs=-1, metavar="[ID]...", about="As `list` shows them.")
@@ -57,7 +58,9 @@ def app() -> None:
 @user_argument
 @click.argument("text", cls=Argument)
 @click.option("--to", help="A number in E.164, instead of the user's own.")
-@click.option("--priority", type=click.Choice([*Priority]), default="normal", help="What goes first.")
+@click.option(
+    "--priority", type=click.Choice([each.value for each in Priority]), default="normal", help="What goes first."
+)
 @click.option("--expires-in", help="How long it may wait, as PT5M.")
 @click.option("--key", help="Of a message that must be sent once, however often this command is called.")
 @as_json
@@ -231,7 +234,7 @@ def _with(work: Callable[[Notifications], Awaitable[T]], *, only_reads: bool = F
 
     async def opened(settings: Settings) -> T:
         sms = settings.sms.model_copy(update={"sender": "worker"})
-        async with open_notifications(settings.model_copy(update={"sms": sms})) as notifications:
+        async with open_notifications(settings.model_copy(update={"sms": sms}), relays=False) as notifications:
             return await work(notifications)
 
     context: AbstractContextManager[Settings] = read_only_settings() if only_reads else nullcontext(Settings.load())

@@ -69,7 +69,7 @@ async def drop(request: Request) -> Response:
 async def _selected(request: Request) -> list[str] | None:
     """The ids that are meant; None: all."""
     selection = DeadLetterSelection.parse(await read_object(request.scope, request.receive))
-    if len(selection.model_fields_set) != 1 or selection.ids is selection.all is None:
+    if len(selection.model_fields_set) != 1 or (selection.ids is None and selection.all is None):
         raise InvalidInput("ids", 'give either {"ids": […]} or {"all": true}')
     return selection.ids
 

@@ -32,8 +32,8 @@ from headgate.sql.outbox import SqlOutbox
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-RELAY_POLL_SECONDS = 0.05
-"""How long an accepted message may wait for Kafka."""
+OUTBOX_POLL_SECONDS = 0.1
+"""How long an accepted message may wait for the sender, or for Kafka."""
 BACKLOG_SECONDS = 15.0
 
 
@@ -51,9 +51,10 @@ class Notifications(NamedTuple):
 
 @asynccontextmanager
 async def open_notifications(
-    settings: Settings, *, registry: CollectorRegistry | None = None
+    settings: Settings, *, relays: bool = True, registry: CollectorRegistry | None = None
 ) -> AsyncIterator[Notifications]:
-    """The gateway, with its sender running beside it if the settings say so; counted in `registry`, if given."""
+    """The gateway, with its sender running beside it if the settings say so; counted in `registry`, if given. Without
+    `relays` what it accepts is left to others."""
     sms_settings = settings.sms
     observer = _notification_observer(registry)
     inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
@@ -94,7 +95,7 @@ async def open_notifications(
             if inline:
                 _start_sender(readers, settings, shared, log, observer, providers)
                 probes["sender"] = readers.check
-            elif settings.kafka_bootstrap is not None:
+            elif settings.kafka_bootstrap is not None and relays:
                 _start_relays(readers, settings, shared, log)
             running.push_async_callback(intake.close)
             if registry is not None:
@@ -132,7 +133,7 @@ async def prune_notifications(settings: Settings, before: datetime) -> dict[str,
 @asynccontextmanager
 async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, MessageLog]]:
     shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
-    log: MessageLog = SqlOutbox(shared)
+    log: MessageLog = _outbox(settings, shared)
     if settings.kafka_bootstrap is not None:
         # Imported here: the driver is an extra.
         from headgate.kafka.log import KafkaLog
@@ -148,6 +149,11 @@ async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, M
     finally:
         await log.close()
         await shared.close()
+
+
+def _outbox(settings: Settings, shared: Database) -> SqlOutbox:
+    lease = timedelta(seconds=settings.sms.lease_seconds)
+    return SqlOutbox(shared, poll_seconds=OUTBOX_POLL_SECONDS, reader_lease=lease)
 
 
 def _message_store(settings: Settings, shared: Database) -> SqlDeliveryStore:
@@ -193,7 +199,7 @@ def _start_sender(
 def _start_relays(readers: Readers, settings: Settings, shared: Database, log: MessageLog) -> None:
     """Lets records go from the outbox to the log: all of them, if that is Kafka, and those whose time has come."""
     topic = settings.sms.topic
-    outbox = SqlOutbox(shared, poll_seconds=RELAY_POLL_SECONDS)
+    outbox = _outbox(settings, shared)
     sources = [parked_topic(topic)]
     if settings.kafka_bootstrap is not None:
         sources.append(topic)

@@ -55,7 +55,10 @@ _SETTLED = (Status.SENT, Status.DELIVERED, Status.FAILED, Status.EXPIRED)
 
 def insert_messages(connection: Connection, messages: Sequence[Message], *, keep: bool = False) -> None:
     """Rows for messages that were accepted. One of the same id begins anew, or with `keep` stays as it is."""
-    rows = {message.message_id: _accepted_row(connection, message) for message in messages}
+    if not messages:
+        return
+    at = now(connection)
+    rows = {message.message_id: _accepted_row(message, at) for message in messages}
     for known in where_in(connection, _message.message_id, list(rows)):
         row = rows.pop(known)
         if not keep:
@@ -64,8 +67,8 @@ def insert_messages(connection: Connection, messages: Sequence[Message], *, keep
         connection.execute(notification_message.insert(), list(rows.values()))
 
 
-def _accepted_row(connection: Connection, message: Message) -> dict[str, Any]:
-    accepted_at = now(connection) if message.accepted_ms is None else from_ms(message.accepted_ms)
+def _accepted_row(message: Message, at: datetime) -> dict[str, Any]:
+    accepted_at = at if message.accepted_ms is None else from_ms(message.accepted_ms)
     return {
         "message_id": message.message_id,
         "user_id": message.user_id,
@@ -112,7 +115,7 @@ def claim(connection: Connection, messages: Sequence[Message], owner: str, lease
             continue
         if row is None:
             mark = {"status": Status.SENDING.value, "owner": owner, "claimed_until": at + lease}
-            new.append(_accepted_row(connection, message) | mark)
+            new.append(_accepted_row(message, at) | mark)
         else:
             taken.append(message.message_id)
     if new:
