@@ -15,6 +15,7 @@ from headgate import (
     Plan,
     RateLimitExceeded,
     SlotScheduler,
+    Tasks,
     TokenBucket,
     WindowPolicy,
 )
@@ -70,3 +71,28 @@ async def main() -> None:
         await queue.configure("PAYMENT", enabled="no")  # type: ignore[arg-type]
         await queue.configure("PAYMENT", batchsize=10)  # type: ignore[call-arg]
     DispatchQueue.open("sqlite:///queue.db", batch=None)  # type: ignore[arg-type]
+
+
+tasks = Tasks("memory://")
+
+
+@tasks.task(retries=5, timeout=30, rate="50/second", backoff=["PT1S", 5])
+async def resize(path: str, width: int = 800) -> bytes:
+    return path.encode() * width
+
+
+@tasks.task
+def shrink(path: str) -> int:
+    return len(path)
+
+
+async def enqueue_tasks() -> None:
+    assert_type(await resize("a.png"), bytes)
+    assert_type(shrink("a.png"), int)
+    assert_type((await resize.enqueue("a.png", width=7)).existing, bool)
+    assert_type((await resize.enqueue("a.png", width=7, key="a", at=datetime.now(UTC))).item_id, str)
+    await resize.options(key="a").enqueue("a.png")
+    await resize.enqueue(7)  # type: ignore[call-overload]
+    await resize.enqueue("a.png", height=7)  # type: ignore[call-overload]
+    await resize.options(key="a").enqueue(7)  # type: ignore[arg-type]
+    await shrink.enqueue()  # type: ignore[call-overload]

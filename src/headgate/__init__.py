@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headgate.circuit_breaker import BreakerPolicy
+    from headgate.dispatch.current_task import CurrentTask, current_task
+    from headgate.dispatch.outcomes import Discard, Retry, Snooze
     from headgate.dispatch.queue import DispatchQueue
+    from headgate.dispatch.tasks.execution import TaskEvent
+    from headgate.dispatch.tasks.policies import Exponential
+    from headgate.dispatch.tasks.task import Task
+    from headgate.dispatch.tasks.tasks import Tasks
     from headgate.errors import (
         ConfigurationError,
         Conflict,
@@ -46,8 +52,11 @@ __all__ = [
     "ConfigurationError",
     "Conflict",
     "CostExceedsCapacity",
+    "CurrentTask",
     "Decision",
+    "Discard",
     "DispatchQueue",
+    "Exponential",
     "FixedWindow",
     "HeadgateError",
     "InvalidInput",
@@ -57,18 +66,24 @@ __all__ = [
     "Plan",
     "RateLimitExceeded",
     "Reason",
+    "Retry",
     "SlidingLog",
     "SlidingWindow",
     "SlotRequest",
     "SlotScheduler",
     "SlotsExhausted",
+    "Snooze",
     "Spread",
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
+    "Task",
+    "TaskEvent",
+    "Tasks",
     "TokenBucket",
     "TomlPlans",
     "WindowPolicy",
+    "current_task",
 ]
 
 _MODULES = {
@@ -78,7 +93,13 @@ _MODULES = {
     "limits._blocking": ("Limiter",),
     "limits.model": ("Decision", "FixedWindow", "Plan", "Reason", "SlidingLog", "SlidingWindow", "TokenBucket"),
     "limits.toml_plans": ("TomlPlans",),
+    "dispatch.current_task": ("CurrentTask", "current_task"),
+    "dispatch.outcomes": ("Discard", "Retry", "Snooze"),
     "dispatch.queue": ("DispatchQueue",),
+    "dispatch.tasks.execution": ("TaskEvent",),
+    "dispatch.tasks.policies": ("Exponential",),
+    "dispatch.tasks.task": ("Task",),
+    "dispatch.tasks.tasks": ("Tasks",),
     "errors": (
         "ConfigurationError",
         "Conflict",

@@ -49,8 +49,8 @@ async def main(database: str, address: str, namespace: str, item_type: str, dire
     if die_at == "reported":
         tell = OutcomeReporter.completed
 
-        async def tell_and_die(self: OutcomeReporter, claim: Any) -> bool:
-            await tell(self, claim)
+        async def tell_and_die(self: OutcomeReporter, claim: Any, completion: Any = None) -> bool:
+            await tell(self, claim, completion)
             return bool(await die())
 
         OutcomeReporter.completed = tell_and_die  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from headgate.dispatch.engines.temporal.dispatcher import DispatcherActivities
 from headgate.dispatch.engines.temporal.engine import TemporalEngine
 from headgate.dispatch.engines.temporal.schedule import DispatchSchedules, schedule_id, whole_seconds
 from headgate.dispatch.engines.temporal.workers import dispatch_worker, exec_worker
-from headgate.dispatch.model import Claim, EnqueueRequest, Item
+from headgate.dispatch.model import Claim, Completion, EnqueueRequest, Item
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.status import Status
@@ -227,10 +227,10 @@ async def test_the_reconciler_finds_what_was_never_reported(rig: Rig) -> None:
     """The exec worker can't tell anybody; the dispatcher's stale recovery asks Temporal."""
 
     class Deaf(OutcomeReporter):
-        async def completed(self, claim: Claim) -> bool:
+        async def completed(self, claim: Claim, completion: Completion | None = None) -> bool:
             return False
 
-        async def failed(self, claim: Claim, error: str) -> bool:
+        async def failed(self, claim: Claim, error: str, pause: timedelta | None = None) -> bool:
             return False
 
     rig.failures = {"bad": 99}

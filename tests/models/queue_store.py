@@ -26,6 +26,8 @@ from headgate.dispatch.model import (
     EnqueueResult,
     Item,
     ItemMove,
+    ItemReport,
+    Progress,
     PruneResult,
     QueueStats,
 )
@@ -47,6 +49,8 @@ class MemoryQueueStore:
         self._configs: dict[str, DispatchConfig] = {}
         self._items: dict[Key, Item] = {}
         self._contexts: dict[Key, str] = {}
+        self._progress: dict[Key, tuple[int, Progress]] = {}
+        self._results: dict[Key, str] = {}
         self._ready: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
         self._audit: list[AuditEntry] = []
         self._audit_ids = itertools.count(1)
@@ -145,6 +149,8 @@ class MemoryQueueStore:
         if status is Status.COMPLETED:
             item = replace(item, completed_at=now)
             self._contexts.pop((claim.item_type, claim.item_id), None)
+        if change.result_json is not None:
+            self._results[claim.item_type, claim.item_id] = change.result_json
         self._put(item)
         batch_id = change.batch_id or before.batch_id
         self._log(claim.item_type, claim.item_id, batch_id, change.action, before.status, status, change.detail, now)
@@ -159,6 +165,16 @@ class MemoryQueueStore:
             if item is not None:
                 self._put(replace(item, seen_at=now))
         return alive
+
+    async def record_progress(
+        self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
+    ) -> list[bool]:
+        done = []
+        for claim, one in progress:
+            done.append(self._held(claim) is not None)
+            if done[-1]:
+                self._progress[claim.item_type, claim.item_id] = claim.epoch, one
+        return done
 
     async def wait(self, item_type: str, timeout: float) -> None:
         bell = self._bells[item_type]
@@ -196,6 +212,12 @@ class MemoryQueueStore:
     async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
         item = self._items.get((item_type, item_id))
         return None if item is None else (item, self._contexts.get((item_type, item_id)))
+
+    async def report(self, item_type: str, item_id: str) -> ItemReport:
+        key = item_type, item_id
+        epoch, progress = self._progress.get(key, (None, None))
+        is_current = key in self._items and self._items[key].claim_epoch == epoch
+        return ItemReport(progress if is_current else None, self._results.get(key))
 
     async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
         rows = sorted(
@@ -281,6 +303,8 @@ class MemoryQueueStore:
         old = [key for key, item in self._items.items() if item.status in FINISHED and item.updated_at < before]
         for key in old:
             del self._items[key]
+            self._progress.pop(key, None)
+            self._results.pop(key, None)
         kept = [entry for entry in self._audit if entry.created_at >= before]
         gone = len(self._audit) - len(kept)
         self._audit = kept

@@ -38,14 +38,15 @@ def after_start(claim: Claim, outcome: StartOutcome, config: DispatchConfig, bat
     return _counted(claim, config, Action.START_FAILED, outcome.detail, (), batch_id)
 
 
-def after_success(claim: Claim, detail: str | None = None) -> Change:
+def after_success(claim: Claim, detail: str | None = None, result_json: str | None = None) -> Change:
     """The execution ended well."""
-    return Change(claim, (Status.COMPLETED,), Action.COMPLETED, claim.retries, detail=detail)
+    path = (Status.COMPLETED,)
+    return Change(claim, path, Action.COMPLETED, claim.retries, detail=detail, result_json=result_json)
 
 
-def after_failure(claim: Claim, config: DispatchConfig, error: str) -> Change:
-    """The execution failed."""
-    return _counted(claim, config, Action.FAILED, error, (Status.FAILED,))
+def after_failure(claim: Claim, config: DispatchConfig, error: str, pause: timedelta | None = None) -> Change:
+    """The execution failed. It is tried again after `pause`, or else after the config's backoff."""
+    return _counted(claim, config, Action.FAILED, error, (Status.FAILED,), pause=pause)
 
 
 def after_silence(claim: Claim, status: Status, state: ExecutionState, config: DispatchConfig) -> Change | None:
@@ -137,6 +138,7 @@ def _counted(
     error: str,
     through: tuple[Status, ...],
     batch_id: str | None = None,
+    pause: timedelta | None = None,
 ) -> Change:
     """A retry is counted; at the maximum the item is dead-lettered. Claims look ahead, so its time is put off by that
     much more: the pause is kept whole."""
@@ -146,5 +148,5 @@ def _counted(
         path = (*through, Status.DEAD_LETTER)
         return Change(claim, path, Action.DEAD_LETTERED, retries, error, batch_id=batch_id, detail=error)
     path = (*through, Status.READY)
-    pause = config.backoff(retries) + config.look_ahead
+    pause = (config.backoff(retries) if pause is None else pause) + config.look_ahead
     return Change(claim, path, action, retries, error, pause, batch_id, error)

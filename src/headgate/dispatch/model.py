@@ -20,6 +20,9 @@ CONTEXT_VERSION = 1
 LARGEST_CONTEXT = 2 * 1024 * 1024
 """Bytes of JSON; the default limit."""
 LONGEST_ERROR = 2000
+LARGEST_RESULT = 64 * 1024
+"""Bytes of JSON of a task's result."""
+LONGEST_PROGRESS = 500
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 LONGEST_WORKFLOW_ID = 400
 
@@ -133,6 +136,38 @@ class Postponed(HeadgateError):
         self.pause = pause
 
 
+class Completion(NamedTuple):
+    """Returned by an execution that keeps a result."""
+
+    result_json: str | None
+    detail: str | None = None
+    """For the audit: why there is no result, say."""
+
+
+class Progress(NamedTuple):
+    """How far an execution says it is. Build it with `Progress.of`, which checks."""
+
+    fraction: float
+    text: str
+
+    @classmethod
+    def of(cls, fraction: float, text: str = "") -> Progress:
+        number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
+        if not number or not 0 <= fraction <= 1:
+            raise InvalidInput("fraction", "must be a number from 0 to 1")
+        if not isinstance(text, str):
+            raise InvalidInput("text", "must be a text")
+        return cls(float(fraction), shortened(text)[:LONGEST_PROGRESS] if text else "")
+
+
+class ItemReport(NamedTuple):
+    """What an item's execution reported about itself."""
+
+    progress: Progress | None
+    """Of the latest claim."""
+    result_json: str | None
+
+
 class Action(StrEnum):
     """What an audit entry tells."""
 
@@ -171,6 +206,8 @@ class Change(NamedTuple):
     """The status on which the decision rests: a change that came in between voids it. None if any will do."""
     verdict: str | None = None
     """What the execution gave up with (`GiveUp.verdict`), for the item type's follower."""
+    result_json: str | None = None
+    """What a completed execution returned, if it is kept."""
 
     @property
     def status(self) -> Status:
@@ -248,6 +285,12 @@ class Item:
     updated_at: datetime
     traceparent: str | None = None
     """The trace it was queued in, for looking it up."""
+
+    @property
+    def attempt(self) -> int:
+        """How many executions began, the running one included; those that were given back don't count."""
+        began = self.status in (Status.CLAIMED, Status.DISPATCHED, Status.COMPLETED)
+        return self.retry_count + began
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_failure, after_success, gave_up, released
-from headgate.dispatch.model import Change, Claim
+from headgate.dispatch.model import Change, Claim, Completion, Progress
 from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from headgate.dispatch.status import Status
 from headgate.errors import NotFound, StoreError
@@ -48,18 +48,21 @@ class OutcomeReporter:
         self._observer = observer or NullObserver()
         self._clock = clock
         self._batcher: Batcher[Change, bool] = Batcher(self._flush, max_batch=max_batch)
+        self._progress: Batcher[tuple[Claim, Progress], bool] = Batcher(store.record_progress, max_batch=max_batch)
         self._cached: dict[str, _CachedConfig] = {}
         self._loading: dict[str, asyncio.Task[DispatchConfig]] = {}
         self._failing = 0
         self._none_failing = asyncio.Event()
 
-    async def completed(self, claim: Claim) -> bool:
-        return await self._batcher.submit(after_success(claim))
+    async def completed(self, claim: Claim, completion: Completion | None = None) -> bool:
+        if completion is None:
+            return await self._batcher.submit(after_success(claim))
+        return await self._batcher.submit(after_success(claim, completion.detail, completion.result_json))
 
-    async def failed(self, claim: Claim, error: str) -> bool:
+    async def failed(self, claim: Claim, error: str, pause: timedelta | None = None) -> bool:
         self._failing += 1
         try:
-            return await self._batcher.submit(after_failure(claim, await self.config(claim.item_type), error))
+            return await self._batcher.submit(after_failure(claim, await self.config(claim.item_type), error, pause))
         finally:
             self._failing -= 1
             if not self._failing:
@@ -73,6 +76,9 @@ class OutcomeReporter:
             # Claims look ahead, so its time is put off by that much more.
             pause += (await self.config(claim.item_type)).look_ahead
         return await self._batcher.submit(released(claim, reason, pause=pause))
+
+    async def progress(self, claim: Claim, progress: Progress) -> bool:
+        return await self._progress.submit((claim, progress))
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         return await self._store.touch(claims)
@@ -115,6 +121,7 @@ class OutcomeReporter:
             # It may still wait for the settings, and is not submitted yet.
             self._none_failing.clear()
             await self._none_failing.wait()
+        await self._progress.close()
         await self._batcher.close()
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
 

@@ -14,10 +14,13 @@ from headgate.dispatch.model import (
     BatchSummary,
     Change,
     Claim,
+    Completion,
     EnqueueRequest,
     EnqueueResult,
     Item,
     ItemMove,
+    ItemReport,
+    Progress,
     PruneResult,
     QueueStats,
 )
@@ -64,6 +67,12 @@ class QueueStore(Protocol):
         """Records a heartbeat of each claim; False where the claim is lost."""
         ...
 
+    async def record_progress(
+        self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
+    ) -> list[bool]:
+        """Records how far executions are; False where the claim is lost."""
+        ...
+
     async def wait(self, item_type: str, timeout: float) -> None:
         """Returns after `timeout` seconds, or sooner if items may have become ready. A hint, no promise."""
         ...
@@ -87,6 +96,10 @@ class QueueStore(Protocol):
 
     async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
         """The item and its context, as JSON text."""
+        ...
+
+    async def report(self, item_type: str, item_id: str) -> ItemReport:
+        """What the item's execution reported: its progress and its result."""
         ...
 
     async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
@@ -227,12 +240,17 @@ class OutcomeSink(Protocol):
     """Where an engine reports outcomes. Each call returns when it is committed: True, or False if the claim was lost
     meanwhile and nothing was changed. `StoreError` means: not committed, try again."""
 
-    async def completed(self, claim: Claim) -> bool:
+    async def completed(self, claim: Claim, completion: Completion | None = None) -> bool:
         """The execution ended well."""
         ...
 
-    async def failed(self, claim: Claim, error: str) -> bool:
-        """The execution failed: it is retried later, or dead-lettered at the maximum."""
+    async def failed(self, claim: Claim, error: str, pause: timedelta | None = None) -> bool:
+        """The execution failed: it is retried after `pause`, or else the config's backoff, or dead-lettered at the
+        maximum."""
+        ...
+
+    async def progress(self, claim: Claim, progress: Progress) -> bool:
+        """The execution says how far it is."""
         ...
 
     async def gave_up(self, claim: Claim, reason: str, verdict: str | None) -> bool:

@@ -17,6 +17,7 @@ from headgate.dispatch.model import (
     EnqueueRequest,
     EnqueueResult,
     Item,
+    Progress,
     PruneResult,
     QueueStats,
 )
@@ -42,6 +43,10 @@ class ItemDetail(NamedTuple):
     """None once the item is finished."""
     audit: list[AuditEntry]
     """Oldest first."""
+    progress: Progress | None = None
+    """How far its execution says it is."""
+    result: Any = None
+    """What its execution returned, if that is kept."""
 
 
 class QueueOptions(TypedDict, total=False):
@@ -278,7 +283,8 @@ class DispatchQueue:
             raise NotFound("item", item_id)
         item, context = row
         entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
-        return ItemDetail(item, _readable(context), entries[::-1])
+        progress, result = await self.store.report(item_type, item_id)
+        return ItemDetail(item, _readable(context), entries[::-1], progress, _readable(result))
 
     async def audit(
         self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.errors import ConfigurationError, NotFound
 
-Execute = Callable[[str, Any], Awaitable[Any]]
-"""`async def execute(item_id, context)`: pure business logic that knows nothing of dispatch. Raising means failed. It
-may be run again after a crash, so its effects should be keyed by the item's id."""
+Execute = Callable[[str, Any], Any]
+"""`async def execute(item_id, context)`: pure business logic that knows nothing of dispatch. A plain `def` runs on a
+thread. Raising means failed. It may be run again after a crash, so its effects should be keyed by the item's id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +30,25 @@ async def test_no_more_run_at_once_than_allowed_and_the_rest_follows() -> None:
     await bench.engine.close()
     assert await bench.depth() == {Status.COMPLETED: 3}
     assert bench.engine.room("WORK") == 0
+
+
+async def test_a_plain_function_is_a_handler_too() -> None:
+    bench, ran_on = Bench(), []
+
+    def handle(item_id: str, context: Any) -> None:
+        ran_on.append(threading.current_thread())
+
+    bench.registry.register("PLAIN", handle)
+    await bench.store.configure(DispatchConfig(item_type="PLAIN"))
+    await bench.store.enqueue([EnqueueRequest.of("PLAIN", "a")])
+    (item,) = (await bench.store.claim("PLAIN", 1, NO_DELAY)).items
+    await bench.engine.start([StartRequest(item.claim, DispatchConfig(item_type="PLAIN"), "{}", NO_DELAY)])
+    await bench.engine.drained()
+    found = await bench.store.find("PLAIN", "a")
+    assert found is not None
+    assert found[0].status is Status.COMPLETED
+    assert [thread is threading.main_thread() for thread in ran_on] == [False]
+    await bench.engine.close()
 
 
 async def test_an_execution_begins_only_when_its_plan_admits_it() -> None:

@@ -26,7 +26,7 @@ from headgate.dispatch.stores.rows import (
     of_items,
     write_audit,
 )
-from headgate.dispatch.stores.tables import DEAD, FINISHED, IN_FLIGHT, READY, among, audit, context, only, queue
+from headgate.dispatch.stores.tables import DEAD, FINISHED, IN_FLIGHT, READY, among, audit, context, only, queue, report
 from headgate.dispatch.stores.tables import config as config_table
 from headgate.errors import NotFound
 from headgate.sql.schema import now as database_clock
@@ -262,6 +262,9 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
 # -- retention ---------------------------------------------------------------------------------------------------
 
 PRUNE_BATCH = 1000
+_FORGET_REPORT = sa.delete(report).where(
+    report.c.item_type == sa.bindparam("b_type"), report.c.item_id == sa.bindparam("b_id")
+)
 
 
 def prune_items(connection: sa.Connection, before: datetime) -> int:
@@ -280,7 +283,9 @@ def prune_items(connection: sa.Connection, before: datetime) -> int:
             queue.c.item_id == sa.bindparam("b_id"),
             sa.text(FINISHED),
         )
-        connection.execute(gone, [{"b_type": row.item_type, "b_id": row.item_id} for row in rows])
+        keys = [{"b_type": row.item_type, "b_id": row.item_id} for row in rows]
+        connection.execute(gone, keys)
+        connection.execute(_FORGET_REPORT, keys)
     return len(rows)
 
 

@@ -225,7 +225,7 @@ def settle(
 ) -> list[bool]:
     origins = checked(changes)
     moment = now or database_clock(connection)
-    rows = _locked(connection, [change.claim for change in changes])
+    rows = locked(connection, [change.claim for change in changes])
     done: list[bool] = []
     updates: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
@@ -297,7 +297,7 @@ _TOUCH = (
 
 def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
     moment = now or database_clock(connection)
-    rows = _locked(connection, claims)
+    rows = locked(connection, claims)
     done = []
     for claim in claims:
         row = rows.get((claim.item_type, claim.item_id))
@@ -314,7 +314,7 @@ def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | No
     return done
 
 
-def _locked(connection: sa.Connection, claims: Sequence[Claim]) -> dict[Key, Any]:
+def locked(connection: sa.Connection, claims: Sequence[Claim]) -> dict[Key, Any]:
     by_type: dict[str, list[str]] = defaultdict(list)
     for claim in sorted(claims):
         by_type[claim.item_type].append(claim.item_id)

@@ -21,12 +21,14 @@ from headgate.dispatch.model import (
     EnqueueRequest,
     EnqueueResult,
     Item,
+    ItemReport,
+    Progress,
     PruneResult,
     QueueStats,
 )
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, following, portable
+from headgate.dispatch.stores import admin_queries, following, portable, reports
 from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.rows import START, Position
 from headgate.errors import Conflict, InvalidInput
@@ -139,8 +141,13 @@ class SqlQueueStore:
         if not changes and summary is None:
             return []
         settle = self._statements.settle
+        with_results = any(change.result_json is not None for change in changes)
+        if with_results:
+            settle = reports.with_results(settle)
         if any(_is_followed(change, self._followers) for change in changes):
             return await self._database.write(following.settle, settle, self._followers, changes, summary, now)
+        if with_results:
+            return await self._database.write(settle, changes, summary, now)
         done: list[bool] = await self._database.once(settle, changes, summary, now)
         return done
 
@@ -149,6 +156,11 @@ class SqlQueueStore:
             return []
         done: list[bool] = await self._database.once(self._statements.touch, claims, now)
         return done
+
+    async def record_progress(
+        self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
+    ) -> list[bool]:
+        return await self._database.write(reports.record_progress, progress, now)
 
     async def wait(self, item_type: str, timeout: float) -> None:
         await self._hints.wait(item_type, timeout)
@@ -175,6 +187,9 @@ class SqlQueueStore:
 
     async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
         return await self._database.read(admin_queries.find, item_type, item_id)
+
+    async def report(self, item_type: str, item_id: str) -> ItemReport:
+        return await self._database.read(reports.find, item_type, item_id)
 
     async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
         return await self._database.read(admin_queries.items, item_type, status, limit, after)

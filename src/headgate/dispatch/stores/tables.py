@@ -51,6 +51,19 @@ context = sa.Table(
     info={"about": "What an item's execution is given. Never updated; deleted when the item is finished."},
 )
 
+report = sa.Table(
+    "headgate_dispatch_report",
+    metadata,
+    sa.Column("item_type", sa.String(64), primary_key=True),
+    sa.Column("item_id", sa.String(255), primary_key=True),
+    sa.Column("claim_epoch", sa.Integer, nullable=False),
+    sa.Column("fraction", sa.Double),
+    sa.Column("progress_text", sa.String(2000)),
+    sa.Column("result_json", sa.Text),
+    sa.Column("updated_at", Instant, nullable=False),
+    info={"about": "What an item's execution reported: progress under the claim claim_epoch, and its result."},
+)
+
 config = sa.Table(
     "headgate_dispatch_config",
     metadata,

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from headgate.dispatch.registry import Registry
+from headgate.dispatch.tasks.tasks import Tasks
 from headgate.errors import ConfigurationError
 from headgate.extras import installed
 from headgate.server import logs
 from headgate.server.cli.parameters import Argument, Command
 from headgate.server.cli.terminal import print_status, run
 from headgate.server.settings import Settings
-from headgate.server.wiring.dispatch import dispatch_guard, load_domains, local_dispatch
+from headgate.server.wiring.dispatch import dispatch_guard, load_domains, load_tasks, local_dispatch
 from headgate.server.wiring.notifications import open_notifications, run_sender
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import dispatch_observer, open_queue
@@ -46,38 +47,79 @@ class Role(StrEnum):
 
 @click.command("worker", cls=Command)
 @click.argument(
-    "role",
+    "work",
     cls=Argument,
-    type=click.Choice([role.value for role in Role]),
     default=Role.ALL.value,
-    metavar="[ROLE]",
-    about="Which work to do: dispatch, init, exec, sender or all.",
+    metavar="[ROLE|MODULE:NAME]",
+    about="Which work to do: dispatch, init, exec, sender or all; or tasks of your own, such as my_app:tasks.",
 )
 @click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
-def worker(role: str, domains: tuple[str, ...], metrics_port: int | None) -> None:
+def worker(work: str, domains: tuple[str, ...], metrics_port: int | None) -> None:
     """Work until told to stop (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
 
     With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
+    MODULE:NAME is a Tasks object: its tasks run in this process, on the database that it names.
     """
-    settings, chosen = Settings.load(), Role(role)
+    settings = Settings.load()
+    if ":" in work:
+        _run_tasks(settings, work, domains, metrics_port)
+        return
+    chosen = _role(work)
     if domains:
         named = ",".join([*filter(None, [settings.dispatch.domains]), *domains])
         settings = settings.model_copy(update={"dispatch": settings.dispatch.model_copy(update={"domains": named})})
     if settings.temporal_address is None and chosen in (Role.INIT, Role.EXEC):
         raise ConfigurationError(
-            "ROLE", f"{role} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
+            "ROLE", f"{work} needs Temporal (HEADGATE_TEMPORAL_ADDRESS); without it use dispatch, which also executes"
         )
     require_extras(settings, *([] if metrics_port is None else ["server"]))
     logs.configure(settings)
     collect_traces(settings)
     logs.warn_unknown_variables()
     run(_work(settings, chosen, None if metrics_port is None else _metrics(settings.host, metrics_port)))
-    for each in SIGNALS:
-        # All is done: a second signal must not change the exit status.
-        signal.signal(each, signal.SIG_IGN)
+    _ignore_signals()
     if settings.temporal_address is not None:
         end_process()
+
+
+def _role(name: str) -> Role:
+    try:
+        return Role(name)
+    except ValueError:
+        raise ConfigurationError(
+            "ROLE",
+            f"{name!r} is unknown; use dispatch, init, exec, sender, all, or MODULE:NAME for tasks of your own",
+        ) from None
+
+
+def _ignore_signals() -> None:
+    """All is done: a second signal must not change the exit status."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+
+
+def _run_tasks(settings: Settings, name: str, domains: tuple[str, ...], metrics_port: int | None) -> None:
+    if domains:
+        raise ConfigurationError("--domain", "is for item types; start another worker for them")
+    require_extras(settings, *([] if metrics_port is None else ["server"]))
+    logs.configure(settings)
+    collect_traces(settings)
+    logs.warn_unknown_variables()
+    tasks = load_tasks(name)
+    registry = None if metrics_port is None else _metrics(settings.host, metrics_port)
+    run(_work_on_tasks(tasks, name, registry))
+    _ignore_signals()
+
+
+async def _work_on_tasks(tasks: Tasks, name: str, registry: CollectorRegistry | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in SIGNALS:
+        loop.add_signal_handler(each, stop.set)
+    async with traces_sent(), tasks, tasks.running(observer=dispatch_observer(registry)):
+        print_status(f"headgate worker {name} is working on {', '.join(tasks.item_types)}")
+        await stop.wait()
 
 
 async def _work(settings: Settings, role: Role, registry: CollectorRegistry | None) -> None:

@@ -90,6 +90,7 @@ class ItemShown(_OfType):
     dispatched_at: Instant | None
     completed_at: Instant | None
     retry_count: int
+    attempt: int
     last_error: str | None
     created_at: Instant
     updated_at: Instant
@@ -122,15 +123,25 @@ class AuditShown(Shape):
     entries: list[AuditEntryShown]
 
 
+class ProgressShown(Shape):
+    """How far an execution says it is."""
+
+    fraction: float
+    text: str
+
+
 class ItemDetailShown(ItemShown):
     """All that is known of an item."""
 
+    progress: ProgressShown | None
+    result: Any
     context: Any
     audit: list[AuditEntryShown]
 
     @classmethod
     def of_detail(cls, detail: ItemDetail) -> Self:
-        return cls.of(detail.item, context=detail.context, audit=detail.audit)
+        progress = None if detail.progress is None else ProgressShown.of(detail.progress)
+        return cls.of(detail.item, context=detail.context, audit=detail.audit, progress=progress, result=detail.result)
 
 
 class Items(Shape):

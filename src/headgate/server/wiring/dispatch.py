@@ -8,24 +8,21 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import Any
 
-from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.engines.local.dispatching import dispatching
 from headgate.dispatch.meter import QueueMeter
-from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain, Registry
-from headgate.dispatch.worker import DispatchWorker
+from headgate.dispatch.tasks.tasks import Tasks
 from headgate.errors import ConfigurationError
+
+    pass
 from headgate.server.setting_sections import DispatchSettings
 from headgate.server.settings import Settings, spelled
-
 if TYPE_CHECKING:
-    pass
-
-
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.queue import open_queue
 
@@ -41,12 +38,33 @@ def load_domains(settings: Settings) -> Registry:
     return registry
 
 
-def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
+def load_tasks(name: str) -> Tasks:
+    """The `Tasks` of `module:name`.
+
+    Raises:
+        ConfigurationError: it can't be imported, or is something else.
+    """
+    try:
+        value = _imported(name, "tasks")
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError("MODULE:NAME", f"{name!r} can't be loaded: {error}") from error
+    if not isinstance(value, Tasks):
+        raise ConfigurationError("MODULE:NAME", f"{name!r} is no Tasks object; write for example tasks = Tasks(url)")
+    return value
+
+
+def _imported(name: str, default: str) -> Any:
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory are found
+    return getattr(import_module(module), attribute or default)
+
+
+def _loaded(name: str, settings: Settings) -> Iterable[Domain]:
     try:
-        value = getattr(import_module(module), attribute or "domain")
+        value = _imported(name, "domain")
         if callable(value):
             value = value(settings)
     except ConfigurationError:
@@ -77,24 +95,11 @@ async def local_dispatch(
 ) -> AsyncIterator[WorkflowEngine]:
     """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
     grace, and gives the rest back."""
-    registry = Registry(*domains)
-    for domain in registry:
-        await queue.define(domain.config)
     limits = limits or DispatchSettings()
-    outcomes = OutcomeReporter(queue.store, observer=observer)
-    engine = LocalEngine(registry, outcomes, guard=guard, concurrency=limits.concurrency, backlog=limits.backlog)
-    item_types = [domain.item_type for domain in registry]
-    if observer is not None:
-        for item_type in item_types:
-            observer.known(item_type)
-    worker = DispatchWorker(queue.store, engine, item_types, observer=observer)
-    running = asyncio.create_task(worker.run())
-    try:
+    async with dispatching(
+        queue, domains, guard=guard, observer=observer, concurrency=limits.concurrency, backlog=limits.backlog
+    ) as engine:
         yield engine
-    finally:
-        worker.stop()
-        await running
-        await outcomes.close()
 
 
 @asynccontextmanager

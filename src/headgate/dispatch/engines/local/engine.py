@@ -15,10 +15,12 @@ from typing import Any
 
 from headgate import tracing
 from headgate.clock import uptime
+from headgate.dispatch.current_task import CurrentTask, enter_task
 from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
 from headgate.dispatch.kill_switch import OFF, SWITCH_SECONDS
-from headgate.dispatch.model import Claim, GiveUp, Postponed
+from headgate.dispatch.model import Claim, Completion, GiveUp, Postponed
+from headgate.dispatch.outcomes import Retry
 from headgate.dispatch.ports import (
     STARTED,
     Execution,
@@ -31,6 +33,7 @@ from headgate.dispatch.ports import (
     StartRequest,
 )
 from headgate.dispatch.registry import Registry
+from headgate.dispatch.threads import Threads
 from headgate.errors import NotFound, StoreError, StoreUnavailable
 
 Report = Callable[[], Awaitable[bool]]
@@ -51,6 +54,7 @@ class LocalEngine:
         concurrency: int = 100,
         backlog: int = 2000,
         grace: float = 10.0,
+        threads: Threads | None = None,
     ) -> None:
         self._registry = registry
         self._sink = sink
@@ -58,6 +62,7 @@ class LocalEngine:
         self._concurrency = concurrency
         self._backlog = backlog
         self._grace = grace
+        self._threads = threads or Threads()
         self._runs: dict[str, Run] = {}
         self._held: Counter[str] = Counter()
         self._lanes: dict[str, asyncio.Semaphore] = {}
@@ -118,6 +123,12 @@ class LocalEngine:
     def room(self, item_type: str) -> int | None:
         return 0 if self._closing else self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
 
+    async def drained(self) -> None:
+        """Returns when what was started before has ended, and its outcome is committed."""
+        tasks = [run.task for run in self._runs.values() if run.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
     async def close(self) -> None:
         """Gives back what has not begun, waits a while for what runs, then gives that back too."""
         self._closing = True
@@ -165,7 +176,7 @@ class LocalEngine:
                 context = json.loads(request.context_json)
                 await self._start_check.wait(run)
                 run.begun = True
-                await self._call(run, context)
+                result = await self._call(run, context)
         except StartRefused as refusal:
             reason = refusal.reason
             return None if refusal.lost else lambda: sink.released(run.claim, reason)
@@ -181,7 +192,8 @@ class LocalEngine:
         except Exception as error:
             return self._failure(run, error)
         run.well = True
-        return lambda: sink.completed(run.claim)
+        completion = result if isinstance(result, Completion) else None
+        return lambda: sink.completed(run.claim, completion)
 
     def _failure(self, run: Run, error: BaseException) -> Report:
         if isinstance(error, GiveUp):
@@ -194,23 +206,27 @@ class LocalEngine:
             # An outage of a store is not the item's fault: the item goes back and no retry is counted.
             outage, pause = f"{type(error).__name__}: {error}", run.request.config.backoff(1)
             return lambda: self._sink.released(run.claim, outage, pause)
+        if isinstance(error, Retry):
+            again, after = str(error), error.pause()
+            return lambda: self._sink.failed(run.claim, again, after)
         failure = f"{type(error).__name__}: {error}"
         return lambda: self._sink.failed(run.claim, failure)
 
-    async def _call(self, run: Run, context: Any) -> None:
+    async def _call(self, run: Run, context: Any) -> Any:
         item_type, item_id = run.claim.item_type, run.claim.item_id
+        enter_task(CurrentTask(lambda: run.claim, self._sink))
         if not tracing.is_on():
-            await run.execute(item_id, context)
-            return
+            return await self._threads.call(run.execute, item_id, context)
         attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
         span = tracing.begin(f"execute {item_type}", attributes, parent=run.request.traceparent)
         try:
             with tracing.inside(span):
-                await run.execute(item_id, context)
+                result = await self._threads.call(run.execute, item_id, context)
         except BaseException as error:
             span.end({"headgate.outcome": "failed"}, failed=type(error).__name__)
             raise
         span.end({"headgate.outcome": "completed"})
+        return result
 
     async def _report_until_done(self, run: Run, report: Report) -> None:
         """Reports the outcome until that succeeds: the effect has happened, and only the report may show it."""

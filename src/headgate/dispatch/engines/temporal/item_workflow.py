@@ -16,6 +16,7 @@ from headgate.dispatch.engines.temporal.failures import gave_up
 from headgate.dispatch.engines.temporal.heartbeat import send_heartbeats
 from headgate.dispatch.model import GiveUp
 from headgate.dispatch.registry import Registry
+from headgate.dispatch.threads import Threads
 
 EXECUTE = "headgate.execute"
 LONGEST_EXECUTION = timedelta(hours=1)
@@ -50,12 +51,13 @@ class ItemActivities:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
+        self._threads = Threads()
 
     @activity.defn(name=EXECUTE)
     async def execute(self, item_type: str, item_id: str, context_json: str) -> None:
         heartbeats = asyncio.create_task(send_heartbeats(LONGEST_SILENCE))
         try:
-            await self._registry[item_type].execute(item_id, json.loads(context_json))
+            await self._threads.call(self._registry[item_type].execute, item_id, json.loads(context_json))
         except asyncio.CancelledError:
             raise
         except GiveUp as error:

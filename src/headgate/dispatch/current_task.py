@@ -1,0 +1,104 @@
+"""`current_task`: what a running task knows about itself, and how it reports progress."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from headgate.dispatch.model import Claim, Progress
+from headgate.errors import Conflict, StoreUnavailable
+
+if TYPE_CHECKING:
+    from headgate.dispatch.ports import OutcomeSink
+
+log = logging.getLogger("headgate.dispatch")
+
+_current: ContextVar[CurrentTask | None] = ContextVar("headgate_current_task", default=None)
+
+
+class CurrentTask:
+    """The item that is being executed: its type, id, attempt and deadline."""
+
+    def __init__(self, claim: Callable[[], Claim], sink: OutcomeSink) -> None:
+        self._claim = claim
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self.deadline: datetime | None = None
+        """When its timeout ends it; None if it has no timeout."""
+
+    @property
+    def item_type(self) -> str:
+        return self._claim().item_type
+
+    @property
+    def item_id(self) -> str:
+        return self._claim().item_id
+
+    @property
+    def attempt(self) -> int:
+        """Counted from 1. A snoozed task runs again under the same number."""
+        return self._claim().retries + 1
+
+    def progress(self, fraction: float, text: str = "") -> Reported:
+        """Records how far the task is, from 0 to 1, with a text. `await` it in an `async def` task; in a `def` task,
+        call it without `await`. If the store is unavailable the report is dropped, and the task goes on.
+
+        Raises:
+            InvalidInput: the fraction or the text is wrong.
+            Conflict: the item is no longer this execution's: it timed out, or was taken over. Stop.
+        """
+        report = self._report(Progress.of(fraction, text))
+        try:
+            on_the_loop = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            on_the_loop = False
+        if on_the_loop:
+            return Reported(report)
+        asyncio.run_coroutine_threadsafe(report, self._loop).result()
+        return Reported(None)
+
+    async def _report(self, progress: Progress) -> None:
+        try:
+            is_held = await self._sink.progress(self._claim(), progress)
+        except StoreUnavailable as error:
+            log.warning("the progress of %s %s was not recorded: %s", self.item_type, self.item_id, error)
+            return
+        if not is_held:
+            raise Conflict(f"{self.item_type} {self.item_id} is no longer this execution's")
+
+
+class Reported:
+    """A progress report: to be awaited on the event loop, and already written in a thread."""
+
+    def __init__(self, report: Coroutine[Any, Any, None] | None) -> None:
+        self._report = report
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._report is not None:
+            yield from self._report.__await__()
+
+
+def current_task() -> CurrentTask:
+    """The task that calls this.
+
+    Raises:
+        RuntimeError: no task is running here.
+    """
+    current = _current.get()
+    if current is None:
+        raise RuntimeError("current_task() is for use inside a task that a worker runs")
+    return current
+
+
+def is_inside_task() -> bool:
+    """Whether a task is running here."""
+    return _current.get() is not None
+
+
+def enter_task(current: CurrentTask) -> None:
+    """Makes it the current task of this asyncio task."""
+    _current.set(current)

@@ -1,0 +1,49 @@
+"""Dispatching and executing items in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Domain, Registry
+from headgate.dispatch.threads import Threads
+from headgate.dispatch.worker import DispatchWorker
+
+
+@asynccontextmanager
+async def dispatching(
+    queue: DispatchQueue,
+    domains: Iterable[Domain],
+    *,
+    guard: Guard | None = None,
+    observer: DispatchObserver | None = None,
+    concurrency: int = 100,
+    backlog: int = 2000,
+    threads: Threads | None = None,
+) -> AsyncIterator[WorkflowEngine]:
+    """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
+    grace, and gives the rest back."""
+    registry = Registry(*domains)
+    for domain in registry:
+        await queue.define(domain.config)
+    outcomes = OutcomeReporter(queue.store, observer=observer)
+    engine = LocalEngine(
+        registry, outcomes, guard=guard, concurrency=concurrency, backlog=backlog, threads=threads or Threads()
+    )
+    item_types = [domain.item_type for domain in registry]
+    if observer is not None:
+        for item_type in item_types:
+            observer.known(item_type)
+    worker = DispatchWorker(queue.store, engine, item_types, observer=observer)
+    running = asyncio.create_task(worker.run())
+    try:
+        yield engine
+    finally:
+        worker.stop()
+        await running
+        await outcomes.close()

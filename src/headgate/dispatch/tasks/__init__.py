@@ -1,0 +1,1 @@
+"""Tasks as functions, on the dispatch queue."""

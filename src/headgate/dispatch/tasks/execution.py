@@ -1,0 +1,151 @@
+"""One execution of a task's function: arguments, middleware, timeout, backoff, events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Any, TypeAlias
+
+from headgate.dispatch.current_task import CurrentTask, current_task
+from headgate.dispatch.model import Completion, GiveUp, Postponed
+from headgate.dispatch.outcomes import Retry
+from headgate.dispatch.tasks.arguments import Arguments
+from headgate.dispatch.tasks.policies import Backoff, pause_before
+from headgate.dispatch.threads import Threads, is_coroutine_function
+from headgate.errors import StoreUnavailable
+
+log = logging.getLogger("headgate.dispatch")
+
+CANCEL_SECONDS = 5.0
+"""How long a cancelled task may clean up before it is abandoned."""
+
+Middleware: TypeAlias = Callable[[CurrentTask, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""`async def middleware(task, run): return await run()`, around every execution."""
+
+
+class TaskEventKind(StrEnum):
+    """What happened to an execution."""
+
+    STARTED = "STARTED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    """Raised or timed out; it is retried, or a dead letter if retries are used up."""
+    SNOOZED = "SNOOZED"
+    """Given back: it raised `Snooze`, or a store was unavailable."""
+    DISCARDED = "DISCARDED"
+    """It raised `Discard`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """One step of one execution, in this process. What is committed stands in the item's audit."""
+
+    kind: TaskEventKind
+    item_type: str
+    item_id: str
+    attempt: int
+    seconds: float = 0.0
+    """How long it ran."""
+    error: BaseException | None = None
+
+
+EventListener: TypeAlias = Callable[[TaskEvent], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskExecution:
+    """The `execute` of a task's domain."""
+
+    function: Callable[..., Any]
+    arguments: Arguments
+    timeout: float | None
+    backoff: Backoff
+    threads: Callable[[], Threads]
+    middleware: Sequence[Middleware] = ()
+    listeners: Sequence[EventListener] = ()
+    cancel_seconds: float = CANCEL_SECONDS
+
+    async def __call__(self, _item_id: str, context: Any) -> Completion | None:
+        current, began = current_task(), time.monotonic()
+        self._emit(current, TaskEventKind.STARTED)
+        run: Callable[[], Awaitable[Any]] = partial(self._call, current, context)
+        for middleware in reversed(self.middleware):
+            run = partial(middleware, current, run)
+        try:
+            result = await run()
+        except Exception as error:
+            self._emit(current, _kind(error), time.monotonic() - began, error)
+            raise self._outcome(current, error) from error
+        self._emit(current, TaskEventKind.SUCCEEDED, time.monotonic() - began)
+        return self.arguments.completion(result)
+
+    async def _call(self, current: CurrentTask, context: Any) -> Any:
+        bound = self.arguments.load(context)
+        call = partial(self.function, *bound.args, **bound.kwargs)
+        if self.timeout is not None:
+            current.deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
+        if not is_coroutine_function(self.function):
+            return await self.threads().run(call, timeout=self.timeout)
+        return await (call() if self.timeout is None else self._within(self.timeout, call()))
+
+    async def _within(self, timeout: float, running: Any) -> Any:
+        """Cancels it after `timeout`. If it does not end then, it is abandoned: its claim goes on without it."""
+        task: asyncio.Task[Any] = asyncio.ensure_future(running)
+        try:
+            if (await asyncio.wait({task}, timeout=timeout))[0]:
+                return task.result()
+            await self._cancel(task)
+            raise TimeoutError(f"it ran longer than {timeout:g} s")
+        except asyncio.CancelledError:
+            if not task.done():
+                await self._cancel(task)
+            raise
+
+    async def _cancel(self, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        task.add_done_callback(_look_at)
+        if not (await asyncio.wait({task}, timeout=self.cancel_seconds))[0]:
+            log.error("%s did not end when it was cancelled, and is abandoned", self.function.__name__)
+
+    def _outcome(self, current: CurrentTask, error: Exception) -> Exception:
+        """What the engine shall see."""
+        if isinstance(error, GiveUp | Postponed | StoreUnavailable):
+            return error
+        if isinstance(error, Retry) and error.pause() is not None:
+            return error
+        text = str(error) if isinstance(error, Retry) else f"{type(error).__name__}: {error}"
+        try:
+            return Retry(text, after=pause_before(self.backoff, current.attempt))
+        except Exception:
+            log.exception("the backoff of %s failed; the item type's own is used", current.item_type)
+            return Retry(text)
+
+    def _emit(
+        self, current: CurrentTask, kind: TaskEventKind, seconds: float = 0.0, error: BaseException | None = None
+    ) -> None:
+        if not self.listeners:
+            return
+        event = TaskEvent(kind, current.item_type, current.item_id, current.attempt, seconds, error)
+        for listener in self.listeners:
+            try:
+                listener(event)
+            except Exception:
+                log.exception("a listener of task events failed")
+
+
+def _kind(error: Exception) -> TaskEventKind:
+    if isinstance(error, GiveUp):
+        return TaskEventKind.DISCARDED
+    return TaskEventKind.SNOOZED if isinstance(error, Postponed | StoreUnavailable) else TaskEventKind.FAILED
+
+
+def _look_at(task: asyncio.Task[Any]) -> None:
+    """An abandoned task's error is nobody's; asyncio would log it as never retrieved."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,85 @@
+"""`InMemory`: a queue for tests, in which everything that is queued runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+from headgate.dispatch.current_task import is_inside_task
+from headgate.dispatch.cycle import DispatchCycle
+from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.model import EnqueueResult, Item
+from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Domain, Registry
+from headgate.dispatch.status import IN_FLIGHT, Status
+
+MAX_EXECUTIONS = 1000
+"""A task that snoozes for ever would keep its test for ever."""
+
+
+class InMemory:
+    """The same store, decisions and engine as a worker's; only time does not have to pass."""
+
+    def __init__(self, queue: DispatchQueue, engine: LocalEngine) -> None:
+        self.queue = queue
+        self._engine = engine
+        self._cycle = DispatchCycle(queue.store, engine)
+        self._pending: list[tuple[str, str]] = []
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, domains: Iterable[Domain]) -> AsyncIterator[InMemory]:
+        """A queue of its own, gone when the block ends."""
+        registry = Registry(*domains)
+        async with DispatchQueue.open("memory://") as queue:
+            for domain in registry:
+                # Nothing guards the calls: a test need not wait for a rate.
+                await queue.configure(domain.item_type, **_settings(domain))
+            outcomes = OutcomeReporter(queue.store)
+            engine = LocalEngine(registry, outcomes)
+            try:
+                yield cls(queue, engine)
+            finally:
+                await engine.close()
+                await outcomes.close()
+
+    async def enqueue(self, item_type: str, item_id: str, context: Any, at: datetime | str | None) -> EnqueueResult:
+        """Queues an item and runs whatever is queued. What a task queues runs when that task has ended."""
+        queued = await self.queue.enqueue(item_type, item_id, context=context, execute_at=at)
+        if not queued.existing:
+            self._pending.append((item_type, item_id))
+        if not is_inside_task():
+            await self._run_all()
+        return queued
+
+    async def _run_all(self) -> None:
+        for _ in range(MAX_EXECUTIONS):
+            items = [(await self.queue.show(*key)).item for key in self._pending]
+            waiting = [item for item in items if item.status is Status.READY]
+            self._pending = [(item.item_type, item.item_id) for item in items if item in waiting or _runs(item)]
+            if not self._pending:
+                return
+            if waiting:
+                item_type = min(waiting, key=lambda item: item.due_at).item_type
+                await self._run_next(item_type, [item for item in waiting if item.item_type == item_type])
+            await self._engine.drained()
+        raise RuntimeError(f"{self._pending[0]} has not come to an end after {MAX_EXECUTIONS} executions")
+
+    async def _run_next(self, item_type: str, items: Sequence[Item]) -> None:
+        config = await self.queue.config(item_type)
+        # A snooze counts from the real time, which may be long before the item's.
+        moment = max(max(item.due_at, item.execute_at) for item in items)
+        batch = await self._cycle.claim(config, config.batch_size, now=moment)
+        await self._cycle.record(config, batch, await self._cycle.start(config, batch))
+
+
+def _runs(item: Item) -> bool:
+    return item.status in IN_FLIGHT
+
+
+def _settings(domain: Domain) -> Any:
+    config = domain.config
+    return {"max_dispatch_retries": config.max_dispatch_retries, "jitter_window_ms": 0, "dispatch_interval_secs": 1}

@@ -1,0 +1,117 @@
+"""`Task`: one function and its queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.model import EnqueueResult
+from headgate.dispatch.queue import ItemDetail
+from headgate.dispatch.tasks.arguments import Arguments
+from headgate.dispatch.tasks.policies import Backoff
+from headgate.limits.model import Plan
+
+if TYPE_CHECKING:
+    from headgate.dispatch.tasks.tasks import Tasks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What `@tasks.task(…)` said."""
+
+    config: DispatchConfig
+    plan: Plan | None
+    timeout: float | None
+    backoff: Backoff
+
+
+class Task(Generic[P, R]):
+    """A function that workers run. Calling it runs it here and now, as before; `enqueue` queues a call of it.
+
+    `@tasks.task()` makes one.
+    """
+
+    def __init__(self, tasks: Tasks, function: Callable[P, R], definition: Definition) -> None:
+        update_wrapper(self, function)
+        self._tasks = tasks
+        self.function = function
+        self.definition = definition
+        self.arguments = Arguments(function)
+
+    @property
+    def item_type(self) -> str:
+        """The item type of its items: the function's name in upper case."""
+        return self.definition.config.item_type
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    # A type checker can't add keywords to a ParamSpec: calls with options take any arguments, and are checked when they
+    # are made; `options(…).enqueue(…)` is checked by type checkers too.
+    @overload
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult: ...
+
+    @overload
+    async def enqueue(
+        self, *args: Any, key: str, at: datetime | str | None = None, connection: Any = None, **kwargs: Any
+    ) -> EnqueueResult: ...
+
+    @overload
+    async def enqueue(
+        self, *args: Any, at: datetime | str, key: str | None = None, connection: Any = None, **kwargs: Any
+    ) -> EnqueueResult: ...
+
+    @overload
+    async def enqueue(
+        self, *args: Any, connection: Any, key: str | None = None, at: datetime | str | None = None, **kwargs: Any
+    ) -> EnqueueResult: ...
+
+    async def enqueue(self, *args: Any, **kwargs: Any) -> EnqueueResult:
+        """Queues a call of the function with these arguments. With `key`, the item's id, a second enqueue of the same
+        key changes nothing and returns `existing=True`. `at` is when it shall run. With `connection`, a SQLAlchemy
+        `Connection` or `AsyncConnection` in a transaction of yours, it is queued if and when that commits.
+
+        Raises:
+            InvalidInput: an argument, the key, the time or the connection is wrong; nothing was queued.
+            StoreUnavailable: the store does not answer; the call may have been queued.
+        """
+        key, at, connection = kwargs.pop("key", None), kwargs.pop("at", None), kwargs.pop("connection", None)
+        context = self.arguments.dump(args, kwargs)
+        item_id = uuid.uuid4().hex if key is None else key
+        return await self._tasks.enqueue_item(self, item_id, context, at, connection)
+
+    def options(self, *, key: str | None = None, at: datetime | str | None = None, connection: Any = None) -> Call[P]:
+        """The options of an enqueue, apart from its arguments: `task.options(key="a").enqueue(1)`, in which type
+        checkers check the arguments."""
+        return Call(self, key, at, connection)
+
+    async def show(self, item_id: str) -> ItemDetail:
+        """One of its items: status, attempt, progress, result, audit.
+
+        Raises:
+            NotFound: there is no such item.
+        """
+        return await (await self._tasks.queue()).show(self.item_type, item_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[P]):
+    """The options of an enqueue, waiting for its arguments."""
+
+    _task: Task[P, Any]
+    _key: str | None
+    _at: datetime | str | None
+    _connection: Any
+
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult:
+        """`Task.enqueue` with these options."""
+        task: Task[..., Any] = self._task
+        return await task.enqueue(*args, key=self._key, at=self._at, connection=self._connection, **kwargs)

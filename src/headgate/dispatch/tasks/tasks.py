@@ -1,0 +1,298 @@
+"""`Tasks`: functions as work on the dispatch queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar, overload
+
+from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.engines.local.dispatching import dispatching
+from headgate.dispatch.model import EnqueueResult
+from headgate.dispatch.plan_guard import PlanGuard
+from headgate.dispatch.ports import DispatchObserver, Guard
+from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.registry import Domain
+from headgate.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
+from headgate.dispatch.tasks.in_memory import InMemory
+from headgate.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
+from headgate.dispatch.tasks.task import Definition, Task
+from headgate.dispatch.threads import DEFAULT_LIMIT, Threads
+from headgate.errors import ConfigurationError, InvalidInput
+from headgate.limits.limiter import AsyncLimiter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_RETRIES = 4
+MAX_RETRIES = 999
+POLL_SECONDS = 1
+"""How soon a worker sees what another process queued in a SQLite file; PostgreSQL notifies it."""
+LIMITER_DEADLINE = 5.0
+
+
+@dataclass(slots=True)
+class _OnLoop:
+    """What belongs to one event loop."""
+
+    loop: asyncio.AbstractEventLoop
+    threads: Threads
+    queue: DispatchQueue | None = None
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    defined: set[str] = field(default_factory=set)
+
+
+class Tasks:
+    """Functions that workers run, on the dispatch queue in the database at `url`.
+
+        tasks = Tasks("sqlite:///work.db")
+
+        @tasks.task(retries=5, timeout=30, rate="50/second")
+        async def send_invoice(invoice_id: str) -> str: ...
+
+    `headgate worker my_module:tasks` runs them. In one process, at most `concurrency` executions of each task run at
+    once, and at most `threads` plain `def` functions. `middleware` is called around every execution, the first one
+    outermost. `on_event` is called with every `TaskEvent`.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        concurrency: int = 100,
+        threads: int = DEFAULT_LIMIT,
+        middleware: Sequence[Middleware] = (),
+        on_event: EventListener | None = None,
+        cancel_seconds: float = CANCEL_SECONDS,
+    ) -> None:
+        if not isinstance(url, str) or ":" not in url:
+            raise ConfigurationError(
+                "url", "must be a database URL such as sqlite:///work.db or postgresql://host/name"
+            )
+        for option, value in (("concurrency", concurrency), ("threads", threads)):
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
+                raise ConfigurationError(option, "must be a whole number from 1 to 10000")
+        self.url = url
+        self._concurrency = concurrency
+        self._thread_limit = threads
+        self._middleware = tuple(middleware)
+        self._listeners = () if on_event is None else (on_event,)
+        self._cancel_seconds = cancel_seconds
+        self._tasks: dict[str, Task[Any, Any]] = {}
+        self._here: _OnLoop | None = None
+        self._in_memory: InMemory | None = None
+
+    # -- defining ------------------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def task(
+        self,
+        function: None = None,
+        /,
+        *,
+        name: str | None = None,
+        retries: int = DEFAULT_RETRIES,
+        timeout: Duration | None = None,
+        rate: str | None = None,
+        backoff: Backoff | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retries: int = DEFAULT_RETRIES,
+        timeout: Duration | None = None,
+        rate: str | None = None,
+        backoff: Backoff | None = None,
+    ) -> Any:
+        """Makes a function a task: `@tasks.task` or `@tasks.task(retries=5, …)`.
+
+        It runs once and is retried up to `retries` times after failures, with pauses by `backoff`. An execution longer
+        than `timeout` is cancelled, and if it does not end then, abandoned. With `rate`, such as `50/second`, no more
+        executions begin in any such span, over all processes on this database. The item type is the function's name,
+        or `name`, in upper case.
+
+        Raises:
+            ConfigurationError: an option or the function's signature is wrong, or the name is taken.
+        """
+        if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= MAX_RETRIES:
+            raise ConfigurationError("retries", f"must be a whole number from 0 to {MAX_RETRIES}")
+        seconds, policy = checked_timeout(timeout), checked_backoff(Exponential() if backoff is None else backoff)
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            item_type = (function.__name__ if name is None else name).upper()
+            if item_type in self._tasks:
+                raise ConfigurationError("name", f"two tasks have the item type {item_type}; give one of them a name=")
+            plan = None if rate is None else rate_plan(item_type, rate)
+            config = _config(item_type, retries, plan.name if plan else None)
+            task = Task(self, function, Definition(config, plan, seconds, policy))
+            self._tasks[item_type] = task
+            return task
+
+        return decorate if function is None else decorate(function)
+
+    @property
+    def item_types(self) -> list[str]:
+        """The item types of its tasks."""
+        return list(self._tasks)
+
+    def domains(self) -> list[Domain]:
+        """Each task as a `Domain`, for whoever runs them otherwise than by `run`."""
+        return [Domain(task.definition.config, self._execution(task)) for task in self._tasks.values()]
+
+    def _execution(self, task: Task[Any, Any]) -> TaskExecution:
+        definition = task.definition
+        return TaskExecution(
+            task.function,
+            task.arguments,
+            definition.timeout,
+            definition.backoff,
+            lambda: self._on_loop().threads,
+            self._middleware,
+            self._listeners,
+            self._cancel_seconds,
+        )
+
+    def _on_loop(self) -> _OnLoop:
+        loop = asyncio.get_running_loop()
+        if self._here is None or self._here.loop is not loop:
+            self._here = _OnLoop(loop, Threads(self._thread_limit))
+        return self._here
+
+    # -- queueing ------------------------------------------------------------------------------------------------
+
+    async def queue(self) -> DispatchQueue:
+        """The queue below, opened at first use. Each event loop has its own."""
+        if self._in_memory is not None:
+            return self._in_memory.queue
+        here = self._on_loop()
+        async with here.opening:
+            if here.queue is None:
+                here.queue = await here.stack.enter_async_context(DispatchQueue.open(self.url))
+            return here.queue
+
+    async def enqueue_item(
+        self, task: Task[Any, Any], item_id: str, context: Any, at: datetime | str | None, connection: Any
+    ) -> EnqueueResult:
+        """Queues an item of a task; `Task.enqueue` is the way to call it."""
+        queue = await self.queue()
+        if self._in_memory is not None:
+            if connection is not None:
+                raise InvalidInput("connection", "a queue in memory can't join a database transaction")
+            return await self._in_memory.enqueue(task.item_type, item_id, context, at)
+        defined = self._on_loop().defined
+        if task.item_type not in defined:
+            await queue.define(task.definition.config)
+            defined.add(task.item_type)
+        return await queue.enqueue(task.item_type, item_id, context=context, execute_at=at, connection=connection)
+
+    async def close(self) -> None:
+        """Closes the queue, if it was opened on this event loop. The next use opens it again."""
+        here, self._here = self._on_loop(), None
+        await here.stack.aclose()
+
+    async def __aenter__(self) -> Tasks:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event, *, observer: DispatchObserver | None = None) -> None:
+        """Runs tasks in this process until `stop` is set; then lets what runs end, within a grace of ten seconds, and
+        gives the rest back.
+
+        Raises:
+            ConfigurationError: there is no task, or an annotation of one can't be used.
+        """
+        async with self.running(observer=observer):
+            await stop.wait()
+
+    @asynccontextmanager
+    async def running(self, *, observer: DispatchObserver | None = None) -> AsyncIterator[None]:
+        """Inside, tasks run in this process."""
+        if not self._tasks:
+            raise ConfigurationError("tasks", "there is no task; decorate a function with @tasks.task()")
+        for task in self._tasks.values():
+            task.arguments.check()
+        queue = await self.queue()
+        for task in self._tasks.values():
+            await _state_config(queue, task.definition.config)
+        async with (
+            self._guard() as guard,
+            dispatching(
+                queue,
+                self.domains(),
+                guard=guard,
+                observer=observer,
+                concurrency=self._concurrency,
+                threads=self._on_loop().threads,
+            ),
+        ):
+            yield
+
+    @asynccontextmanager
+    async def _guard(self) -> AsyncIterator[Guard | None]:
+        """Holds executions to the tasks' rates, counted in the same database by all processes."""
+        plans = [task.definition.plan for task in self._tasks.values() if task.definition.plan is not None]
+        if not plans:
+            yield None
+            return
+        async with AsyncLimiter(self.url, plans=plans, on_error="closed", deadline=LIMITER_DEADLINE) as limiter:
+            yield PlanGuard(limiter)
+
+    @asynccontextmanager
+    async def in_memory(self) -> AsyncIterator[InMemory]:
+        """For tests: inside, tasks live in a queue in memory, and each `enqueue` runs everything at once.
+
+            async with tasks.in_memory():
+                await send_invoice.enqueue("inv-1", key="inv-1")
+                assert (await send_invoice.show("inv-1")).result == "sent"
+
+        `enqueue` returns when its item, and whatever that queued, has come to its end: times, snoozes and pauses before
+        retries pass at once, and rates do not hold anything back.
+        """
+        if self._in_memory is not None:
+            raise RuntimeError("in_memory() is entered already")
+        async with InMemory.open(self.domains()) as self._in_memory:
+            try:
+                yield self._in_memory
+            finally:
+                self._in_memory = None
+
+
+async def _state_config(queue: DispatchQueue, config: DispatchConfig) -> None:
+    """Writes what the decorator states. Other settings, such as the kill switch, stay as operators set them."""
+    stored = await queue.define(config)
+    stated = ("max_dispatch_retries", "admission_plan")
+    if any(getattr(stored, name) != getattr(config, name) for name in stated):
+        await queue.configure(
+            config.item_type, max_dispatch_retries=config.max_dispatch_retries, admission_plan=config.admission_plan
+        )
+
+
+def _config(item_type: str, retries: int, plan: str | None) -> DispatchConfig:
+    try:
+        return DispatchConfig(
+            item_type=item_type,
+            max_dispatch_retries=retries + 1,
+            jitter_window_ms=0,
+            dispatch_interval_secs=POLL_SECONDS,
+            admission_plan=plan,
+        )
+    except InvalidInput as error:
+        raise ConfigurationError("name", error.problem) from None

@@ -1,0 +1,102 @@
+"""Tasks from an empty folder: one file, `headgate worker my_app:tasks`, and a look at the items from outside."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests import warm_start
+from tests.acceptance.service import Service, command, environment, run, until
+
+APP = """
+import asyncio, os, sys
+from decimal import Decimal
+
+from headgate import Tasks, current_task
+
+tasks = Tasks(os.environ["WORK_URL"])
+other = "no tasks"
+
+
+@tasks.task(retries=5, timeout=30, rate="50/second")
+async def send_invoice(invoice_id: str, total: Decimal) -> str:
+    await current_task().progress(0.5, "half way")
+    return f"{invoice_id}: {total * 2}"
+
+
+@tasks.task(retries=0)
+def fail(number: int) -> None:
+    raise ValueError(f"no {number}")
+
+
+async def main() -> None:
+    async with tasks:
+        await send_invoice.enqueue("inv-1", total=Decimal("12.00"), key="inv-1")
+        await fail.enqueue(7, key="seven")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@contextmanager
+def working(folder: Path, **variables: str) -> Iterator[None]:
+    with (folder / "worker.log").open("ab") as log:
+        arguments = command("worker", "my_app:tasks")
+        process = warm_start.popen(arguments, cwd=folder, env=environment(**variables), stdout=log, stderr=log)
+        try:
+            yield
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_tasks_run_in_a_worker_of_their_own(tmp_path: Path, database_url: str) -> None:
+    (tmp_path / "my_app.py").write_text(APP)
+    variables = {"WORK_URL": database_url, "HEADGATE_DATABASE_URL": database_url}
+    queued = [sys.executable, "-W", "error", "my_app.py"]
+    subprocess.run(queued, cwd=tmp_path, env=environment(**variables), check=True, timeout=60)
+
+    def shown(item_type: str, item_id: str) -> dict[str, object]:
+        ended = run(tmp_path, "queue", "show", item_type, item_id, "--json", **variables)
+        item: dict[str, object] = json.loads(ended.stdout)
+        return item
+
+    with working(tmp_path, **variables):
+        until(lambda: "is working on SEND_INVOICE, FAIL" in (tmp_path / "worker.log").read_text())
+        until(lambda: shown("SEND_INVOICE", "inv-1")["status"] == "COMPLETED")
+        until(lambda: shown("FAIL", "seven")["status"] == "DEAD_LETTER")
+    assert shown("FAIL", "seven")["lastError"] == "ValueError: no 7"
+    with Service(tmp_path, **variables) as service, service.client() as client:
+        item = client.get("/admin/dispatch/SEND_INVOICE/items/inv-1").json()
+    assert item == shown("SEND_INVOICE", "inv-1")
+    assert (item["progress"], item["result"], item["attempt"]) == (
+        {"fraction": 0.5, "text": "half way"},
+        "inv-1: 24.00",
+        1,
+    )
+
+
+def test_a_wrong_name_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "my_app.py").write_text(APP)
+    (tmp_path / "empty_app.py").write_text('from headgate import Tasks\ntasks = Tasks("memory://")\n')
+    for arguments, message in [
+        (["worker", "my_ap:tasks"], "my_ap"),
+        (["worker", "my_app:other"], "is no Tasks object"),
+        (["worker", "my_app:nobody"], "nobody"),
+        (["worker", "empty_app:tasks"], "there is no task"),
+        (["worker", "my_app:tasks", "--domain", "a:b"], "--domain"),
+        (["worker", "everything"], "'everything' is unknown"),
+    ]:
+        ended = run(tmp_path, *arguments, WORK_URL="memory://")
+        assert (ended.returncode, ended.stdout) == (2, ""), (arguments, ended.stderr)
+        assert message in ended.stderr
+        assert ended.stderr.count("\n") == 1, ended.stderr

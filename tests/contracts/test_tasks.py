@@ -1,0 +1,270 @@
+"""Tasks as functions, run by a real worker, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from headgate import Conflict, Discard, Retry, Snooze, Task, Tasks, current_task
+from headgate.dispatch.queue import ItemDetail
+from headgate.dispatch.status import Status
+from headgate.testing import eventually
+from tests.contracts.conftest import slot_store_url
+
+ENDED = (Status.COMPLETED, Status.DEAD_LETTER)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def tasks(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
+    async with Tasks(slot_store_url(request.param, request), cancel_seconds=0.05, threads=2) as tasks:
+        yield tasks
+
+
+@asynccontextmanager
+async def working(tasks: Tasks) -> AsyncIterator[None]:
+    """A worker that looks every hundredth of a second."""
+    queue = await tasks.queue()
+    for domain in tasks.domains():
+        await queue.define(domain.config)
+        await queue.configure(domain.item_type, dispatch_interval_secs=0.01)
+    async with tasks.running():
+        yield
+
+
+async def ended(task: Task[..., Any], item_id: str) -> ItemDetail:
+    async def probe() -> ItemDetail | None:
+        detail = await task.show(item_id)
+        return detail if detail.item.status in ENDED else None
+
+    return await eventually(probe)
+
+
+async def test_a_function_runs_once_with_its_arguments_and_its_result_is_kept(tasks: Tasks) -> None:
+    calls: list[tuple[str, Decimal, datetime | None]] = []
+
+    @tasks.task(timeout=30)
+    async def send_invoice(invoice_id: str, total: Decimal, due: datetime | None = None) -> dict[str, Decimal]:
+        calls.append((invoice_id, total, due))
+        await current_task().progress(0.5, "half way")
+        return {invoice_id: total * 2}
+
+    due = datetime(2030, 3, 1, 16, tzinfo=UTC)
+    queued = await send_invoice.enqueue("inv-1", total=Decimal("12.00"), due=due, key="inv-1")
+    again = await send_invoice.enqueue("inv-1", total=Decimal("13.00"), key="inv-1")
+    assert (queued.existing, again.existing, queued.item_type) == (False, True, "SEND_INVOICE")
+    async with working(tasks):
+        detail = await ended(send_invoice, "inv-1")
+    assert calls == [("inv-1", Decimal("12.00"), due)]
+    assert (detail.item.status, detail.item.attempt) == (Status.COMPLETED, 1)
+    assert (detail.progress, detail.result) == ((0.5, "half way"), {"inv-1": "24.00"})
+
+
+async def test_a_plain_function_runs_once_on_a_thread(tasks: Tasks) -> None:
+    ran_on: list[threading.Thread] = []
+
+    @tasks.task
+    def plain(number: int) -> int:
+        ran_on.append(threading.current_thread())
+        current_task().progress(0.25, "a quarter")
+        return number + 1
+
+    await plain.enqueue(1, key="one")
+    async with working(tasks):
+        detail = await ended(plain, "one")
+    assert (detail.item.status, detail.result, detail.progress) == (Status.COMPLETED, 2, (0.25, "a quarter"))
+    assert len(ran_on) == 1
+    assert ran_on[0] is not threading.main_thread()
+
+
+async def test_no_more_plain_functions_run_at_once_than_there_are_threads(tasks: Tasks) -> None:
+    lock, gate = threading.Lock(), threading.Event()
+    running, most = 0, 0
+
+    @tasks.task
+    def crowd() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        gate.wait(30)
+        with lock:
+            running -= 1
+
+    for number in range(5):
+        await crowd.enqueue(key=str(number))
+    async with working(tasks):
+        await eventually(lambda: running == 2)
+        gate.set()
+        for number in range(5):
+            assert (await ended(crowd, str(number))).item.status is Status.COMPLETED
+    assert most == 2
+
+
+async def test_a_task_that_fails_is_retried_and_then_a_dead_letter(tasks: Tasks) -> None:
+    attempts: list[int] = []
+
+    @tasks.task(retries=2, backoff=[0])
+    async def fails() -> None:
+        attempts.append(current_task().attempt)
+        raise ValueError("boom")
+
+    await fails.enqueue(key="one")
+    async with working(tasks):
+        item = (await ended(fails, "one")).item
+    assert attempts == [1, 2, 3]
+    assert (item.status, item.last_error, item.attempt) == (Status.DEAD_LETTER, "ValueError: boom", 3)
+
+
+async def test_a_snooze_counts_no_retry_and_a_discard_needs_none(tasks: Tasks) -> None:
+    attempts: list[int] = []
+
+    @tasks.task(retries=0)
+    async def patient() -> str:
+        attempts.append(current_task().attempt)
+        if len(attempts) < 4:
+            raise Snooze(0.001)
+        return "done"
+
+    @tasks.task(retries=50)
+    async def hopeless() -> None:
+        raise Discard("the customer is gone")
+
+    await patient.enqueue(key="one")
+    await hopeless.enqueue(key="one")
+    async with working(tasks):
+        snoozed, discarded = await ended(patient, "one"), await ended(hopeless, "one")
+    assert attempts == [1, 1, 1, 1]
+    assert (snoozed.item.status, snoozed.result, snoozed.item.retry_count) == (Status.COMPLETED, "done", 0)
+    assert (discarded.item.status, discarded.item.last_error) == (Status.DEAD_LETTER, "the customer is gone")
+
+
+async def test_a_retry_says_when_itself(tasks: Tasks) -> None:
+    at = datetime.now(UTC) + timedelta(hours=5)
+
+    @tasks.task(retries=3, backoff=[0])
+    async def closed() -> None:
+        raise Retry("the bank is closed", at=at)
+
+    await closed.enqueue(key="one")
+    async with working(tasks):
+
+        async def put_off() -> ItemDetail | None:
+            detail = await closed.show("one")
+            return detail if detail.item.retry_count else None
+
+        item = (await eventually(put_off)).item
+    assert (item.status, item.last_error) == (Status.READY, "the bank is closed")
+    assert abs(item.due_at - at) < timedelta(minutes=1)
+
+
+async def test_a_task_over_its_time_is_cancelled_and_fails(tasks: Tasks) -> None:
+    cancelled = asyncio.Event()
+
+    @tasks.task(retries=0, timeout=0.05)
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    await slow.enqueue(key="one")
+    async with working(tasks):
+        item = (await ended(slow, "one")).item
+    assert cancelled.is_set()
+    assert (item.status, item.last_error) == (Status.DEAD_LETTER, "TimeoutError: it ran longer than 0.05 s")
+
+
+async def test_a_task_that_does_not_end_is_abandoned_and_fenced_off(tasks: Tasks) -> None:
+    """The first execution ignores its cancellation and comes back when the second one has the item."""
+    go_on, second_runs, refused = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @tasks.task(retries=1, timeout=0.05, backoff=[0])
+    async def stubborn() -> str:
+        if current_task().attempt == 2:
+            second_runs.set()
+            return "second"
+        while not go_on.is_set():
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                continue
+        try:
+            await current_task().progress(1, "too late")
+        except Conflict:
+            refused.set()
+        return "first"
+
+    await stubborn.enqueue(key="one")
+    async with working(tasks):
+        await asyncio.wait_for(second_runs.wait(), 30)
+        detail = await ended(stubborn, "one")
+        go_on.set()
+        await asyncio.wait_for(refused.wait(), 30)
+    assert (detail.item.status, detail.result) == (Status.COMPLETED, "second")
+    assert await stubborn.show("one") == detail, "the abandoned execution changed nothing"
+
+
+async def test_a_plain_function_over_its_time_is_abandoned(tasks: Tasks) -> None:
+    gate = threading.Event()
+
+    @tasks.task(retries=0, timeout=0.05)
+    def stuck() -> None:
+        gate.wait(30)
+
+    await stuck.enqueue(key="one")
+    async with working(tasks):
+        item = (await ended(stuck, "one")).item
+        gate.set()
+    assert item.status is Status.DEAD_LETTER
+    assert str(item.last_error).startswith("TimeoutError")
+
+
+async def test_a_rate_holds_executions_back(tasks: Tasks) -> None:
+    began: list[float] = []
+
+    @tasks.task(rate="3/second")
+    async def paced() -> None:
+        began.append(time.monotonic())
+
+    for number in range(5):
+        await paced.enqueue(key=str(number))
+    async with working(tasks):
+        for number in range(5):
+            assert (await ended(paced, str(number))).item.status is Status.COMPLETED
+    assert all(later - earlier >= 1 for earlier, later in zip(began, began[3:], strict=False))
+
+
+async def test_a_worker_writes_what_the_decorator_states_and_nothing_else(tasks: Tasks) -> None:
+    @tasks.task(retries=7)
+    async def stated() -> None: ...
+
+    queue = await tasks.queue()
+    await queue.configure("STATED", max_dispatch_retries=3, enabled=False, batch_size=17)
+    async with tasks.running():
+        config = await queue.config("STATED")
+    assert (config.max_dispatch_retries, config.enabled, config.batch_size) == (8, False, 17)
+
+
+async def test_arguments_that_no_longer_fit_fail_and_say_why(tasks: Tasks) -> None:
+    @tasks.task(retries=0)
+    async def changed(number: int) -> None: ...
+
+    queue = await tasks.queue()
+    await queue.define(tasks.domains()[0].config)
+    await queue.enqueue("CHANGED", "wrong", context={"number": "seven"})
+    await queue.enqueue("CHANGED", "newer", context={"number": 7, "colour": "red"})
+    await queue.enqueue("CHANGED", "missing", context={})
+    async with working(tasks):
+        errors = {key: (await ended(changed, key)).item.last_error for key in ("wrong", "newer", "missing")}
+    assert "number" in str(errors["wrong"])
+    assert "colour is no parameter of this version of changed" in str(errors["newer"]).replace(":", "")
+    assert "number is missing" in str(errors["missing"]).replace(":", "")

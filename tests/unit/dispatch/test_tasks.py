@@ -1,0 +1,297 @@
+"""Tasks: what a decorator refuses, how arguments travel, policies, and the mode for users' tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from headgate import CurrentTask, Discard, Exponential, Retry, Snooze, TaskEvent, Tasks, current_task
+from headgate.dispatch.status import Status
+from headgate.dispatch.tasks.policies import pause_before, rate_plan
+from headgate.errors import ConfigurationError, InvalidInput, NotFound
+from headgate.limits.model import SlidingLog
+
+SECOND = timedelta(seconds=1)
+
+
+class Customer(BaseModel):
+    model_config = ConfigDict(strict=True)
+    name: str
+    since: datetime
+
+
+@dataclass
+class Line:
+    text: str
+    price: Decimal
+
+
+@pytest.fixture
+def tasks() -> Tasks:
+    return Tasks("sqlite:///never-opened.db")
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------
+
+
+async def test_arguments_arrive_as_they_were_given(tasks: Tasks) -> None:
+    seen: list[Any] = []
+
+    @tasks.task
+    async def bill(customer: Customer, lines: list[Line], /, *, days: set[int], note: bytes = b"-") -> None:
+        seen.extend([customer, lines, days, note])
+
+    customer = Customer(name="Ada", since=datetime(2027, 1, 2, tzinfo=UTC))
+    lines = [Line("a line", Decimal("1.10"))]
+    async with tasks.in_memory():
+        await bill.enqueue(customer, lines, days={1, 2})
+    assert seen == [customer, lines, {1, 2}, b"-"]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "field"),
+    [
+        ((), {}, "arguments"),
+        (("seven",), {}, "number"),
+        ((7,), {"colour": "red"}, "arguments"),
+        ((7,), {"note": b"\xff"}, "note"),
+        ((7,), {"key": ""}, "item_id"),
+        ((7,), {"at": "tomorrow"}, "execute_at"),
+        ((7,), {"connection": object()}, "connection"),
+    ],
+)
+async def test_a_wrong_call_names_the_argument_and_queues_nothing(
+    tasks: Tasks, args: tuple[Any, ...], kwargs: dict[str, Any], field: str
+) -> None:
+    @tasks.task
+    async def wrong(number: int, note: bytes = b"") -> None: ...
+
+    async with tasks.in_memory() as memory:
+        with pytest.raises(InvalidInput) as caught:
+            await wrong.enqueue(*args, **kwargs)
+        assert caught.value.field == field
+        assert await memory.queue.list("WRONG") == []
+
+
+def test_a_call_is_still_a_call(tasks: Tasks) -> None:
+    @tasks.task
+    def add(a: int, b: int) -> int:
+        """Adds."""
+        return a + b
+
+    assert (add(1, 2), add.__doc__, add.item_type) == (3, "Adds.", "ADD")
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"retries": -1}, "retries"),
+        ({"retries": True}, "retries"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": "30 s"}, "timeout"),
+        ({"rate": "fast"}, "rate"),
+        ({"rate": "0/second"}, "rate"),
+        ({"rate": "999999999/second"}, "rate"),
+        ({"backoff": []}, "backoff"),
+        ({"backoff": "PT1S"}, "backoff"),
+        ({"backoff": [-1]}, "backoff"),
+        ({"name": "9 lives"}, "name"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_its_name(tasks: Tasks, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        tasks.task(**options)(lambda: None)
+    assert caught.value.field == field
+
+
+async def test_a_function_that_can_be_no_task_is_refused(tasks: Tasks) -> None:
+    def many(*names: str) -> None: ...
+
+    def keyed(key: str) -> None: ...
+
+    for function, field in ((many, "names"), (keyed, "key")):
+        with pytest.raises(ConfigurationError) as caught:
+            tasks.task(function)
+        assert caught.value.field == field
+    with pytest.raises(ConfigurationError, match="there is no task"):
+        await tasks.run(asyncio.Event())
+
+    @tasks.task
+    async def strange(lock: asyncio.Lock) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="lock"):
+        await tasks.run(asyncio.Event())
+    with pytest.raises(ConfigurationError, match="two tasks"):
+        tasks.task(name="strange")(many)
+
+
+def test_nobody_is_inside_a_task_here() -> None:
+    with pytest.raises(RuntimeError, match="inside a task"):
+        current_task()
+
+
+# -- policies ----------------------------------------------------------------------------------------------------
+
+
+def test_an_exponential_backoff_grows_to_its_longest_and_is_spread() -> None:
+    policy = Exponential(first=1, factor=3, longest="PT20S", jitter=0.5)
+    assert [policy.pause(n, lambda: 0.5) for n in (1, 2, 3, 4, 5000)] == [s * SECOND for s in (1, 3, 9, 20, 20)]
+    assert (policy.pause(2, lambda: 0.0), policy.pause(2, lambda: 1.0)) == (1.5 * SECOND, 4.5 * SECOND)
+
+
+def test_a_list_and_a_function_are_policies_too() -> None:
+    assert [pause_before([1, "PT2S"], n) for n in (1, 2, 9)] == [SECOND, 2 * SECOND, 2 * SECOND]
+    assert pause_before(lambda retry: retry * 10, 3) == 30 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("rate", "limit", "seconds"), [("50/second", 50, 1), ("7 / minute", 7, 60), ("9/day", 9, 86400)]
+)
+def test_a_rate_is_a_limit_of_every_such_span(rate: str, limit: int, seconds: int) -> None:
+    assert rate_plan("MAIL", rate).spec == SlidingLog(limit, timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize("duration", ["2 s", -1, float("nan"), float("inf"), 1e12])
+def test_a_wrong_duration_is_refused(duration: Any) -> None:
+    with pytest.raises(InvalidInput):
+        Snooze(duration)
+    with pytest.raises(InvalidInput):
+        Retry(after=duration)
+
+
+def test_a_retry_has_one_time() -> None:
+    now = datetime(2027, 1, 1, tzinfo=UTC)
+    assert Retry(at="2027-01-01T00:00:05Z").pause(now) == 5 * SECOND
+    assert Retry(at="2020-01-01T00:00:00Z").pause(now) == 0 * SECOND
+    assert (Retry(after=3).pause(now), Retry().pause(now)) == (3 * SECOND, None)
+    with pytest.raises(InvalidInput):
+        Retry(at=now, after=1)
+
+
+# -- in memory ---------------------------------------------------------------------------------------------------
+
+
+async def test_in_memory_everything_has_happened_when_enqueue_returns(tasks: Tasks) -> None:
+    ran: list[str] = []
+
+    @tasks.task(retries=2, rate="1/day")
+    async def parent(name: str) -> str:
+        ran.append(f"{name} {current_task().attempt}")
+        if current_task().attempt < 3:
+            raise ValueError("not yet")
+        await child.enqueue(name, key=name, at="2090-01-01T00:00:00Z")
+        return name.upper()
+
+    @tasks.task
+    def child(name: str) -> None:
+        ran.append(f"child of {name}")
+        if len(ran) < 6:
+            raise Snooze("P1D")
+
+    @tasks.task
+    async def hopeless() -> None:
+        raise Discard("no")
+
+    async with tasks.in_memory():
+        await parent.enqueue("ada", key="a")
+        assert ran == ["ada 1", "ada 2", "ada 3", "child of ada", "child of ada", "child of ada"]
+        assert (await parent.show("a")).result == "ADA"
+        assert (await child.show("ada")).item.status is Status.COMPLETED
+        await hopeless.enqueue(key="h")
+        assert (await hopeless.show("h")).item.last_error == "no"
+        assert (await parent.enqueue("ada", key="a")).existing
+    async with tasks.in_memory():
+        with pytest.raises(NotFound):
+            await parent.show("a")
+
+
+async def test_in_memory_a_task_that_never_ends_ends_the_test(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.dispatch.tasks.in_memory.MAX_EXECUTIONS", 5)
+
+    @tasks.task
+    async def sleepy() -> None:
+        raise Snooze(1)
+
+    async with tasks.in_memory():
+        with pytest.raises(RuntimeError, match="has not come to an end"):
+            await sleepy.enqueue()
+
+
+async def test_a_result_that_cannot_be_kept_does_not_undo_the_work(tasks: Tasks) -> None:
+    @tasks.task
+    async def large() -> str:
+        return "x" * 70_000
+
+    @tasks.task
+    async def odd() -> object:
+        return object()
+
+    async with tasks.in_memory():
+        for task in (large, odd):
+            await task.enqueue(key="one")
+            detail = await task.show("one")
+            assert (detail.item.status, detail.result) == (Status.COMPLETED, None)
+            assert "its result was not kept" in str(detail.audit[-1].detail)
+
+
+async def test_middleware_and_events_see_every_execution() -> None:
+    lines: list[str] = []
+
+    async def outer(task: CurrentTask, run: Callable[[], Awaitable[Any]]) -> Any:
+        lines.append(f"in {task.item_id}")
+        try:
+            return await run()
+        finally:
+            lines.append("out")
+
+    async def double(task: CurrentTask, run: Callable[[], Awaitable[Any]]) -> Any:
+        return 2 * await run()
+
+    def listen(event: TaskEvent) -> None:
+        lines.append(f"{event.kind} {event.attempt} {event.error!r}")
+        raise RuntimeError("a listener's own trouble")
+
+    tasks = Tasks("memory://", middleware=[outer, double], on_event=listen)
+
+    @tasks.task(retries=1)
+    async def flaky() -> int:
+        if current_task().attempt == 1:
+            raise ValueError("boom")
+        return 21
+
+    async with tasks.in_memory():
+        await flaky.enqueue(key="one")
+        assert (await flaky.show("one")).result == 42
+    failed = ["STARTED 1 None", "in one", "out", "FAILED 1 ValueError('boom')"]
+    assert lines == [*failed, "STARTED 2 None", "in one", "out", "SUCCEEDED 2 None"]
+
+
+async def test_a_backoff_that_fails_leaves_the_pause_to_the_item_type(tasks: Tasks) -> None:
+    def broken(retry: int) -> float:
+        return 1 / 0
+
+    @tasks.task(retries=1, backoff=broken)
+    async def fails() -> None:
+        raise ValueError("boom")
+
+    async with tasks.in_memory():
+        await fails.enqueue(key="one")
+        item = (await fails.show("one")).item
+    assert (item.status, item.last_error) == (Status.DEAD_LETTER, "ValueError: boom")
+
+
+async def test_a_task_that_exits_fails_and_the_worker_goes_on(tasks: Tasks) -> None:
+    @tasks.task(retries=0)
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async with tasks.in_memory():
+        await leave.enqueue(key="one")
+        assert (await leave.show("one")).item.last_error == "RuntimeError: SystemExit: 3"
