@@ -22,7 +22,7 @@ def test_windows_tile_time(at: int, size: int) -> None:
     assert start <= at < start + size
 
 
-@given(st.integers(1, 10**6), st.integers(10, 10**9), st.integers(0, 10**13))
+@given(st.integers(1, 10**6), st.integers(10, 10**9), st.integers(0, LATEST_MS - 10**9))
 def test_the_first_window_never_offers_more_than_its_share(limit: int, size: int, at: int) -> None:
     rest = align(at, size) + size - at
     capacity = usable(limit, size, align(at, size), at, LATEST_MS).capacity
