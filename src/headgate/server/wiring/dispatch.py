@@ -18,11 +18,8 @@ from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain, Registry
 from headgate.dispatch.tasks.tasks import Tasks
 from headgate.errors import ConfigurationError
-
-    pass
 from headgate.server.setting_sections import DispatchSettings
 from headgate.server.settings import Settings, spelled
-if TYPE_CHECKING:
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.queue import open_queue
 
