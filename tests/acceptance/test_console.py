@@ -91,7 +91,13 @@ def fill(console: Console) -> None:
         for name in ("tiny", HOSTILE):
             assert http.put(f"/admin/plans/{name}", json=plan).status_code == 200
         party = {"name": HOSTILE, "iban": "DE89370400440532013000"}
-        payment = {"amount": "1.00", "currency": "EUR", "payer": party, "payee": party, "executeAt": soon}
+        payment = {
+            "amount": "1.00",
+            "currency": "EUR",
+            "payer": party,
+            "payee": party | {"iban": "GB29NWBK60161331926819"},
+            "executeAt": soon,
+        }
         for name in ("pay-1", "pay-2", HOSTILE):
             accepted = http.post("/api/v1/payments", json={"paymentId": name, **payment})
             assert accepted.status_code == 202, accepted.text

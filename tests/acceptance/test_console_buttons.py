@@ -140,7 +140,13 @@ def stock(console: Console, http: httpx.Client) -> None:
     if http.get("/admin/plans/tiny").status_code == 404:
         assert http.put("/admin/plans/tiny", json=plan).status_code == 200
     assert http.post("/api/v1/slots", json={"eventId": "e-1", "requestedTime": SOON}).status_code == 200
-    payment = {"amount": "1.00", "currency": "EUR", "payer": PARTY, "payee": PARTY, "executeAt": SOON}
+    payment = {
+        "amount": "1.00",
+        "currency": "EUR",
+        "payer": PARTY,
+        "payee": PARTY | {"iban": "GB29NWBK60161331926819"},
+        "executeAt": SOON,
+    }
     for name in ("pay-1", "pay-2"):
         assert http.post("/api/v1/payments", json={"paymentId": name, **payment}).status_code == 202
     for each in http.get("/admin/dispatch").json()["itemTypes"]:

@@ -26,7 +26,13 @@ PARTY = {"name": "Alice", "iban": "DE89370400440532013000"}
 
 
 def document(payment_id: str, **changes: Any) -> str:
-    document = {"paymentId": payment_id, "amount": "1.00", "currency": "EUR", "payer": PARTY, "payee": PARTY}
+    document = {
+        "paymentId": payment_id,
+        "amount": "1.00",
+        "currency": "EUR",
+        "payer": PARTY,
+        "payee": PARTY | {"iban": "GB29NWBK60161331926819"},
+    }
     return json.dumps({**document, "executeAt": "2030-03-01T16:00:00Z", **changes})
 
 
