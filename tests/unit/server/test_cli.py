@@ -43,7 +43,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         (["prune", "--before", "30"], 2, "write P30D for 30 days ago"),
         (["prune", "--before", "7d"], 2, "write P7D for 7 days ago"),
         (["migrate", "sql"], 2, "Missing option '--dialect'. Choose from: sqlite, postgresql, oracle"),
-        (["worker", "exce"], 2, "'exce' is not one of"),
+        (["worker", "exce"], 2, "'exce' is unknown; use dispatch, init, exec"),
         (["sloots"], 2, "No such command 'sloots'"),
         (["prune"], 2, "--before"),
         (["slots", "assing"], 2, "assing"),
