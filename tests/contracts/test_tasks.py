@@ -12,10 +12,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from headgate import Conflict, Discard, Retry, Snooze, Task, Tasks, current_task
+from headgate import Conflict, Discard, InvalidInput, Retry, Snooze, Task, Tasks, current_task
 from headgate.dispatch.queue import ItemDetail
 from headgate.dispatch.status import Status
+from headgate.sql.engine import database_url
 from headgate.testing import eventually
 from tests.contracts.conftest import slot_store_url
 
@@ -268,3 +270,30 @@ async def test_arguments_that_no_longer_fit_fail_and_say_why(tasks: Tasks) -> No
     assert "number" in str(errors["wrong"])
     assert "colour is no parameter of this version of changed" in str(errors["newer"]).replace(":", "")
     assert "number is missing" in str(errors["missing"]).replace(":", "")
+
+
+async def test_a_call_is_queued_if_and_when_my_transaction_commits(tasks: Tasks) -> None:
+    @tasks.task
+    async def within(number: int) -> None: ...
+
+    engine = sa.create_engine(database_url(tasks.url))
+    try:
+        with engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE mine (n INTEGER)"))
+        with engine.begin() as connection:
+            connection.execute(sa.text("INSERT INTO mine VALUES (1)"))
+            with pytest.raises(InvalidInput, match=r"tasks\.define"):
+                await within.enqueue(1, key="early", connection=connection)
+        await tasks.define()
+        with engine.begin() as connection:
+            connection.execute(sa.text("INSERT INTO mine VALUES (2)"))
+            assert not (await within.enqueue(2, key="kept", connection=connection)).existing
+            assert (await within.enqueue(2, key="kept", connection=connection)).existing
+        with engine.connect() as connection:
+            connection.execute(sa.text("INSERT INTO mine VALUES (3)"))
+            await within.options(key="gone", connection=connection).enqueue(3)
+            connection.rollback()
+    finally:
+        engine.dispose()
+    queue = await tasks.queue()
+    assert [item.item_id for item in await queue.list("WITHIN")] == ["kept"]

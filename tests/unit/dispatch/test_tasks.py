@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -295,3 +296,24 @@ async def test_a_task_that_exits_fails_and_the_worker_goes_on(tasks: Tasks) -> N
     async with tasks.in_memory():
         await leave.enqueue(key="one")
         assert (await leave.show("one")).item.last_error == "RuntimeError: SystemExit: 3"
+
+
+async def test_many_first_calls_at_once_define_the_task_once_and_share_transactions() -> None:
+    async with Tasks("memory://") as tasks:
+
+        @tasks.task
+        async def crowd() -> None: ...
+
+        store = (await tasks.queue()).store
+        calls = Counter[str]()
+        for name in ("configure", "enqueue"):
+            original = getattr(store, name)
+
+            async def counted(*args: Any, name: str = name, original: Any = original, **kwargs: Any) -> Any:
+                calls[name] += 1
+                return await original(*args, **kwargs)
+
+            setattr(store, name, counted)
+        await asyncio.gather(*(crowd.enqueue(key=str(number)) for number in range(500)))
+        assert calls["configure"] == 1
+        assert calls["enqueue"] < 20

@@ -77,7 +77,8 @@ class Task(Generic[P, R]):
     async def enqueue(self, *args: Any, **kwargs: Any) -> EnqueueResult:
         """Queues a call of the function with these arguments. With `key`, the item's id, a second enqueue of the same
         key changes nothing and returns `existing=True`. `at` is when it shall run. With `connection`, a SQLAlchemy
-        `Connection` or `AsyncConnection` in a transaction of yours, it is queued if and when that commits.
+        `Connection` or `AsyncConnection` in a transaction of yours, it is queued if and when that commits; call
+        `await tasks.define()` once before.
 
         Raises:
             InvalidInput: an argument, the key, the time or the connection is wrong; nothing was queued.

@@ -179,24 +179,43 @@ class Tasks:
         if self._in_memory is not None:
             return self._in_memory.queue
         here = self._on_loop()
-        async with here.opening:
-            if here.queue is None:
-                here.queue = await here.stack.enter_async_context(DispatchQueue.open(self.url))
-            return here.queue
+        if here.queue is None:
+            async with here.opening:
+                if here.queue is None:
+                    here.queue = await here.stack.enter_async_context(DispatchQueue.open(self.url))
+        return here.queue
+
+    async def define(self) -> None:
+        """Makes the tasks known to the database. Workers do so when they start, and an enqueue if needed; call it
+        once before the first enqueue in a transaction of yours.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        queue = await self.queue()
+        for task in self._tasks.values():
+            await queue.define(task.definition.config)
+            self._on_loop().defined.add(task.item_type)
 
     async def enqueue_item(
         self, task: Task[Any, Any], item_id: str, context: Any, at: datetime | str | None, connection: Any
     ) -> EnqueueResult:
         """Queues an item of a task; `Task.enqueue` is the way to call it."""
-        queue = await self.queue()
         if self._in_memory is not None:
             if connection is not None:
                 raise InvalidInput("connection", "a queue in memory can't join a database transaction")
             return await self._in_memory.enqueue(task.item_type, item_id, context, at)
-        defined = self._on_loop().defined
-        if task.item_type not in defined:
-            await queue.define(task.definition.config)
-            defined.add(task.item_type)
+        here = self._on_loop()
+        if connection is not None and task.item_type not in here.defined:
+            # On SQLite, opening and defining would wait for the caller's own transaction.
+            raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
+        queue = await self.queue()
+        if task.item_type not in here.defined:
+            async with here.opening:
+                # Checked again: a thousand first calls at once shall define it once.
+                if task.item_type not in here.defined:
+                    await queue.define(task.definition.config)
+                    here.defined.add(task.item_type)
         return await queue.enqueue(task.item_type, item_id, context=context, execute_at=at, connection=connection)
 
     async def close(self) -> None:
