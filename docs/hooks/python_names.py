@@ -22,6 +22,7 @@ MODULES = (
     "headgate.integrations.functions",
     "headgate.integrations.httpx",
     "headgate.integrations.requests",
+    "headgate.sms",
     "headgate.testing",
 )
 LONGEST_LINE = 100

@@ -112,7 +112,7 @@ def test_health_metrics_and_documents(http: httpx.Client) -> None:
         assert http.get(f"{prefix}/live").json()["status"] == "UP"
         assert http.get(f"{prefix}/ready").json() == {
             "status": "UP",
-            "checks": [{"name": "database", "status": "UP"}],
+            "checks": [{"name": "database", "status": "UP"}, {"name": "sender", "status": "UP"}],
         }
     http.post("/api/v1/slots", json={"eventId": "metered", "requestedTime": "2027-01-01T00:00:00Z"})
     metrics = http.get("/q/metrics").text

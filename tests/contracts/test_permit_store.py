@@ -163,4 +163,19 @@ def test_the_script_decides_as_the_arithmetic_does(
 
 
 def test_oracle_locks_the_row() -> None:
-    assert str(locked_row().compile(dialect=oracle.dialect())).endswith("FOR UPDATE")
+    assert str(locked_row("oracle").compile(dialect=oracle.dialect())).endswith("FOR UPDATE")
+
+
+async def test_a_process_that_freezes_under_the_lock_stops_nobody(postgres_url: str) -> None:
+    store = SqlPermitStore(await database(postgres_url), NO_PACE, longest_hold=0.0, timeout=10.0)
+    await store.take("first", 0.0)
+    frozen = Database(postgres_url)
+    assert frozen.async_engine is not None
+    connection = await frozen.async_engine.connect()
+    await connection.execute(locked_row("postgresql"))
+    assert (await store.take("second", AN_HOUR)).wait_us == 0
+    await store.close()
+    with pytest.raises(sa.exc.DBAPIError):  # it wakes up, and its transaction is gone
+        await connection.execute(sa.update(permit_gate).values(state="overwritten"))
+    await connection.close()
+    await frozen.close()

@@ -51,6 +51,7 @@ class Role(StrEnum):
     cls=Argument,
     default=Role.ALL.value,
     metavar="[ROLE|MODULE:NAME]",
+    shell_complete=lambda _context, _parameter, typed: [role.value for role in Role if role.value.startswith(typed)],
     about="Which work to do: dispatch, init, exec, sender or all; or tasks of your own, such as my_app:tasks.",
 )
 @click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")

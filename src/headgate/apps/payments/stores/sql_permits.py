@@ -20,6 +20,8 @@ from headgate.sql.engine import Database
 from headgate.sql.schema import now as database_clock
 
 NAME = "downstream"
+LONGEST_SILENCE = "1s"
+"""So long a process on PostgreSQL may keep the row's lock without a word."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _POSTGRES_LIFE_AND_CLOCK = """
     SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
@@ -80,7 +82,7 @@ def decide(
     connection: Connection, policy: PermitPolicy, longest_hold_us: int, work: Sequence[_Take | _Free]
 ) -> list[Grant]:
     """Applies the requests in order, under the row's lock."""
-    text = connection.execute(locked_row()).scalar_one_or_none()
+    text = connection.execute(locked_row(connection.dialect.name)).scalar()
     life, now_us = _life_and_clock(connection)
     # A database without the row is a new one: no call was made before it.
     state = Permits({}, life=life) if text is None else permits.reopened(_read(text), life, longest_hold_us, now_us)
@@ -99,9 +101,15 @@ def decide(
     return grants
 
 
-def locked_row() -> sa.Select[Any]:
-    """SQLite locks the whole database instead: its transaction is immediate."""
-    return sa.select(permit_gate.c.state).where(permit_gate.c.name == NAME).with_for_update()
+def locked_row(dialect: str) -> sa.Select[Any]:
+    """SQLite locks the whole database instead: its transaction is immediate.
+
+    PostgreSQL ends the session of a process that falls silent while it has the lock: a frozen worker would stop all.
+    """
+    row = sa.select(permit_gate.c.state).where(permit_gate.c.name == NAME).with_for_update()
+    if dialect != "postgresql":
+        return row
+    return row.add_columns(sa.func.set_config("idle_in_transaction_session_timeout", LONGEST_SILENCE, True))
 
 
 def _life_and_clock(connection: Connection) -> tuple[str, int]:
