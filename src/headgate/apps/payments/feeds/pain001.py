@@ -1,25 +1,16 @@
-"""ISO 20022 pain.001 (customer credit transfers) as a stream: constant memory, no document tree.
-
-A document type declaration is refused, so there are no entities to expand and nothing to fetch. Depth, the length of a
-text and the length of a tag have bounds.
-"""
+"""The payments of an ISO 20022 pain.001 document (customer credit transfers), and its control figures."""
 
 from __future__ import annotations
 
 from decimal import Decimal
-from xml.parsers import expat
 
 from headgate.apps.payments.feeds.model import Control, FeedReject, Figures, checked_sum
 from headgate.apps.payments.feeds.staging import StagedPayment, csv_fields
+from headgate.apps.payments.iso20022 import NOT_PROVIDED, DocumentStream
 from headgate.apps.payments.parsing import payment_of_fields
 from headgate.errors import InvalidInput
 
-DEEPEST = 40
-LONGEST_TEXT = 1000
-LONGEST_TOKEN = 1024 * 1024
-"""Bytes of one tag: expat keeps a tag whole until it ends."""
 NAMESPACE = "urn:iso:std:iso:20022:tech:xsd:pain.001.001."
-NOT_PROVIDED = "NOTPROVIDED"
 
 _TRANSACTION = "CdtTrfTxInf"
 _INFORMATION = "PmtInf"
@@ -39,9 +30,11 @@ _TEXTS = {
     ("PmtId", "EndToEndId"): "end_to_end",
     ("Amt", "InstdAmt"): "amount",
     ("Cdtr", "Nm"): "payee",
+    ("DbtrAcct", "IBAN"): "payer_iban",
+    ("CdtrAcct", "IBAN"): "payee_iban",
 }
-"""(parent, element) → what its text is. The two accounts share one name and are told apart by where they stand."""
-_ACCOUNTS = {"DbtrAcct": "payer_iban", "CdtrAcct": "payee_iban"}
+"""(parent, element) → what its text is."""
+_OF_TRANSACTION = ("instruction", "end_to_end", "amount", "currency", "payee", "payee_iban")
 _FIELDS = {
     "paymentId": "PmtId.EndToEndId",
     "amount": "Amt.InstdAmt",
@@ -67,19 +60,10 @@ class Pain001Parser:
         self._payments: list[StagedPayment] = []
         self._rejects: list[FeedReject] = []
         self._number = 0
-        self._path: list[str] = []
-        self._values: dict[str, str] = {}
         self._own: tuple[int, Decimal] = (0, Decimal(0))
         self._seen_root = False
-        self._text: list[str] = []
-        self._length = 0
-        self._given = 0
-        self._expat = expat.ParserCreate()
-        self._expat.buffer_text = True
-        self._expat.StartElementHandler = self._start
-        self._expat.EndElementHandler = self._end
-        self._expat.StartDoctypeDeclHandler = refuse_doctype
-        self._expat.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+        self._document = DocumentStream(NAMESPACE, _TEXTS, start=self._start, end=self._end)
+        self._values = self._document.values
 
     def feed(self, block: bytes) -> None:
         """Parses a block.
@@ -87,10 +71,7 @@ class Pain001Parser:
         Raises:
             InvalidInput: It is no pain.001 document.
         """
-        self._given += len(block)
-        self._parse(block, False)
-        if self._given - self._expat.CurrentByteIndex > LONGEST_TOKEN + len(block):
-            raise InvalidInput("document", f"has a tag or text of more than {LONGEST_TOKEN} bytes")
+        self._document.feed(block)
 
     def finish(self) -> None:
         """The document ended.
@@ -98,7 +79,7 @@ class Pain001Parser:
         Raises:
             InvalidInput: It broke off, or is no pain.001 document.
         """
-        self._parse(b"", True)
+        self._document.finish()
         if not self._seen_root:
             raise InvalidInput("document", f"is no pain.001: it has no {_ROOT}")
 
@@ -117,25 +98,10 @@ class Pain001Parser:
     def waiting(self) -> int:
         return len(self._payments) + len(self._rejects)
 
-    def _parse(self, block: bytes, last: bool) -> None:
-        try:
-            self._expat.Parse(block, last)
-        except expat.ExpatError as error:
-            line, problem = error.lineno, expat.ErrorString(error.code)
-            raise InvalidInput("document", f"is not well-formed XML: line {line}: {problem}") from None
-
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        name = name.rpartition(":")[2]
-        path = self._path
-        if not path:
-            _check_root(name, attributes)
-        elif len(path) >= DEEPEST:
-            raise InvalidInput("document", f"is nested deeper than {DEEPEST} elements")
-        path.append(name)
         if name == _TRANSACTION:
-            values = self._values
-            for key in ("instruction", "end_to_end", "amount", "currency", "payee", "payee_iban"):
-                values.pop(key, None)
+            for key in _OF_TRANSACTION:
+                self._values.pop(key, None)
         elif name == _INFORMATION:
             self._values.clear()
             self._own = (0, Decimal(0))
@@ -143,26 +109,8 @@ class Pain001Parser:
             self._seen_root = True
         elif name == "InstdAmt":
             self._values["currency"] = attributes.get("Ccy", "")
-        if name == "IBAN" or (len(path) > 1 and (path[-2], name) in _TEXTS):
-            self._text, self._length = [], 0
-            self._expat.CharacterDataHandler = self._collect
 
-    def _collect(self, text: str) -> None:
-        self._length += len(text)
-        if self._length > LONGEST_TEXT:
-            raise InvalidInput("document", f"has a text of more than {LONGEST_TEXT} characters")
-        self._text.append(text)
-
-    def _end(self, _name: str) -> None:
-        path = self._path
-        name = path.pop()
-        if self._expat.CharacterDataHandler is not None:
-            self._expat.CharacterDataHandler = None
-            parent = path[-1] if path else ""
-            key = _ACCOUNTS.get(path[-2]) if name == "IBAN" and len(path) > 1 else _TEXTS.get((parent, name))
-            text = "".join(self._text).strip()
-            if key is not None and text:
-                self._values[key] = text
+    def _end(self, name: str) -> None:
         if name == _TRANSACTION:
             self._transaction()
         elif name == _HEADER:
@@ -212,18 +160,6 @@ class Pain001Parser:
             raise InvalidInput("PmtInf.NbOfTxs", f"is {own_count}, but there are {count} transactions")
         if own_sum is not None and checked_sum(own_sum) != total:
             raise InvalidInput("PmtInf.CtrlSum", f"is {own_sum}, but the amounts add up to {total}")
-
-
-def _check_root(name: str, attributes: dict[str, str]) -> None:
-    space = next((value for key, value in attributes.items() if key == "xmlns" or key.startswith("xmlns:")), "")
-    if name != "Document" or not any(value.startswith(NAMESPACE) for value in attributes.values()):
-        shown = f"{name} of {space}" if space else name
-        raise InvalidInput("document", f"must be a Document of {NAMESPACE}…, not {shown[:200]}")
-
-
-def refuse_doctype(*_: object) -> None:
-    """expat calls this for a document type declaration: entities are never expanded, nothing is fetched."""
-    raise InvalidInput("document", "has a document type declaration, which is not allowed: it could define entities")
 
 
 def _instant(date: str) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import csv
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from enum import StrEnum
-from xml.parsers import expat
 
 from headgate.apps.payments.currencies import MINOR_UNITS
 from headgate.apps.payments.feed import LineCutter
-from headgate.apps.payments.feeds.pain001 import DEEPEST, LONGEST_TEXT, LONGEST_TOKEN, refuse_doctype
+from headgate.apps.payments.iso20022 import NOT_PROVIDED, DocumentStream
 from headgate.apps.payments.parsing import checked_amount, checked_currency
 from headgate.apps.payments.reconciliation.model import BankStatus, StatementLine
 from headgate.errors import InvalidInput
@@ -117,80 +116,44 @@ class _CamtStatement:
 
     def __init__(self) -> None:
         self._lines: list[StatementLine] = []
-        self._path: list[str] = []
-        self._values: dict[str, str] = {}
-        self._entries = self._given = self._length = 0
-        self._text: list[str] = []
+        self._entries = 0
         self._details = False
-        self._expat = expat.ParserCreate()
-        self._expat.buffer_text = True
-        self._expat.StartElementHandler = self._start
-        self._expat.EndElementHandler = self._end
-        self._expat.StartDoctypeDeclHandler = refuse_doctype
+        self._document = DocumentStream(NAMESPACE, _TEXTS, start=self._start, end=self._end)
+        self._values = self._document.values
 
     def feed(self, block: bytes) -> list[StatementLine]:
-        self._given += len(block)
-        self._parse(lambda: self._expat.Parse(block, False))
-        if self._given - self._expat.CurrentByteIndex > LONGEST_TOKEN + len(block):
-            raise InvalidInput("document", f"has a tag or text of more than {LONGEST_TOKEN} bytes")
+        self._document.feed(block)
         return self._take()
 
     def finish(self) -> list[StatementLine]:
-        self._parse(lambda: self._expat.Parse(b"", True))
+        self._document.finish()
         return self._take()
 
     def _take(self) -> list[StatementLine]:
         lines, self._lines = self._lines, []
         return lines
 
-    def _parse(self, step: Callable[[], object]) -> None:
-        try:
-            step()
-        except expat.ExpatError as error:
-            problem = expat.ErrorString(error.code)
-            raise InvalidInput("document", f"is not well-formed XML: line {error.lineno}: {problem}") from None
-
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        name, path = name.rpartition(":")[2], self._path
-        if not path and (name != "Document" or not any(v.startswith(NAMESPACE) for v in attributes.values())):
-            raise InvalidInput("document", f"must be a Document of {NAMESPACE}…")
-        if len(path) >= DEEPEST:
-            raise InvalidInput("document", f"is nested deeper than {DEEPEST} elements")
-        path.append(name)
         if name == "Ntry":
             self._entries += 1
-            self._values, self._details = {}, False
+            self._details = False
+            self._values.clear()
         elif name == "TxDtls":
             self._details = True
             for key in _OF_TRANSACTION:
                 self._values.pop(key, None)
-        if len(path) > 1 and (path[-2], name) in _TEXTS:
-            if name == "Amt":
-                key = "entry_currency" if path[-2] == "Ntry" else "currency"
-                self._values[key] = attributes.get("Ccy", "")
-            self._text, self._length = [], 0
-            self._expat.CharacterDataHandler = self._collect
+        elif name == "Amt" and (self._document.parent, name) in _TEXTS:
+            key = "entry_currency" if self._document.parent == "Ntry" else "currency"
+            self._values[key] = attributes.get("Ccy", "")
 
-    def _collect(self, text: str) -> None:
-        self._length += len(text)
-        if self._length > LONGEST_TEXT:
-            raise InvalidInput("document", f"has a text of more than {LONGEST_TEXT} characters")
-        self._text.append(text)
-
-    def _end(self, _name: str) -> None:
-        name = self._path.pop()
-        if self._expat.CharacterDataHandler is not None:
-            self._expat.CharacterDataHandler = None
-            key, text = _TEXTS.get((self._path[-1], name)), "".join(self._text).strip()
-            if key is not None and text:
-                self._values[key] = text
+    def _end(self, name: str) -> None:
         if name == "TxDtls" or (name == "Ntry" and not self._details):
             self._transaction()
 
     def _transaction(self) -> None:
         values = self._values
         payment_id = values.get("end_to_end", "")
-        if payment_id in ("", "NOTPROVIDED"):
+        if payment_id in ("", NOT_PROVIDED):
             return  # not one of ours: fees, interest, cash
         status = values.get("status", "BOOK")
         if values.get("reversal") == "true":
