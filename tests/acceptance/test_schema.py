@@ -33,7 +33,8 @@ def explored(service: Service, phases: str, examples: int, *options: str) -> Non
         [
             str(Path(sys.executable).with_name("schemathesis")),
             *("--config-file", str(RULES), "run", f"{service.url}/openapi.json", f"--phases={phases}"),
-            *(f"--max-examples={examples}", "--generation-deterministic", "--no-color", "--warnings=off", *options),
+            *("--request-timeout=60", f"--max-examples={examples}", "--generation-deterministic", "--no-color"),
+            *("--warnings=off", *options),
         ],
         cwd=service.directory,
         capture_output=True,

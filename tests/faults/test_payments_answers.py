@@ -111,6 +111,7 @@ def test_a_wrong_connection_harms_no_payment_and_opens_the_breaker(tmp_path: Pat
         calls = len(bank.arrivals)
         assert calls <= 4, "open at once: after it only probes leave"
         assert installed.statuses() == {"SCHEDULED": len(keys)}
+        installed.until(lambda: serving.get("/health/ready").json()["status"] == "DEGRADED")
         ready: Any = serving.get("/health/ready").json()
         assert {"name": "downstream", "status": "DOWN", "data": {"reason": "BreakerOpen"}} in ready["checks"]
         assert ready["status"] == "DEGRADED"
