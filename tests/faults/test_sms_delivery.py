@@ -91,7 +91,8 @@ async def test_an_outage_of_the_provider_loses_nothing(tmp_path: Path) -> None:
         async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", sms=sms) as served:
             ids = await fill(served, [new_user() for _ in range(20)], 1)
             await eventually(lambda: len(provider.calls) > 6, within=30)
-            await asyncio.sleep(2)
+            calls = len(provider.calls)
+            await eventually(lambda: len(provider.calls) > calls + 1, within=30)  # probes, while the others wait
             provider.away = False
             await eventually(lambda: set(provider.accepted) == set(ids), within=30)
             assert (await served.client.get("/admin/sms/dead-letters")).json()["deadLetters"] == []

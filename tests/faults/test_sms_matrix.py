@@ -73,8 +73,8 @@ async def test_every_accepted_message_is_delivered_whatever_happens(
                 sent_before = len(provider.accepted)
                 await eventually(lambda: len(provider.calls) > 0, within=60)
                 if round_number == 1:
-                    provider.away = True
-                    await asyncio.sleep(1)
+                    provider.away, calls = True, len(provider.calls)
+                    await eventually(lambda: len(provider.calls) > calls + 2, within=60)  # noqa: B023 - refused
                     provider.away = False
                 if round_number < KILLS:
                     await eventually(lambda: len(provider.accepted) > sent_before, within=60)  # noqa: B023

@@ -147,12 +147,12 @@ async def rejects(request: Request) -> Response:
     """One JSON object per record, with its line, the reason and the record as it came; or, with `format=feed`, the
     records alone: correct the file and send it as a new feed. Records of a pain.001 document come as CSV.
     """
-    wanted = request.query_params.get("format", "ndjson")
-    if wanted not in ("ndjson", "feed"):
+    form = request.query_params.get("format", "ndjson")
+    if form not in ("ndjson", "feed"):
         raise invalid("format", "must be ndjson or feed")
     feeds = _feeds(request)
     feed = await feeds.show(request.path_params["feedId"])
-    if wanted == "ndjson":
+    if form == "ndjson":
         return StreamingResponse(_documents(feeds, feed), media_type="application/x-ndjson")
     as_json = feed.format == FeedFormat.JSONL
     media = "application/x-ndjson" if as_json else "text/csv"
