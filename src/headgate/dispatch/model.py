@@ -303,6 +303,10 @@ class QueueStats:
     """How long the oldest due item has waited past its time; None if none is due."""
     in_flight: int = 0
     """Executions that have begun and not ended: an engine has the item, and its time has come."""
+    workers: int = 0
+    """Living workers of the item type."""
+    attended: bool = False
+    """Somebody claims its items, and somebody executes them."""
 
 
 class PruneResult(NamedTuple):

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.heartbeats import WorkerStore
 from headgate.dispatch.model import (
     AuditEntry,
     Batch,
@@ -33,6 +34,11 @@ class QueueStore(Protocol):
     Time is the store's own clock unless `now` is given. Every method is one transaction: it happens whole or not at
     all, and whatever was returned survives a crash.
     """
+
+    @property
+    def workers(self) -> WorkerStore:
+        """Who works on the queue."""
+        ...
 
     async def config(self, item_type: str) -> DispatchConfig | None:
         """The item type's settings as they are now."""

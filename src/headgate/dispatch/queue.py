@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
+from headgate.dispatch.heartbeats import Worker, unattended
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
     AuditEntry,
@@ -257,6 +258,11 @@ class DispatchQueue:
         """
         await self._check_known(checked_type(item_type))
         return await self.store.stats(item_type, now=now)
+
+    async def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
+        """The workers of all item types, and the item types that nobody works on."""
+        workers = await self.store.workers.workers(now=now)
+        return workers, unattended(workers, [config.item_type for config in await self.store.configs()])
 
     async def list(
         self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
+from headgate.dispatch.heartbeats import WorkerInfo, heartbeats
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
@@ -46,7 +47,9 @@ async def run_temporal_workers(
         group = await _unless_stopped(stop, opening)
         if group is not None:
             log.info("working on %s", ", ".join(group.task_queues))
-            await group.run(stop)
+            info = WorkerInfo.here("temporal", roles, [domain.item_type for domain in registry])
+            async with heartbeats(store.workers, info):
+                await group.run(stop)
 
 
 def end_process(status: int = 0) -> NoReturn:

@@ -31,6 +31,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.stores import admin_queries, following, portable, reports
 from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.rows import START, Position
+from headgate.dispatch.stores.workers import SqlWorkerStore
 from headgate.errors import Conflict, InvalidInput
 from headgate.sql.engine import Database
 from headgate.sql.errors import DRIVER_ERRORS, translated
@@ -65,6 +66,7 @@ class SqlQueueStore:
 
     def __init__(self, database: Database, followers: Mapping[str, Follower] | None = None) -> None:
         self._database = database
+        self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
         self._hints = Hints(database)
         self._postgres = database.dialect == "postgresql"

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.heartbeats import WorkerInfo, heartbeats
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
@@ -40,10 +41,12 @@ async def dispatching(
         for item_type in item_types:
             observer.known(item_type)
     worker = DispatchWorker(queue.store, engine, item_types, observer=observer)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield engine
-    finally:
-        worker.stop()
-        await running
-        await outcomes.close()
+    info = WorkerInfo.here("local", ("dispatch", "exec"), item_types, concurrency)
+    async with heartbeats(queue.store.workers, info, lambda: engine.running):
+        running = asyncio.create_task(worker.run())
+        try:
+            yield engine
+        finally:
+            worker.stop()
+            await running
+            await outcomes.close()

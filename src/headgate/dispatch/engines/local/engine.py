@@ -123,6 +123,11 @@ class LocalEngine:
     def room(self, item_type: str) -> int | None:
         return 0 if self._closing else self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
 
+    @property
+    def running(self) -> int:
+        """Executions that have begun and not ended."""
+        return sum(run.begun and not run.executed for run in self._runs.values())
+
     async def drained(self) -> None:
         """Returns when what was started before has ended, and its outcome is committed."""
         tasks = [run.task for run in self._runs.values() if run.task is not None]
