@@ -46,8 +46,9 @@ class BlockingDispatchQueue(BackgroundQueue):
 
         With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
         `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
-        `sqlite3` connection, or Django's `connection`, to the queue's own database. Called inside a trace, the item's execution is part of that trace, whenever
-        and wherever it runs.
+        `sqlite3` connection, or Django's `connection`, to the queue's own database.
+
+        Called inside a trace, the item's execution is part of that trace, whenever and wherever it runs.
 
         Raises:
             InvalidInput: the id, the context, the time or the connection is wrong.
