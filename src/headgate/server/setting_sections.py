@@ -282,6 +282,11 @@ class SmsSettings(Section):
     topic: str = Field("sms-outbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
     """Dead letters go to the topic of this name and `-dlt`."""
     events_topic: str = Field("notification-events", pattern=r"^[A-Za-z0-9._-]{1,120}$")
+    opensearch_url: ProviderUrl | None = Field(None, repr=False)
+    """Attempt events are also indexed there, by OpenSearch's bulk requests. Unset: nowhere."""
+    opensearch_index: str = Field("notification-events", pattern=r"^[a-z0-9][a-z0-9._-]{0,120}$")
+    opensearch_headers: JsonObject = Field(default_factory=dict, repr=False)
+    """Sent with each bulk request, for example `{"authorization": "Basic …"}`."""
     kafka_delivery_seconds: float = Field(3.0, ge=0.1, le=20)
     """How long Kafka may take to acknowledge a message before the caller gets 503."""
     redis_timeout_seconds: float = Field(0.5, gt=0, le=60)

@@ -397,6 +397,7 @@ class SlotScheduler:
         try:
             bookings = await self._retried(name, self._store.book, name, batch, owner=owner)
         except HeadgateError as error:
+            self._observer.failed(name, len(batch), error)
             if tracing.is_on():
                 events.trace_bookings(name, batch, error)
             raise

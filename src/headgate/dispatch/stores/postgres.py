@@ -8,7 +8,7 @@ planner left alone would rather read and hash a queue of some ten thousand rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -78,9 +78,16 @@ def enqueue(
 ) -> set[tuple[str, str]]:
     """Writes what is not there yet, and returns it; listeners are told of the types in `hints`. Requests are unique
     and sorted."""
+    return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints)))
+
+
+def enqueue_call(
+    requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
+) -> tuple[str, tuple[Any, ...]]:
+    """The statement of `enqueue` and its parameters, for any connection of psycopg's."""
     types, ids, contexts, times, slotted, workflows, traces = zip(*requests, strict=True)
     first = requests[0]
-    parameters = (
+    return _ENQUEUE, (
         first.item_type,
         first.slotted,
         _unless_all(types, first.item_type),
@@ -94,7 +101,10 @@ def enqueue(
         now,
         list(hints),
     )
-    rows = connection.exec_driver_sql(_ENQUEUE, parameters)
+
+
+def new_keys(rows: Iterable[Any]) -> set[tuple[str, str]]:
+    """The new items among the rows that `enqueue_call` returns."""
     return {(row[0], row[1]) for row in rows if row[0]}
 
 

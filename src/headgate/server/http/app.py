@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -151,6 +152,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
         if services.settings.payments.downstream_url is not None:
             services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
+        watching = asyncio.create_task(health.watch(services))
+        stack.callback(watching.cancel)
         yield
 
 

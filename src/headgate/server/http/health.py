@@ -10,10 +10,14 @@ from fastapi import APIRouter, Request, Response
 from headgate.errors import HeadgateError
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Probe, Services, services_of
+from headgate.server.metrics.http import DependencyMetrics
 from headgate.server.shapes.health import Check, Health
 
 TIMEOUT_SECONDS = 2.0
 """A dependency that takes longer counts as down."""
+
+WATCH_SECONDS = 10.0
+"""Between two checks of the dependencies for metrics."""
 
 OPTIONAL = {"redis", "kafka", "temporal", "sender", "downstream"}
 """What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
@@ -39,6 +43,15 @@ async def ready(request: Request) -> Response:
     go on."""
     services = services_of(request)
     return _answer(await asyncio.gather(*(_check(services, name) for name in services.probes)))
+
+
+async def watch(services: Services) -> None:
+    """Asks every dependency now and then, for metrics, until it is cancelled: an outage shows without any caller."""
+    metrics = DependencyMetrics(services.registry)
+    while True:
+        for check in await asyncio.gather(*(_check(services, name) for name in services.probes)):
+            metrics.checked(check.name, check.status == "UP")
+        await asyncio.sleep(WATCH_SECONDS)
 
 
 async def _check(services: Services, name: str) -> Check:
