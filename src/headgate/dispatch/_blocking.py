@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from headgate.dispatch.background_queue import BackgroundQueue
 from headgate.dispatch.config import DispatchConfig, DispatchSettings
+from headgate.dispatch.heartbeats import Worker
 from headgate.dispatch.model import (
     AuditEntry,
     EnqueueResult,
@@ -139,6 +140,10 @@ class BlockingDispatchQueue(BackgroundQueue):
             NotFound: there is no such item type.
         """
         return self._run(lambda queue: queue.stats(item_type, now=now))
+
+    def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
+        """The workers of all item types, and the item types that nobody works on."""
+        return self._run(lambda queue: queue.workers(now=now))
 
     def list(
         self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None
