@@ -158,6 +158,8 @@ class DispatchSettings(Section):
     backlog: int = Field(2000, ge=1, le=1_000_000)
     """The most items of a type a process holds, waiting ones included, without Temporal."""
     max_context_bytes: int = Field(2 * 1024 * 1024, ge=2)
+    shutdown_seconds: int = Field(90, ge=1)
+    """How long `headgate worker` may take to finish or give back its work after SIGTERM; then it ends as it stands."""
 
 
 class PaymentSettings(Section):
