@@ -125,8 +125,8 @@ def test_a_worker_ends_in_time_whatever_hangs_in_it(tmp_path: Path, task: str) -
 def test_a_worker_whose_loop_hangs_answers_no_probe(tmp_path: Path) -> None:
     port = free_port()
     with worker(tmp_path, port):
-        for path in ("live", "ready"):
-            until(lambda path=path: answers(f"http://127.0.0.1:{port}/health/{path}"))
+        until(lambda: answers(f"http://127.0.0.1:{port}/health/live"))
+        assert answers(f"http://127.0.0.1:{port}/health/ready")
         text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
         assert "dispatch_queue_depth" in text
         until(lambda: 'dependency_up{dependency="database"} 1.0' in httpx.get(f"http://127.0.0.1:{port}/metrics").text)
@@ -170,6 +170,18 @@ def enqueue_item(folder: Path) -> None:
     )
     done = warm_start.run([*command()[:1], "-c", program], cwd=folder, env=environment(), timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_process_that_nobody_can_probe_ends_when_its_loop_hangs(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, time\nfrom headgate.server.shutdown import end_when_hung\n"
+        "async def main():\n    end_when_hung(asyncio.get_running_loop(), 0.5)\n"
+        "    await asyncio.sleep(1.5)\n    print('turns', flush=True)\n    time.sleep(3600)\n"
+        "asyncio.run(main())"
+    )
+    done = warm_start.run([*command()[:1], "-c", program], cwd=tmp_path, env=environment(), timeout=60)
+    assert (done.returncode, done.stdout) == (1, "turns\n")
+    assert "the event loop made no turn for 0.5 s" in done.stderr
 
 
 def test_the_port_of_a_workers_metrics_may_be_taken(tmp_path: Path) -> None:
