@@ -51,10 +51,15 @@ class SlotStore(Protocol):
         ...
 
     async def book(
-        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+        self,
+        names: str | Sequence[str],
+        requests: Sequence[SlotRequest],
+        *,
+        now_ms: int | None = None,
+        owner: str | None = None,
     ) -> list[Booking]:
         """Books a slot for each request, in order, exactly packed; one that has a slot keeps it. New slots belong to
-        `owner`.
+        `owner`. Under several names a slot is charged in a window of each, or in none.
 
         Serialised per name.
 
