@@ -428,7 +428,7 @@ class SlotScheduler:
         try:
             bookings = await self._retried(first_name(names), self._store.book, names, batch, owner=owner)
         except HeadgateError as error:
-            self._observer.failed(name, len(batch), error)
+            self._observer.failed(first_name(names), len(batch), error)
             if tracing.is_on():
                 events.trace_bookings(label, batch, error)
             raise
