@@ -84,8 +84,8 @@ class Book:
 
 
 def earliest(books: Sequence[Book], effective: int, since: int) -> int | None:
-    """The first instant from `since` on that all admit, or None if they never do. Past the last slot and the last blackout every
-    window is alike, so nothing is found later that was not found in the first minutes of it."""
+    """The first instant from `since` on that all admit, or None if they never do. Past the last slot and the last
+    blackout every window is alike, so nothing is found later that was not found in the first minutes of it."""
     end = max([effective, T_MS + 100_000, *(book.times[-1] for book in books if book.times)]) + 120_000
     for at in merge([since], *(book.beginnings(since) for book in books)):
         if at > end:
