@@ -12,16 +12,21 @@ from importlib.util import find_spec
 from headgate.errors import MissingExtra
 
 MODULES = {
+    "aiohttp": ("aiohttp",),
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
+    "drf": ("django", "asgiref", "rest_framework"),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
+    "grpc": ("grpc",),
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
+    "litestar": ("litestar",),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
+    "quart": ("quart",),
     "redis": ("hiredis",),
     "requests": ("requests",),
     "server": (
@@ -36,6 +41,7 @@ MODULES = {
         "schwifty",
     ),
     "sms": ("httpx2", "phonenumbers"),
+    "starlette": ("starlette",),
     "temporal": ("temporalio",),
     "traces": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }
