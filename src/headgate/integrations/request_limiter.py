@@ -283,11 +283,11 @@ class RequestLimiter:
         self, decision: Decision, links: Collection[tuple[str, str]], limits: Sequence[Limit] = ()
     ) -> Admission | Refusal:
         try:
-            rules = [self._limiter.rule(plan, key) for key, plan in links]
+            rules = [(key, rule) for key, plan in links for rule in self._limiter.rules(plan, key)]
         except NotFound:
             rules = []  # the plan was deleted since it decided
-        keys = [key for key, _ in links] if self._partition_keys and rules else None
-        fields = headers.fields(decision, rules, keys)
+        keys = [key for key, _ in rules] if self._partition_keys and rules else None
+        fields = headers.fields(decision, [rule for _, rule in rules], keys)
         if self._legacy_headers or any(limit.legacy_headers for limit in limits):
             fields += headers.legacy_fields(decision, time.time())
         if decision.allowed:
