@@ -12,21 +12,16 @@ from importlib.util import find_spec
 from headgate.errors import MissingExtra
 
 MODULES = {
-    "aiohttp": ("aiohttp",),
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
-    "drf": ("django", "asgiref", "rest_framework"),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
-    "grpc": ("grpc",),
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
-    "litestar": ("litestar",),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
-    "quart": ("quart",),
     "redis": ("hiredis",),
     "requests": ("requests",),
     "server": (

@@ -89,6 +89,17 @@ async def test_the_plan_depends_on_the_caller(opening: Open) -> None:
         assert opened.limiter.exempt_calls == {"tier": 4}
 
 
+async def test_rate_strings_are_plans(opening: Open) -> None:
+    def tier(native: Any) -> str:
+        return "1/hour;3/day" if field(native, "X-Tier") == "free" else "2/hour"
+
+    async with opening(tier) as opened:
+        assert await opened.site.statuses(3) == [200, 200, 429]
+        assert await opened.site.statuses(2, X_Tier="free") == [200, 429]
+    async with opening("2/hour") as opened:
+        assert await opened.site.statuses(3) == [200, 200, 429]
+
+
 async def test_exempt_requests_pass_and_are_counted(opening: Open) -> None:
     async with opening("small", exempt=lambda native: field(native, "X-Staff") == "yes") as opened:
         assert await opened.site.statuses(4, X_Staff="yes") == [200] * 4
