@@ -93,7 +93,7 @@ def test_a_batch_is_decided_one_by_one(http: httpx.Client) -> None:
         ({"requests": [{"key": "x", "plans": ["hour"]}, {"plans": ["hour"]}]}, "requests[1].key"),
         ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": "hour"}]}, "requests[1].plans"),
         ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": ["hour", 7]}]}, "requests[1].plans[1]"),
-        ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": ["hour"], "cost": 1.5}]}, "requests[1].cost"),
+        ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": ["h"], "cost": 1.5}]}, "requests[1].cost"),
         ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": ["hour"], "n": 1}]}, "requests[1].n"),
     ],
 )  # fmt: skip
