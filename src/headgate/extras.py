@@ -16,6 +16,7 @@ MODULES = {
     "django": ("django", "asgiref"),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
+    "grpc": ("grpc", "grpc_health", "envoy_data_plane", "yaml"),
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
     "oracle": ("oracledb",),

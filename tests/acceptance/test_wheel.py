@@ -76,6 +76,8 @@ asyncio.run(main())
 
 ALONE = {
     "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
+    "grpc": "import headgate.server.envoy.messages, headgate.server.grpc\nimport grpc, grpc_health.v1.health\n"
+    "from headgate.server.envoy.config_file import parse_domain\nassert parse_domain('domain: d').path == 'd'",
     "kafka": "import headgate.kafka.log, headgate.kafka.topics",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
@@ -270,6 +272,7 @@ def test_the_server_says_which_extra_its_settings_lack(other: Installed) -> None
         ({"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
         ({"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
         ({"HEADGATE_TRACES": "otlp"}, "traces"),
+        ({"HEADGATE_GRPC_PORT": "0"}, "grpc"),
     ):
         ended = server.headgate("serve", "--port", "0", **variables)
         assert ended.stderr == f"headgate serve needs: pip install 'headgate[{extra}]'\n"

@@ -28,6 +28,8 @@ from pydantic import (
 from headgate.errors import ConfigurationError
 from headgate.server.setting_sections import (
     DispatchSettings,
+    EnvoySettings,
+    GrpcSettings,
     HttpSettings,
     IngressSettings,
     KafkaConfig,
@@ -81,6 +83,8 @@ class Settings(Section):
     http: HttpSettings = HttpSettings()
     ingress: IngressSettings = IngressSettings()
     limits: LimitSettings = LimitSettings()
+    grpc: GrpcSettings = GrpcSettings()
+    envoy: EnvoySettings = EnvoySettings()
     dispatch: DispatchSettings = DispatchSettings()
     payments: PaymentSettings = PaymentSettings()
     sms: SmsSettings = SmsSettings()

@@ -49,6 +49,7 @@ from headgate.server.wiring.access import console_sessions, open_access_store, o
 from headgate.server.wiring.dispatch import open_dispatch
 from headgate.server.wiring.doctor import server_probes
 from headgate.server.wiring.downstream import check_breaker
+from headgate.server.wiring.envoy import open_envoy
 from headgate.server.wiring.ingress import open_ingress
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.notifications import open_notifications
@@ -159,6 +160,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         stack.callback(watching.cancel)
         if parent_process() is not None:
             end_when_hung(asyncio.get_running_loop())
+        services.grpc_port = await stack.enter_async_context(open_envoy(services))
         yield
 
 
