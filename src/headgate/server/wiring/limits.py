@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headgate.errors import ConfigurationError
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.live_plans import LivePlans
+from headgate.limits.local_lease import LeasePolicy
 from headgate.limits.stores import SQL_SCHEMES
 from headgate.limits.stores.sql_plans import AsyncSqlPlans, SqlPlans
 from headgate.server.settings import Settings
@@ -42,7 +43,12 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
     # Asking again is left to `stay_fresh`: an idle limiter would else decide its next call by old plans.
     documents = AsyncSqlPlans(database, refresh_every=None)
     deadline = limit_settings.deadline_seconds or (5.0 if url == settings.database_url else None)
-    limiter = AsyncLimiter(url, plans=documents, on_error=limit_settings.on_error, deadline=deadline, observer=observer)
+    lease = None
+    if limit_settings.lease_seconds is not None:
+        lease = LeasePolicy(limit_settings.lease_seconds, limit_settings.lease_share, limit_settings.lease_most)
+    limiter = AsyncLimiter(
+        url, plans=documents, on_error=limit_settings.on_error, deadline=deadline, lease=lease, observer=observer
+    )
     async with AsyncExitStack() as opened:
         opened.push_async_callback(documents.close)
         await opened.enter_async_context(limiter)
