@@ -82,6 +82,8 @@ class SlotSettings(Section):
     """The most single calls that share a transaction."""
     bulk_batch: int = Field(10_000, ge=1, le=100_000)
     """The most events of a batch or stream that share a transaction."""
+    template_configs: int = Field(10_000, ge=1, le=1_000_000)
+    """The most configs that are made from one template, such as `merchant-*`."""
 
     @field_validator("default_window")
     @classmethod

@@ -16,8 +16,10 @@ from headgate.batching import Batcher
 from headgate.durations import duration_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound, StoreUnavailable
 from headgate.slots import events
+from headgate.slots.config_names import ConfigNames, booking_names, first_name
 from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.model import (
+    MOST_CONFIGS,
     AssignedSlot,
     PolicyVersion,
     SlotRequest,
@@ -26,7 +28,6 @@ from headgate.slots.model import (
     changed_policy,
     checked_id,
     checked_name,
-    checked_names,
 )
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
@@ -42,7 +43,6 @@ MAX_WRITERS = 10_000
 """Configs and sets of configs whose writer is kept while nobody waits for it."""
 
 EventTime = tuple[str, datetime | str]
-ConfigNames = str | tuple[str, ...]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -54,6 +54,7 @@ class SchedulerOptions(TypedDict, total=False):
     batch: int
     bulk_batch: int
     cache_ttl: float
+    template_configs: int
 
 
 class SlotScheduler:
@@ -71,6 +72,7 @@ class SlotScheduler:
         batch: int = 1000,
         bulk_batch: int = 10_000,
         cache_ttl: float = 5.0,
+        template_configs: int = 10_000,
     ) -> None:
         self._store = store
         self._observer = observer or NullObserver()
@@ -79,6 +81,7 @@ class SlotScheduler:
         self._paces = Paces(bulk_batch)
         self._joint_paces = Paces(bulk_batch)
         self._cache_ttl = cache_ttl
+        self._template_configs = template_configs
         self._writers: dict[ConfigNames, Batcher[SlotRequest, AssignedSlot]] = {}
         self._policies: dict[str, tuple[float, PolicyVersion]] = {}
 
@@ -198,6 +201,17 @@ class SlotScheduler:
             cached = time.monotonic(), versions[0]
         self._policies[name] = time.monotonic(), cached[1]
         return cached[1]
+
+    async def check_configs(self, names: ConfigNames) -> None:
+        """Raises an error unless slots can be booked under these configs: each is there, or has a template.
+
+        Raises:
+            InvalidInput: a name is wrong, or is a template's.
+            NotFound: there is no such config.
+        """
+        names = booking_names(names)
+        for name in [names] if isinstance(names, str) else names:
+            await self._store.survey(name, lambda *_: None)
 
     async def history(self, name: str) -> list[PolicyVersion]:
         """Every version of `name`, newest first.
@@ -426,7 +440,7 @@ class SlotScheduler:
         started = time.perf_counter()
         label = names if isinstance(names, str) else ", ".join(names)
         try:
-            bookings = await self._retried(first_name(names), self._store.book, names, batch, owner=owner)
+            bookings = await self._book(names, batch, owner)
         except HeadgateError as error:
             self._observer.failed(first_name(names), len(batch), error)
             if tracing.is_on():
@@ -436,6 +450,24 @@ class SlotScheduler:
         events.log_bookings(label, batch, bookings)
         if tracing.is_on():
             events.trace_bookings(label, batch, bookings)
+        return bookings
+
+    async def _book(self, names: ConfigNames, batch: Sequence[SlotRequest], owner: str | None) -> list[Booking]:
+        """Books in one transaction. A config that is not there yet is made first, if there is a template for it."""
+        bookings: list[Booking] = []
+        for _ in range(1 + MOST_CONFIGS):
+            bookings = await self._retried(first_name(names), self._store.book, names, batch, owner=owner)
+            missing = next((booking.name for booking in bookings if isinstance(booking, NotFound)), None)
+            if missing is None:
+                break
+            try:
+                made = await self._retried(
+                    missing, self._store.make_from_template, missing, max_configs=self._template_configs
+                )
+            except InvalidInput as error:
+                return [error if isinstance(booking, NotFound) else booking for booking in bookings]
+            if made is None:
+                break
         return bookings
 
     async def _retried(self, name: str | None, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -450,27 +482,6 @@ class SlotScheduler:
                 if attempt == MAX_TRIES:
                     raise
         raise AssertionError("unreachable")
-
-
-def booking_names(config_name: str | Sequence[str], config_names: Sequence[str] = ()) -> ConfigNames:
-    """The configs of a booking, checked: a name, or several.
-
-    Raises:
-        InvalidInput: a name is wrong, none is given, or both forms are.
-    """
-    if config_names:
-        if config_name:
-            raise InvalidInput("config_names", "and config_name are given; give one of the two")
-        config_name = config_names
-    if isinstance(config_name, str):
-        return checked_name(config_name)
-    names = checked_names(config_name)
-    return names[0] if len(names) == 1 else names
-
-
-def first_name(names: ConfigNames) -> str:
-    """The config that stands for all of them in metrics: the first one named."""
-    return names if isinstance(names, str) else names[0]
 
 
 def _slot_or_raise(booking: Booking) -> AssignedSlot:
