@@ -334,7 +334,10 @@ def _file_values() -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8"))
+        # Plans of `Limiter.from_settings`, in applications. The service has its plans in the database.
+        values.pop("plans", None)
+        return values
     except OSError as error:
         raise ConfigurationError(str(path), f"can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
