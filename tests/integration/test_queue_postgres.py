@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_start, after_success, released
@@ -312,3 +313,20 @@ async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore,
         await asyncio.gather(*(store.enqueue([EnqueueRequest.of("PAY", name, {})]) for name in "abc"))
         payloads = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]
     assert payloads == ["PAY", "PAY"]
+
+
+async def test_a_process_that_freezes_with_items_locked_stops_nobody(store: QueueStore, postgres_url: str) -> None:
+    await store.enqueue([EnqueueRequest.of("PAY", "locked", {})], now=T)
+    frozen = Database(postgres_url)
+    assert frozen.async_engine is not None
+    connection = await frozen.async_engine.connect()
+    await connection.exec_driver_sql("SELECT * FROM headgate_dispatch_queue FOR UPDATE")
+
+    async def freed() -> bool:
+        return bool((await store.claim("PAY", 10, NOW, now=T)).items)
+
+    await eventually(freed, within=25)
+    with pytest.raises(sa.exc.DBAPIError):  # it wakes up, and its transaction is gone
+        await connection.exec_driver_sql("UPDATE headgate_dispatch_queue SET status = 'COMPLETED'")
+    await connection.close()
+    await frozen.close()
