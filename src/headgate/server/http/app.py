@@ -34,6 +34,7 @@ from headgate.server.http import (
     problem,
     reconciliation,
     slots,
+    workers,
 )
 from headgate.server.http.auth import AccessGuard
 from headgate.server.http.body import Bodies
@@ -89,6 +90,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(plans.router)
     app.include_router(audit.router)
     app.include_router(dispatch.router)
+    app.include_router(workers.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(console.router)
