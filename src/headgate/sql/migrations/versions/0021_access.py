@@ -10,7 +10,7 @@ from alembic import op
 from headgate.sql.schema import Instant
 
 revision = "0021_access"
-down_revision = "0016_task_reports"
+down_revision = "0020_joint_slots"
 branch_labels = None
 depends_on = None
 
