@@ -13,9 +13,10 @@ from typing import Any
 
 from headgate.clock import Clock, SystemClock
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import batch_name, checked_redirection, redirected
+from headgate.dispatch.decisions import batch_name, checked_redirection, redirected, within_bytes
 from headgate.dispatch.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive, is_attended, of_type
 from headgate.dispatch.model import (
+    CLAIM_BYTES,
     Action,
     AuditEntry,
     Batch,
@@ -111,7 +112,9 @@ class MemoryQueueStore:
         now = self._now(now)
         ready = self._ready[item_type]
         due = min(limit, bisect_right(ready, now + look_ahead, key=lambda entry: entry[0]))
-        picked = [item_id for _, item_id in ready[:due]]
+        sizes = [len(self._contexts.get((item_type, item_id), "").encode()) for _, item_id in ready[:due]]
+        taken = within_bytes(sizes, CLAIM_BYTES)
+        picked = [item_id for _, item_id in ready[:taken]]
         batch_id = batch_name()
         items = []
         for item_id in picked:
@@ -130,7 +133,7 @@ class MemoryQueueStore:
             claim = Claim(item_type, item_id, item.claim_epoch, item.retry_count)
             context = self._contexts.get((item_type, item_id))
             items.append(ClaimedItem(claim, item.execute_at, item.slotted, context, item.traceparent))
-        return Batch(batch_id, now, items)
+        return Batch(batch_id, now, items, is_cut=taken < due)
 
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None

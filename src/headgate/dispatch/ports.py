@@ -52,8 +52,9 @@ class QueueStore(Protocol):
         ...
 
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
-        """Claims up to `limit` items that are due before `look_ahead` from now, with their contexts. No item is
-        claimed twice, whoever else is claiming; nobody waits for anybody."""
+        """Claims up to `limit` items that are due before `look_ahead` from now, with their contexts, and ends before
+        the contexts have more bytes than the store's bound. No item is claimed twice, whoever else is claiming; nobody
+        waits for anybody."""
         ...
 
     async def stale(

@@ -158,6 +158,9 @@ class DispatchSettings(Section):
     backlog: int = Field(2000, ge=1, le=1_000_000)
     """The most items of a type a process holds, waiting ones included, without Temporal."""
     max_context_bytes: int = Field(2 * 1024 * 1024, ge=2)
+    claim_bytes: int = Field(32 * 1024 * 1024, ge=1024)
+    """The most bytes of contexts that one claim takes, whatever the batch size. Without Temporal, a process takes no
+    more items of a type while it has this much of it."""
 
 
 class PaymentSettings(Section):

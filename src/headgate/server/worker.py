@@ -38,7 +38,10 @@ async def run_temporal_workers(
     """Runs the workers for some of the roles `dispatch`, `init` and `exec` until `stop` is set or, if none is given,
     the process gets SIGTERM or SIGINT; then takes no more work and lets what is in flight finish."""
     store = await queue_store(
-        embedded_url(settings), pool_size=settings.database_pool_size, followers=queue_followers()
+        embedded_url(settings),
+        pool_size=settings.database_pool_size,
+        followers=queue_followers(),
+        claim_bytes=settings.dispatch.claim_bytes,
     )
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:

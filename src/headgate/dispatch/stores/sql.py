@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import (
+    CLAIM_BYTES,
     AuditEntry,
     Batch,
     BatchSummary,
@@ -60,8 +61,11 @@ NEVER = _Sweep(float("-inf"), 0.0, START)
 class SqlQueueStore:
     """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
-    def __init__(self, database: Database, followers: Mapping[str, Follower] | None = None) -> None:
+    def __init__(
+        self, database: Database, followers: Mapping[str, Follower] | None = None, *, claim_bytes: int = CLAIM_BYTES
+    ) -> None:
         self._database = database
+        self._claim_bytes = claim_bytes
         self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
         self._hints = Hints(database)
@@ -106,7 +110,7 @@ class SqlQueueStore:
 
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
         if not self._postgres:
-            return await self._database.write(portable.claim, item_type, limit, look_ahead, now)
+            return await self._database.write(portable.claim, item_type, limit, look_ahead, now, self._claim_bytes)
         batch: Batch
         end: Position
         last = self._sweeps.get(item_type, NEVER)
@@ -114,17 +118,19 @@ class SqlQueueStore:
         since = time.monotonic() - last.at
         if now is None and since < max(pause, SWEEP_SECONDS):
             batch, end = await self._database.once(
-                self._statements.claim, item_type, limit, look_ahead, now, last.position
+                self._statements.claim, item_type, limit, look_ahead, now, self._claim_bytes, last.position
             )
             if batch.items:
                 self._sweeps[item_type] = last._replace(position=end)
             if batch.items or since < pause:
                 return batch
         began = time.monotonic()
-        batch, end = await self._database.once(self._statements.claim, item_type, limit, look_ahead, now, START)
+        batch, end = await self._database.once(
+            self._statements.claim, item_type, limit, look_ahead, now, self._claim_bytes
+        )
         if now is None:
             # If there was less than asked for, nothing that is due lies before where an earlier claim ended, either.
-            position = end if len(batch.items) == limit else max(end, last.position)
+            position = end if batch.is_cut or len(batch.items) == limit else max(end, last.position)
             self._sweeps[item_type] = _Sweep(began, time.monotonic() - began, position)
         return batch
 

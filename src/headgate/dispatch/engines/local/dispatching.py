@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.heartbeats import WorkerInfo, heartbeats
+from headgate.dispatch.model import CLAIM_BYTES
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
@@ -26,6 +27,7 @@ async def dispatching(
     concurrency: int = 100,
     backlog: int = 2000,
     threads: Threads | None = None,
+    max_context_bytes: int = CLAIM_BYTES,
 ) -> AsyncIterator[WorkflowEngine]:
     """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
     grace, and gives the rest back."""
@@ -34,7 +36,13 @@ async def dispatching(
         await queue.define(domain.config)
     outcomes = OutcomeReporter(queue.store, observer=observer)
     engine = LocalEngine(
-        registry, outcomes, guard=guard, concurrency=concurrency, backlog=backlog, threads=threads or Threads()
+        registry,
+        outcomes,
+        guard=guard,
+        concurrency=concurrency,
+        backlog=backlog,
+        threads=threads or Threads(),
+        max_context_bytes=max_context_bytes,
     )
     item_types = [domain.item_type for domain in registry]
     if observer is not None:
