@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 from headgate.dispatch.background_queue import BackgroundQueue
 from headgate.dispatch.config import DispatchConfig, DispatchSettings
+from headgate.dispatch.heartbeats import Worker
 from headgate.dispatch.model import (
     AuditEntry,
     EnqueueResult,
@@ -40,9 +41,14 @@ class BlockingDispatchQueue(BackgroundQueue):
         execute_at: datetime | str | None = None,
         slot: AssignedSlot | None = None,
         init_workflow_id: str | None = None,
+        lane: str | None = None,
+        priority: int | None = None,
         connection: Any = None,
     ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
+
+        `lane` is a tenant, say: lanes of one type take turns, so that one tenant's million does not starve another's
+        ten. In its lane, an item of `priority` 0 comes first and of 9 last; if not given, 5.
 
         With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
         `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
@@ -51,7 +57,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         Called inside a trace, the item's execution is part of that trace, whenever and wherever it runs.
 
         Raises:
-            InvalidInput: the id, the context, the time or the connection is wrong.
+            InvalidInput: the id, the context, the time, the lane, the priority or the connection is wrong.
             NotFound: there is no such item type.
             StoreUnavailable: the store does not answer; the item may have been queued.
         """
@@ -65,6 +71,8 @@ class BlockingDispatchQueue(BackgroundQueue):
                 execute_at=execute_at,
                 slot=slot,
                 init_workflow_id=init_workflow_id,
+                lane=lane,
+                priority=priority,
                 connection=connection,
             ),
         )
@@ -75,6 +83,8 @@ class BlockingDispatchQueue(BackgroundQueue):
         items: Iterable[tuple[str, Any, datetime | str | None]],
         *,
         slotted: bool = False,
+        lane: str | None = None,
+        priority: int | None = None,
         connection: Any = None,
     ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
@@ -89,7 +99,9 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run_within(
             connection,
             item_type,
-            lambda queue: queue.enqueue_many(item_type, items, slotted=slotted, connection=connection),
+            lambda queue: queue.enqueue_many(
+                item_type, items, slotted=slotted, lane=lane, priority=priority, connection=connection
+            ),
         )
 
     def configure(self, item_type: str, **settings: Unpack[DispatchSettings]) -> DispatchConfig:
@@ -139,6 +151,10 @@ class BlockingDispatchQueue(BackgroundQueue):
             NotFound: there is no such item type.
         """
         return self._run(lambda queue: queue.stats(item_type, now=now))
+
+    def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
+        """The workers of all item types, and the item types that nobody works on."""
+        return self._run(lambda queue: queue.workers(now=now))
 
     def list(
         self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None
