@@ -16,6 +16,7 @@ MODULES = {
     "django": ("django", "asgiref"),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
+    "grpc": ("grpc", "grpc_health", "envoy_data_plane", "yaml"),
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
     "oracle": ("oracledb",),
@@ -36,6 +37,7 @@ MODULES = {
         "schwifty",
     ),
     "sms": ("httpx2", "phonenumbers"),
+    "starlette": ("starlette",),
     "temporal": ("temporalio",),
     "traces": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,3 +114,21 @@ def test_an_administrator_can_read_what_would_run(dialect: str) -> None:
     if dialect == "oracle":
         # DATE has no fractions of a second; a TIMESTAMP WITH TIME ZONE can't be part of a key (ORA-02329).
         assert not re.search(r"\bDATE\b|WITH TIME ZONE", script)
+
+
+async def test_a_new_sqlite_database_is_its_owners_alone(tmp_path: Path) -> None:
+    earlier = os.umask(0o022)
+    try:
+        database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+        await migrate.upgrade(database)
+        names = ("new.db", "new.db-wal", "new.db-shm")
+        assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in names] == ["0o600"] * 3
+        await database.close()
+        # An operator who shares the file with a group has decided so.
+        (tmp_path / "new.db").chmod(0o660)
+        again = Database(f"sqlite:///{tmp_path / 'new.db'}")
+        await migrate.upgrade(again)
+        await again.close()
+        assert oct((tmp_path / "new.db").stat().st_mode & 0o777) == "0o660"
+    finally:
+        os.umask(earlier)

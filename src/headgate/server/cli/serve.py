@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import socket
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -18,8 +20,10 @@ from headgate.server import logs
 from headgate.server.cli.parameters import Command
 from headgate.server.cli.terminal import print_line, run
 from headgate.server.settings import Settings
+from headgate.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
 from headgate.server.wiring.access import open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import load_domains
+from headgate.server.wiring.envoy import check_grpc
 from headgate.server.wiring.payments import rule_book
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
@@ -34,10 +38,11 @@ BACKLOG = 2048
 @click.command("serve", cls=Command)
 @click.option("--host", help="The address to listen on; 127.0.0.1 by default.")
 @click.option("--port", type=int, help="The port; 8080 by default, 0 for any that is free.")
+@click.option("--grpc-port", type=int, help="The port of Envoy's rate limit service; not served by default.")
 @click.option("--workers", type=int, help="How many processes share the work.")
-def serve(host: str | None, port: int | None, workers: int | None) -> None:
+def serve(host: str | None, port: int | None, grpc_port: int | None, workers: int | None) -> None:
     """Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first."""
-    settings = Settings.load(host=host, port=port)
+    settings = Settings.load(host=host, port=port, grpc=None if grpc_port is None else {"port": grpc_port})
     workers = settings.http.workers if workers is None else workers
     if not 1 <= workers <= 256:
         raise ConfigurationError("--workers", "must be from 1 to 256")
@@ -50,8 +55,9 @@ def serve(host: str | None, port: int | None, workers: int | None) -> None:
     logs.configure(settings)
     collect_traces(settings)
     logs.warn_unknown_variables()
+    check_grpc(settings, workers)
     run(_prepare(settings))
-    listening = _listen(settings)
+    listening = listen(settings.host, settings.port)
     try:
         if workers == 1:
             _serve_here(settings, listening)
@@ -71,16 +77,21 @@ async def _prepare(settings: Settings) -> None:
         pass
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to an address.
+
+    Raises:
+        HeadgateError: Nobody may listen there, or somebody else does.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((settings.host.strip("[]"), settings.port))
+        listening.bind((host.strip("[]"), port))
     except OSError as error:
         listening.close()
         reason = error.strerror or str(error)
-        raise HeadgateError(f"can't listen on {settings.host} port {settings.port}: {reason}") from None
+        raise HeadgateError(f"can't listen on {host} port {port}: {reason}") from None
     listening.set_inheritable(True)
     return listening
 
@@ -90,12 +101,20 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
 
     from headgate.server.http.app import create_app
 
-    class AnnouncingServer(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            _announce(listening)
+    deadline = ShutdownDeadline(settings.http.shutdown_seconds + CLOSE_SECONDS)
+    app = create_app(settings)
 
-    AnnouncingServer(_configuration(create_app(settings), settings)).run([listening])
+    class AnnouncingServer(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            deadline.arm()
+            super().handle_exit(sig, frame)
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            deadline.loop = asyncio.get_running_loop()
+            await super().startup(sockets)
+            _announce(listening, app.state.services.grpc_port)
+
+    AnnouncingServer(_configuration(app, settings)).run([listening])
 
 
 def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int) -> None:
@@ -103,13 +122,16 @@ def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int
 
     # Workers are fresh processes: they read the environment, so what was typed here must stand there.
     os.environ["HEADGATE_HOST"], os.environ["HEADGATE_PORT"] = settings.host, str(settings.port)
+    os.environ["HEADGATE_HTTP_WORKERS"] = str(workers)
+    if settings.grpc.port is not None:
+        os.environ["HEADGATE_GRPC_PORT"] = str(settings.grpc.port)
     counted = tempfile.mkdtemp(prefix="headgate-metrics-")
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = counted
     configuration = _configuration("headgate.server.http.app:from_environment", settings, workers)
     try:
         # From here on connections wait for the workers instead of being refused.
         listening.listen(BACKLOG)
-        _announce(listening)
+        _announce(listening, settings.grpc.port)
         uvicorn.supervisors.Multiprocess(configuration, sockets=[listening]).run()
     finally:
         shutil.rmtree(counted, ignore_errors=True)
@@ -148,7 +170,7 @@ def _protocol() -> Any:
     return BoundedConnection
 
 
-def _announce(listening: socket.socket) -> None:
+def _announce(listening: socket.socket, grpc_port: int | None) -> None:
     host, port = listening.getsockname()[:2]
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
@@ -157,6 +179,8 @@ def _announce(listening: socket.socket) -> None:
     print_line("try it:")
     print_line(f"  curl -X POST {url}/api/v1/slots -H 'Content-Type: application/json' \\")
     print_line(f'''    -d '{{"eventId": "pay-123", "configName": "default", "requestedTime": "{soon}"}}\'''')
+    if grpc_port is not None:
+        print_line(f"Envoy's rate limit service is on {shown}:{grpc_port} (gRPC)")
     sys.stdout.flush()
 
 
