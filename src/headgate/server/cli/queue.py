@@ -27,7 +27,7 @@ type_argument = click.argument("item_type", cls=Argument, metavar="TYPE", about=
 ids_argument = click.argument("ids", cls=Argument, nargs=-1, metavar="[ID]...", about="Which items.")
 all_option = click.option("--all", "every", is_flag=True, help="All dead letters of the type.")
 
-COLUMNS = ["itemId", "status", "executeAt", "retryCount", "lastError"]
+COLUMNS = ["itemId", "status", "executeAt", "lane", "priority", "retryCount", "lastError"]
 
 
 def _with_queue(work: Callable[[DispatchQueue], Awaitable[T]], *changing: str) -> T:
