@@ -20,6 +20,7 @@ MODULES = {
     "kafka": ("confluent_kafka",),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
+    "periodic": ("cronsim",),
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
     "redis": ("hiredis",),
