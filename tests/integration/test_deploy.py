@@ -22,6 +22,7 @@ from headgate import __version__
 from headgate.errors import ConfigurationError
 from headgate.server.http import health
 from headgate.server.settings import Settings
+from headgate.server.shutdown import CLOSE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yml"
@@ -166,7 +167,8 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
         assert container["args"][0] in ("serve", "worker", "migrate")
         assert container["image"].endswith(f":{__version__}")
         if manifest["kind"] == "Deployment":
-            assert {"startupProbe", "livenessProbe"} <= set(container)
+            assert container["startupProbe"]["httpGet"]["path"] == "/health/live"
+            assert container["livenessProbe"]["httpGet"]["path"] == "/health/live"
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
         else:
             assert __version__ in manifest["metadata"]["name"]
@@ -175,8 +177,13 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
     assert container["readinessProbe"]["timeoutSeconds"] > health.TIMEOUT_SECONDS
     assert container["livenessProbe"]["httpGet"]["path"] == "/health/live"
-    stopping = Settings().http.shutdown_seconds + int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    stopping = (
+        Settings().http.shutdown_seconds + CLOSE_SECONDS + int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    )
     assert service["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
+    worker = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "headgate-worker")
+    stopping = Settings().dispatch.shutdown_seconds
+    assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
     assert re.search(r"^USER 10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 

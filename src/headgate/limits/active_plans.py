@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.fast_path import FastPath, fast_paths
 from headgate.limits.keys import KeyStart
 from headgate.limits.local_lease import LocalLeases
-from headgate.limits.model import OnError, Plan, Rule
+from headgate.limits.model import Decision, OnError, Plan, Reason, Rule
 from headgate.limits.observing import QuietObserver
 from headgate.limits.plan_book import PlanBook
 from headgate.limits.ports import AdmissionObserver
@@ -50,6 +51,7 @@ class ActivePlans:
         self._loaded: Mapping[str, Plan] | None = None
         """The plans the registry returned last."""
         self._refresh_at_us: int | None = None
+        self._exempt_calls: Counter[str] = Counter()
 
     @property
     def plans(self) -> dict[str, Plan]:
@@ -101,6 +103,17 @@ class ActivePlans:
     def shadow_denials(self) -> dict[str, int]:
         """How often each shadow plan would have denied."""
         return dict(self._health.shadow_denials)
+
+    @property
+    def exempt_calls(self) -> dict[str, int]:
+        """How many calls were exempt from each plan."""
+        return dict(self._exempt_calls)
+
+    def record_exempt(self, plan: str) -> None:
+        """Counts a call that no limit was asked about, and reports it to the observer."""
+        self._exempt_calls[plan] += 1
+        if self._observer is not None:
+            self._observer.decided(Decision.of(True, 0, 0, 0, 0, plan, Reason.EXEMPT))
 
     @property
     def breaker_state(self) -> str:

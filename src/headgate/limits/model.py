@@ -68,6 +68,8 @@ class Reason(StrEnum):
     FAIL_OPEN = "FAIL_OPEN"
     FAIL_CLOSED = "FAIL_CLOSED"
     FALLBACK = "FALLBACK"
+    EXEMPT = "EXEMPT"
+    """Not decided at all: the request has no key, or is exempt."""
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -82,6 +82,8 @@ class SlotSettings(Section):
     """The most single calls that share a transaction."""
     bulk_batch: int = Field(10_000, ge=1, le=100_000)
     """The most events of a batch or stream that share a transaction."""
+    template_configs: int = Field(10_000, ge=1, le=1_000_000)
+    """The most configs that are made from one template, such as `merchant-*`."""
 
     @field_validator("default_window")
     @classmethod
@@ -161,6 +163,8 @@ class DispatchSettings(Section):
     claim_bytes: int = Field(32 * 1024 * 1024, ge=1024)
     """The most bytes of contexts that one claim takes, whatever the batch size. Without Temporal, a process takes no
     more items of a type while it has this much of it."""
+    shutdown_seconds: int = Field(90, ge=1)
+    """How long `headgate worker` may take to finish or give back its work after SIGTERM; then it ends as it stands."""
 
 
 class PaymentSettings(Section):

@@ -8,7 +8,7 @@ from alembic import op
 from headgate.sql.schema import Instant
 
 revision = "0018_periodic"
-down_revision = "0018_workers"
+down_revision = "0020_joint_slots"
 branch_labels = None
 depends_on = None
 
