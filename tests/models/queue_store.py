@@ -33,7 +33,9 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
+from headgate.dispatch.periodic import PeriodicTask
 from headgate.dispatch.ports import Follower
+from headgate.dispatch.search import ErrorGroup, ItemFilter, grouped
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
 from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from headgate.durations import EPOCH
@@ -67,6 +69,36 @@ class MemoryWorkerStore:
         return [replace(worker, alive=is_alive(worker.seen_at, moment)) for worker in workers]
 
 
+class MemoryPeriodicStore:
+    """A `PeriodicStore` that lives and dies with the process."""
+
+    def __init__(self, queue: MemoryQueueStore) -> None:
+        self._queue = queue
+        self._tasks: dict[str, PeriodicTask] = {}
+
+    async def tasks(self, *, now: datetime | None = None) -> tuple[list[PeriodicTask], datetime]:
+        return [self._tasks[name] for name in sorted(self._tasks)], self._queue._now(now)
+
+    async def write(self, task: PeriodicTask, *, now: datetime | None = None) -> bool:
+        before = self._tasks.get(task.name)
+        if task.revision != (0 if before is None else before.revision):
+            return False
+        self._tasks[task.name] = replace(task, revision=task.revision + 1)
+        return True
+
+    async def delete(self, name: str) -> bool:
+        return self._tasks.pop(name, None) is not None
+
+    async def advance(
+        self, task: PeriodicTask, ticks: Sequence[datetime], until: datetime, *, now: datetime | None = None
+    ) -> bool:
+        advanced = replace(task, ticked_until=until, last_tick=ticks[-1])
+        if not await self.write(advanced, now=now):
+            return False
+        await self._queue.enqueue([task.item(tick) for tick in ticks], now=now)
+        return True
+
+
 class MemoryQueueStore:
     """A `QueueStore` that lives and dies with the process. Single-threaded: everything happens
     between two awaits."""
@@ -74,6 +106,7 @@ class MemoryQueueStore:
     def __init__(self, clock: Clock | None = None) -> None:
         self.followers: dict[str, Follower] = {}
         self.workers = MemoryWorkerStore(self._now)
+        self.periodic = MemoryPeriodicStore(self)
         self._clock = clock or SystemClock()
         self._configs: dict[str, DispatchConfig] = {}
         self._items: dict[Key, Item] = {}
@@ -278,18 +311,26 @@ class MemoryQueueStore:
         is_current = key in self._items and self._items[key].claim_epoch == epoch
         return ItemReport(progress if is_current else None, self._results.get(key))
 
-    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
+    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
+        chosen = chosen or ItemFilter()
         rows = sorted(
             (
                 item
                 for item in self._items.values()
                 if item.item_type == item_type
-                and (status is None or item.status is status)
+                and chosen.matches(item.item_id, item.status, item.execute_at, item.last_error)
                 and (after is None or item.item_id > after)
             ),
             key=lambda item: item.item_id,
         )
         return rows[:limit]
+
+    async def error_groups(self, item_type: str) -> list[ErrorGroup]:
+        return grouped(
+            ErrorGroup(item.last_error, 1, item.item_id, item.updated_at, item.updated_at)
+            for item in self._items.values()
+            if item.item_type == item_type and item.status is Status.DEAD_LETTER
+        )
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)

@@ -18,6 +18,7 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.queue import ItemDetail
+from headgate.dispatch.search import ErrorGroup
 from headgate.dispatch.status import Status
 from headgate.slots.model import AssignedSlot
 
@@ -157,15 +158,39 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.workers(now=now))
 
     def list(
-        self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None
+        self,
+        item_type: str,
+        status: Status | str | None = None,
+        *,
+        prefix: str | None = None,
+        error: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        limit: int = 100,
+        after: str | None = None,
     ) -> list[Item]:
-        """A page of items in order of their ids; `after` is the last id of the page before.
+        """A page of items in order of their ids; `after` is the last id of the page before. `prefix` is what their ids
+        begin with, `error` what their last errors hold, with `*` for any characters; their times are not before
+        `since`, and before `until`.
 
         Raises:
-            InvalidInput: the status, the limit or the id is wrong.
+            InvalidInput: the status, the limit, an id, a time or the error is wrong.
             NotFound: there is no such item type.
         """
-        return self._run(lambda queue: queue.list(item_type, status, limit=limit, after=after))
+        return self._run(
+            lambda queue: queue.list(
+                item_type, status, prefix=prefix, error=error, since=since, until=until, limit=limit, after=after
+            )
+        )
+
+    def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
+        """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
+        such as numbers and ids, is `*` in its name; `list(item_type, error=name)` finds them.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.error_groups(item_type))
 
     def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit.

@@ -25,6 +25,8 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
+from headgate.dispatch.periodic import PeriodicStore
+from headgate.dispatch.search import ErrorGroup, ItemFilter
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, UNLIMITED, Places
 
@@ -39,6 +41,11 @@ class QueueStore(Protocol):
     @property
     def workers(self) -> WorkerStore:
         """Who works on the queue."""
+        ...
+
+    @property
+    def periodic(self) -> PeriodicStore:
+        """What is queued again and again."""
         ...
 
     async def config(self, item_type: str) -> DispatchConfig | None:
@@ -119,8 +126,12 @@ class QueueStore(Protocol):
         """What the item's execution reported: its progress and its result."""
         ...
 
-    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
-        """A page of items in order of their ids, past the id `after`."""
+    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
+        """A page of the items that match, in order of their ids, past the id `after`."""
+        ...
+
+    async def error_groups(self, item_type: str) -> list[ErrorGroup]:
+        """Dead letters grouped by their errors, the largest group first."""
         ...
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:

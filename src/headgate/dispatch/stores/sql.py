@@ -24,9 +24,11 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.ports import Follower
+from headgate.dispatch.search import ErrorGroup, ItemFilter
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, following, portable, portable_claims, reports, transactions
+from headgate.dispatch.stores import admin_queries, following, portable, portable_claims, reports, search, transactions
 from headgate.dispatch.stores.notify import Hints, ring
+from headgate.dispatch.stores.periodic import SqlPeriodicStore
 from headgate.dispatch.stores.workers import SqlWorkerStore
 from headgate.dispatch.turns import UNLIMITED, Places
 from headgate.errors import Conflict
@@ -64,6 +66,7 @@ class SqlQueueStore:
 
             self._statements = postgres
             self._claims = Claims(database, claim_bytes)
+        self.periodic = SqlPeriodicStore(database, self._statements.enqueue, self._hints)
         self._served: dict[str, str] = {}
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
@@ -191,8 +194,11 @@ class SqlQueueStore:
     async def report(self, item_type: str, item_id: str) -> ItemReport:
         return await self._database.read(reports.find, item_type, item_id)
 
-    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
-        return await self._database.read(admin_queries.items, item_type, status, limit, after)
+    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
+        return await self._database.read(search.items, item_type, chosen, limit, after)
+
+    async def error_groups(self, item_type: str) -> list[ErrorGroup]:
+        return await self._database.read_aside(search.error_groups, item_type)
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         return await self._database.read(admin_queries.stats, item_type, now)
