@@ -12,16 +12,20 @@ from importlib.util import find_spec
 from headgate.errors import MissingExtra
 
 MODULES = {
+    "aiohttp": ("aiohttp",),
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
+    "drf": ("django", "asgiref", "rest_framework"),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
+    "litestar": ("litestar",),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
+    "quart": ("quart",),
     "redis": ("hiredis",),
     "requests": ("requests",),
     "server": (
