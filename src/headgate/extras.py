@@ -36,6 +36,7 @@ MODULES = {
         "schwifty",
     ),
     "sms": ("httpx2", "phonenumbers"),
+    "starlette": ("starlette",),
     "temporal": ("temporalio",),
     "traces": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }

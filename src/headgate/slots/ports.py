@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from headgate.errors import HeadgateError
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking
@@ -120,6 +121,10 @@ class SlotObserver(Protocol):
 
     def assigned(self, name: str, seconds: float) -> None:
         """One caller got its answer, after waiting and booking."""
+        return
+
+    def failed(self, name: str, requests: int, error: HeadgateError) -> None:
+        """A transaction failed: none of its requests got an answer, or none that is known."""
         return
 
     def contended(self, name: str) -> None:

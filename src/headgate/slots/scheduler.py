@@ -442,6 +442,7 @@ class SlotScheduler:
         try:
             bookings = await self._book(names, batch, owner)
         except HeadgateError as error:
+            self._observer.failed(first_name(names), len(batch), error)
             if tracing.is_on():
                 events.trace_bookings(label, batch, error)
             raise
