@@ -16,6 +16,7 @@ MODULES = (
     "headgate.dispatch.config",
     "headgate.dispatch.lifecycle",
     "headgate.integrations.fastapi",
+    "headgate.integrations.starlette",
     "headgate.integrations.asgi",
     "headgate.integrations.flask",
     "headgate.integrations.django",

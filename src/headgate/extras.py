@@ -37,6 +37,7 @@ MODULES = {
         "schwifty",
     ),
     "sms": ("httpx2", "phonenumbers"),
+    "starlette": ("starlette",),
     "temporal": ("temporalio",),
     "traces": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }

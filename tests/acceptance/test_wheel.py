@@ -229,14 +229,14 @@ for url in ("postgresql://h/x", "oracle://h/x"):
     told(lambda: asyncio.run(opened(SlotScheduler.open(url))))
     told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
 told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
-for name in ("fastapi", "flask", "django", "requests"):
+for name in ("fastapi", "starlette", "flask", "django", "requests"):
     told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
 """
     ended = core.python(script)
     assert ended.returncode == 0, ended.stderr
     named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
-    frameworks = ["fastapi", "flask", "django", "requests"]
+    frameworks = ["fastapi", "starlette", "flask", "django", "requests"]
     assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + ["calendars", *frameworks], ended.stdout
 
 
@@ -289,7 +289,7 @@ def test_all_of_it(other: Installed) -> None:
 
 def test_every_extra_is_walked() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    frameworks = {"django", "fastapi", "flask", "httpx", "requests"}
+    frameworks = {"django", "fastapi", "flask", "httpx", "requests", "starlette"}
     assert set(extras) == {*ALONE, *frameworks, "server", "console", "all", "testing"}
     assert extras["console"] == ["headgate[server]"]
     everything = set(extras["all"][0].removeprefix("headgate[").removesuffix("]").split(","))

@@ -75,6 +75,7 @@ actions = st.one_of(
     st.tuples(st.just("acquire"), links),
     st.tuples(st.just("acquire"), links.map(lambda chain: chain[:1])),
     st.tuples(st.just("acquire"), links.map(lambda chain: chain[:1])),
+    st.tuples(st.just("acquire_many"), st.lists(links, min_size=1, max_size=6)),
     st.tuples(st.just("wait"), links.map(lambda chain: chain[:1])),
     st.tuples(st.just("peek"), links),
     st.tuples(st.just("refund"), links),
@@ -169,6 +170,20 @@ class Replay:
 
     def _acquire(self, chosen: Any) -> None:
         self._decide(self._chain(chosen), spend=True)
+
+    def _acquire_many(self, chosen: Any) -> None:
+        chains = [self._chain(links) for links in chosen]
+        for chain in chains:
+            self._states(chain)  # forgets what the store may have forgotten
+        expected = []
+        for chain in chains:
+            cells = [self.cells.get((charge.rule.plan, charge.key)) for charge in chain]
+            decision, writes = rule_on(chain, [cell.state if cell else None for cell in cells], self.now)
+            expected.append(decision)
+            for charge, state in zip(chain, writes, strict=True):
+                self._wrote(charge, state)
+        got = self.store.decide_many(chains, now_us=self.now)
+        assert got == expected, f"{chains} at {self.now}: {got} is not {expected}"
 
     def _peek(self, chosen: Any) -> None:
         self._decide(self._chain(chosen), spend=False)

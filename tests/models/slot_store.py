@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from headgate.clock import Clock, SystemClock
 from headgate.durations import from_ms
-from headgate.errors import Conflict, NotFound, SlotOwned
+from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned
+from headgate.slots.joint import JointPacker, JointSide
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from headgate.slots.packing import Booking, Packer, book_all, unbooked
+from headgate.slots.packing import Booking, Packer, RequestPacker, book_all, unbooked
 from headgate.slots.ports import PruneResult
+from headgate.slots.templates import best_template
 from headgate.slots.windows import align
 
 T = TypeVar("T")
@@ -28,6 +30,7 @@ class _Config:
     counts: dict[int, WindowCount] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
     runs: list[FullRun] = field(default_factory=list)
+    template: str | None = None
 
     @property
     def active(self) -> PolicyVersion:
@@ -95,13 +98,22 @@ class MemorySlotStore:
             counts: dict[int, WindowCount] = {}
             first = align(now_ms, policy.size_ms)
             for slot in self._slots.values():
-                if slot.config_name == name and slot.scheduled_ms >= first:
+                if name in slot.config_names and slot.scheduled_ms >= first:
                     start = align(slot.scheduled_ms, policy.size_ms)
                     taken = counts[start].taken + 1 if start in counts else 1
                     counts[start] = WindowCount(start, taken, taken)
             config.recount(counts)
         config.find_runs(now_ms)
         return version
+
+    async def make_from_template(self, name: str, max_configs: int) -> PolicyVersion | None:
+        template = best_template(self._configs, name)
+        if template is None:
+            return None
+        if len([config for config in self._configs.values() if config.template == template]) >= max_configs:
+            raise InvalidInput("config_name", f"{template!r} has {max_configs} configs in use")
+        version = replace(self._configs[template].active, name=name)
+        return self._configs.setdefault(name, _Config([version], template=template)).active
 
     async def active_version(self, name: str) -> int | None:
         config = self._configs.get(name)
@@ -115,17 +127,27 @@ class MemorySlotStore:
         return [self._configs[name].active for name in sorted(self._configs)]
 
     async def book(
-        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+        self,
+        names: str | Sequence[str],
+        requests: Sequence[SlotRequest],
+        *,
+        now_ms: int | None = None,
+        owner: str | None = None,
     ) -> list[Booking]:
+        names = [names] if isinstance(names, str) else names
         existing = {event_id: slot for event_id, _ in requests if (slot := self._slots.get(event_id))}
-        config = self._configs.get(name)
-        if config is None:
-            return unbooked(name, requests, existing)
-        policy = config.active.policy
-        occupancy = Occupancy(policy, config)
-        packer = Packer(policy, occupancy, self._now(now_ms), self._uniform)
-        bookings, fresh = book_all(config.active, packer, requests, existing, owner)
-        config.write(occupancy)
+        for name in names:
+            if name not in self._configs:
+                return unbooked(name, requests, existing)
+        configs = [self._configs[name] for name in names]
+        sides = [JointSide(config.active, Occupancy(config.active.policy, config)) for config in configs]
+        now_ms = self._now(now_ms)
+        packer: RequestPacker = JointPacker(sides, now_ms, self._uniform)
+        if len(sides) == 1:
+            packer = Packer(configs[0].active.policy, sides[0].occupancy, now_ms, self._uniform)
+        bookings, fresh = book_all(configs[0].active, packer, requests, existing, owner, ", ".join(names))
+        for config, side in zip(configs, sides, strict=True):
+            config.write(side.occupancy)
         self._slots.update((slot.event_id, slot) for slot in fresh)
         return bookings
 
@@ -142,12 +164,13 @@ class MemorySlotStore:
         if slot.owner != owner:
             raise SlotOwned(event_id, slot.owner)
         del self._slots[event_id]
-        config = self._configs[slot.config_name]
-        start = align(slot.scheduled_ms, config.active.policy.size_ms)
-        if start in config.counts:
-            occupancy = Occupancy(config.active.policy, config)
-            occupancy.release(start)
-            config.write(occupancy)
+        for name in slot.config_names:
+            config = self._configs[name]
+            start = align(slot.scheduled_ms, config.active.policy.size_ms)
+            if start in config.counts:
+                occupancy = Occupancy(config.active.policy, config)
+                occupancy.release(start)
+                config.write(occupancy)
         return slot._replace(existing=True)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
@@ -170,7 +193,7 @@ class MemorySlotStore:
         old = [
             event_id
             for event_id, slot in self._slots.items()
-            if slot.scheduled_ms < align(before_ms, sizes[slot.config_name])
+            if all(slot.scheduled_ms < align(before_ms, sizes[name]) for name in slot.config_names)
         ]
         for event_id in old:
             del self._slots[event_id]

@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
+from math import ceil
 from typing import Any, TypeAlias
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -79,6 +80,21 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
     if not decision.allowed:
         result.append((RETRY_AFTER, str(retry_after(decision))))
     return result
+
+
+def legacy_fields(decision: Decision, now: float) -> list[tuple[str, str]]:
+    """`X-RateLimit-*` of the plan that bound the decision, as slowapi, flask-limiter and GitHub send them.
+
+    `X-RateLimit-Reset` is a Unix time in seconds: when the plan is as new; on a denial, when a lone caller is admitted.
+    """
+    if decision.reason in UNKNOWN or (decision.chain and all(state.shadow for state in decision.chain)):
+        return []
+    wait_us = decision.reset_after_us if decision.allowed else decision.retry_after_us
+    return [
+        ("X-RateLimit-Limit", str(decision.limit)),
+        ("X-RateLimit-Remaining", str(decision.remaining)),
+        ("X-RateLimit-Reset", str(ceil(now + wait_us / 1_000_000))),
+    ]
 
 
 def policy_item(plan: str, spec: Spec, partition_key: str | None = None) -> str:

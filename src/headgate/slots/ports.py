@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from headgate.errors import HeadgateError
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking
@@ -37,6 +38,15 @@ class SlotStore(Protocol):
         """
         ...
 
+    async def make_from_template(self, name: str, max_configs: int) -> PolicyVersion | None:
+        """The config of this name, made from the template that matches it best, such as `merchant-*`; None if none
+        does. It follows its template until it is configured by its own name.
+
+        Raises:
+            InvalidInput: `max_configs` configs follow that template, and none of them is idle; nothing was made.
+        """
+        ...
+
     async def active_version(self, name: str) -> int | None:
         """The number of the active version; None if there is no such config."""
         ...
@@ -50,10 +60,15 @@ class SlotStore(Protocol):
         ...
 
     async def book(
-        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+        self,
+        names: str | Sequence[str],
+        requests: Sequence[SlotRequest],
+        *,
+        now_ms: int | None = None,
+        owner: str | None = None,
     ) -> list[Booking]:
         """Books a slot for each request, in order, exactly packed; one that has a slot keeps it. New slots belong to
-        `owner`.
+        `owner`. Under several names a slot is charged in a window of each, or in none.
 
         Serialised per name.
 
@@ -79,11 +94,17 @@ class SlotStore(Protocol):
         ...
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
-        """What `look(active policy, view of the windows, now in ms)` makes of the state; nothing is written."""
+        """What `look(active policy, view of the windows, now in ms)` makes of the state; nothing is written. A config
+        that is not there yet has the policy of its template.
+
+        Raises:
+            NotFound: there is no such config and no template for it.
+        """
         ...
 
     async def prune(self, before_ms: int) -> PruneResult:
-        """Forgets windows that ended before a time, and the slots in them, in batches."""
+        """Forgets windows that ended before a time, and the slots in them, in batches; and configs made from a template
+        that have no windows left."""
         ...
 
     async def close(self) -> None:
@@ -100,6 +121,10 @@ class SlotObserver(Protocol):
 
     def assigned(self, name: str, seconds: float) -> None:
         """One caller got its answer, after waiting and booking."""
+        return
+
+    def failed(self, name: str, requests: int, error: HeadgateError) -> None:
+        """A transaction failed: none of its requests got an answer, or none that is known."""
         return
 
     def contended(self, name: str) -> None:

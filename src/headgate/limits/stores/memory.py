@@ -55,6 +55,9 @@ class MemoryLimitStore:
                 return decision  # type: ignore[no-any-return]
         return self._lock.run(self._rule_on, chain, spend, hold, now_us)
 
+    def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        return [self.decide(chain, now_us=now_us) for chain in chains]
+
     def fast_path(self, rule: Rule) -> FastPath | None:
         """The fast path that spends one unit under `rule`, if there is one."""
         return None if rule.shadow else getattr(self._table_of(rule), "spend_one", None)
@@ -252,6 +255,9 @@ class AsyncMemoryLimitStore:
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
         return self.store.decide(chain, spend=spend, hold=hold, now_us=now_us)
+
+    async def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        return self.store.decide_many(chains, now_us=now_us)
 
     async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         self.store.refund(chain, now_us=now_us)

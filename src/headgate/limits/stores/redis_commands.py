@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headgate.errors import ConfigurationError
 from headgate.limits import holds
@@ -24,6 +24,37 @@ _VERDICT = struct.Struct("<qqqq")
 _SPEND = word(b"s")
 _MAX_CACHED = 10_000
 _SETTLEMENTS = {1: Settlement.APPLIED, 0: Settlement.REPEATED, -1: Settlement.UNKNOWN}
+
+
+MAX_TIMES = 128
+"""The most decisions of one script run: Redis serves nobody else meanwhile."""
+
+
+class Run(NamedTuple):
+    """One run of the script for equal chains, and which of the chains they were."""
+
+    chain: Sequence[Charge]
+    positions: list[int]
+
+
+def runs_of(chains: Sequence[Sequence[Charge]]) -> list[Run]:
+    """`chains` as runs of the script. Equal chains share a run, unless one between them is on a key of theirs: chains
+    on the same key are decided in their order."""
+    runs: list[Run] = []
+    last: dict[str, Run] = {}
+    for position, chain in enumerate(chains):
+        run = last.get(chain[0].key)
+        if run is not None and run.chain == chain and len(run.positions) < MAX_TIMES:
+            shared = all(last.get(charge.key) is run for charge in chain)
+        else:
+            shared = False
+        if run is None or not shared:
+            run = Run(chain, [])
+            runs.append(run)
+            for charge in chain:
+                last[charge.key] = run
+        run.positions.append(position)
+    return runs
 
 
 class Commands:

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
+from headgate.background import Background
 from headgate.batching import Batcher
 from headgate.errors import ConfigurationError, Conflict, StoreUnavailable
 from headgate.limits.algorithms import State
@@ -27,7 +28,6 @@ from headgate.limits.ports import Hold, Settlement
 from headgate.limits.stores.sql_rows import Cell, LockedRows, cell_of, hold_row_of
 from headgate.limits.stores.tables import limit_hold, limit_state
 from headgate.sql import migrate
-from headgate.sql.background import Background
 from headgate.sql.engine import Database
 
 DEFAULT_DEADLINE = 5.0
@@ -77,6 +77,14 @@ class AsyncSqlLimitStore:
             chain, name, lambda rows: rows.decide(chain, spend, hold, now_us), writes=spend
         )
         return decision
+
+    async def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        def decide(rows: LockedRows) -> list[Decision]:
+            return [rows.decide(chain, True, None, now_us) for chain in chains]
+
+        charges = [charge for chain in chains for charge in chain]
+        decisions: list[Decision] = await self._submit(charges, None, decide) if charges else []
+        return decisions
 
     async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         await self._submit(chain, None, lambda rows: rows.refund(chain, now_us))
@@ -158,6 +166,9 @@ class SqlLimitStore:
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
         return self._background.run(lambda store: store.decide(chain, spend=spend, hold=hold, now_us=now_us))
+
+    def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        return self._background.run(lambda store: store.decide_many(chains, now_us=now_us))
 
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         self._background.run(lambda store: store.refund(chain, now_us=now_us))

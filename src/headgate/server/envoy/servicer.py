@@ -10,7 +10,7 @@ import structlog
 
 from headgate.errors import HeadgateError, StoreUnavailable
 from headgate.limits import headers
-from headgate.limits.model import Rule, TokenBucket
+from headgate.limits.model import Rule
 from headgate.server.envoy.admission import Descriptor, DescriptorLimiter, Outcome, Status, is_over
 from headgate.server.envoy.descriptors import Unit
 from headgate.server.envoy.messages import OK, OVER_LIMIT, UNITS, RateLimitRequest, RateLimitResponse
@@ -132,8 +132,9 @@ def _add_status(response: Any, status: Status) -> None:
 
 
 def _window_us(rule: Rule) -> int:
-    spec = rule.spec
-    return spec.life_us if isinstance(spec, TokenBucket) else spec.window_us
+    """The window of a rule; of a token bucket, the time it takes to fill."""
+    window_us: int = getattr(rule.spec, "window_us", 0) or getattr(rule.spec, "life_us", 0)
+    return window_us
 
 
 def _ietf_headers(outcome: Outcome) -> Sequence[tuple[str, str]]:

@@ -8,11 +8,14 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headgate.limits.model import MOST, MOST_LOGGED, Decision, Plan
 from headgate.limits.plan_book import KEY_LENGTH
-from headgate.limits.plan_documents import document_of
+from headgate.limits.plan_documents import SEVERAL, document_of
+from headgate.limits.rates import MAX_RATES
 from headgate.server.shapes.members import CONFIG_NAME, DURATION
-from headgate.server.shapes.shape import Expects, Shape, prepare
+from headgate.server.shapes.shape import Expects, InvalidMember, Shape
 
 MAX_PLANS = 64
+MAX_REQUESTS = 1000
+"""The most requests of a batch."""
 PLAN_NAME: dict[str, Any] = CONFIG_NAME | {"description": "A plan's name.", "example": "gold"}
 _KEY = {
     "type": "string",
@@ -63,6 +66,47 @@ class LimitRequest(LimitResetRequest):
         return self.key, self.plans, 1 if self.cost is None else self.cost
 
 
+class LimitBatchRequest(Shape):
+    """Many costs, decided independently."""
+
+    # Each is parsed as a `LimitRequest` by itself, so that an error has its path: requests[3].key.
+    requests: Annotated[
+        list[Any],
+        Field(min_length=1, max_length=MAX_REQUESTS),
+        WithJsonSchema(
+            {"type": "array", "minItems": 1, "maxItems": MAX_REQUESTS, "items": LimitRequest.request_schema()}
+        ),
+        Expects(f"a list of 1 to {MAX_REQUESTS} requests"),
+    ]
+
+    def charges(self) -> list[tuple[str, list[str], int]]:
+        """What `acquire_many` takes.
+
+        Raises:
+            InvalidMember: a member of a request is missing, unknown, or of the wrong type.
+        """
+        return [_plain_charge(value) or _charge(value, number) for number, value in enumerate(self.requests)]
+
+
+def _plain_charge(value: Any) -> tuple[str, list[str], int] | None:
+    """What the commonest request charges: a key and plans. `None` if it has more to check."""
+    if value.__class__ is not dict or len(value) != 2:
+        return None
+    key, plans = value.get("key"), value.get("plans")
+    if key.__class__ is not str or plans.__class__ is not list or not 0 < len(plans) <= MAX_PLANS:
+        return None
+    for plan in plans:
+        if plan.__class__ is not str:
+            return None
+    return key, plans, 1
+
+
+def _charge(value: object, number: int) -> tuple[str, list[str], int]:
+    if not isinstance(value, dict):
+        raise InvalidMember(f"requests[{number}]", "must be an object")
+    return LimitRequest.parse(value, f"requests[{number}].").charge
+
+
 class PlanStateShown(Shape):
     """Where one plan stands; times are seconds."""
 
@@ -89,13 +133,47 @@ class DecisionShown(Shape):
     plans: list[PlanStateShown]
 
 
-_decision_members = prepare(DecisionShown, "plans")
-_state_members = prepare(PlanStateShown)
+class FailedRequest(Shape):
+    """A request of a batch that can't be decided."""
+
+    error: dict[str, Any]
+
+
+class DecisionsShown(Shape):
+    """The decisions of a batch, in the order of its requests."""
+
+    decisions: list[DecisionShown | FailedRequest]
 
 
 def dump_decision(decision: Decision) -> dict[str, Any]:
-    """A `DecisionShown` as a value for JSON."""
-    return {**_decision_members(decision), "plans": [_state_members(state) for state in decision.states]}
+    """A `DecisionShown` as a value for JSON. Written out: it is part of every decision of a batch."""
+    allowed, remaining, limit, retry_us, reset_us, plan, reason, degraded, chain = decision
+    return {
+        "allowed": allowed,
+        "remaining": remaining,
+        "limit": limit,
+        "retryAfter": retry_us / 1_000_000,
+        "resetAfter": reset_us / 1_000_000,
+        "plan": plan,
+        "reason": reason,
+        "degraded": degraded,
+        "plans": [_dump_state(*state) for state in chain]
+        or [_dump_state(plan, allowed, remaining, limit, retry_us, reset_us, False)],
+    }
+
+
+def _dump_state(
+    plan: str, allowed: bool, remaining: int, limit: int, retry_us: int, reset_us: int, shadow: bool
+) -> dict[str, Any]:
+    return {
+        "plan": plan,
+        "allowed": allowed,
+        "remaining": remaining,
+        "limit": limit,
+        "retryAfter": retry_us / 1_000_000,
+        "resetAfter": reset_us / 1_000_000,
+        "shadow": shadow,
+    }
 
 
 _RATE = {
@@ -117,6 +195,15 @@ _SPECS: dict[tuple[str, ...], dict[str, Any]] = {
 }
 
 
+_RATE_STRING = {
+    "type": "string",
+    "maxLength": 256,
+    "pattern": r"^\s*[0-9]+ *(/|per) *[0-9]* *[A-Za-z][A-Za-z0-9.]*( +burst +[0-9]+)?( *[;|] *[0-9]+[^;|]*)*\s*$",
+    "description": "A rate: so many in a window, or with `burst` a token bucket; several hold together.",
+    "example": "100/hour;1000/day",
+}
+
+
 def _spec(algorithms: tuple[str, ...], required: tuple[str, ...], **more: Any) -> dict[str, Any]:
     own = _SPECS[algorithms]
     return {
@@ -127,27 +214,47 @@ def _spec(algorithms: tuple[str, ...], required: tuple[str, ...], **more: Any) -
     }
 
 
-def _plan(algorithms: tuple[str, ...]) -> dict[str, Any]:
-    """A plan with one of these algorithms. Its overrides have the same, unless they name another."""
-    others = [_spec(other, ("algorithm",)) for other in _SPECS if other != algorithms]
-    overrides = {
+_NAMED = [_spec(algorithms, ("algorithm",)) for algorithms in _SPECS]
+_RATED = {"type": "object", "required": ["rate"], "additionalProperties": False, "properties": {"rate": _RATE_STRING}}
+_SEVERAL: dict[str, Any] = {
+    "type": "object",
+    "required": ["algorithm", "limits"],
+    "additionalProperties": False,
+    "properties": {
+        "algorithm": {"type": "string", "enum": [SEVERAL]},
+        "limits": {"type": "array", "minItems": 2, "maxItems": MAX_RATES, "items": {"anyOf": _NAMED}},
+    },
+}
+
+
+def _overrides(*first: dict[str, Any]) -> dict[str, Any]:
+    """Limits of single keys. They have their plan's algorithm (`first`), unless they name another."""
+    return {
         "type": ["object", "null"],
-        "description": "Limits of single keys: `{key: {capacity, perSecond}}` or `{key: {limit, window}}`.",
-        "additionalProperties": {"anyOf": [_spec(algorithms, ()), *others]},
+        "description": "Limits of single keys: `{key: {limit, window}}` or `{key: rate}`.",
+        "additionalProperties": {"anyOf": [*first, *_NAMED, _SEVERAL, _RATED, _RATE_STRING]},
     }
-    return _spec(algorithms, ("algorithm",), **_OPTIONS, overrides=overrides)
+
+
+def _with_options(schema: dict[str, Any], *first: dict[str, Any]) -> dict[str, Any]:
+    return schema | {"properties": {**schema["properties"], **_OPTIONS, "overrides": _overrides(*first)}}
 
 
 PLAN_REQUEST: dict[str, Any] = {
     "title": "PlanRequest",
-    "oneOf": [_plan(algorithms) for algorithms in _SPECS],
+    "oneOf": [
+        *(_with_options(_spec(algorithms, ("algorithm",)), _spec(algorithms, ())) for algorithms in _SPECS),
+        _with_options(_RATED),
+        _with_options(_SEVERAL),
+        _RATE_STRING,
+    ],
     "example": {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1},
 }
 """A plan is a document of the library: `limits.plan_documents` reads and writes it, for files and databases too."""
 
 
 class PlanShown(Shape):
-    """A plan: `capacity` and `perSecond` of a token bucket, `limit` and `window` of the others."""
+    """A plan: `capacity` and `perSecond` of a token bucket, `limit` and `window` of others; `limits` of `several`."""
 
     model_config = ConfigDict(extra="allow")
 

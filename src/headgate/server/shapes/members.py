@@ -29,6 +29,16 @@ CONFIG_NAME: dict[str, Any] = {
     "description": "Which config's windows to use; left out, the service's default config.",
     "example": "default",
 }
+CONFIG_NAMES: dict[str, Any] = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 8,
+    "uniqueItems": True,
+    "items": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": PLAIN},
+    "description": "Several configs at once, instead of configName: the slot lies in one open window with room of each,"
+    " and is charged in all of them or in none.",
+    "example": ["bank", "merchant-7"],
+}
 INSTANT: dict[str, Any] = {
     "type": "string",
     "pattern": _INSTANT_PATTERN,
