@@ -195,10 +195,14 @@ async def test_another_domain_passes(caller: Caller) -> None:
     ("message", "problem"),
     [
         (request("user=bob", domain=""), "domain: must not be empty"),
-        (request(), "descriptors: must not be empty"),
-        (request(*["user=x"] * (MAX_DESCRIPTORS + 1)), f"at most {MAX_DESCRIPTORS}"),
+        (request(), "descriptors: must be from 1"),
+        (request(*["user=x"] * (MAX_DESCRIPTORS + 1)), f"from 1 to {MAX_DESCRIPTORS}, not"),
         (RateLimitRequest(domain="edge", descriptors=[{}]), "descriptors[0].entries"),
         (request(",".join(["a=b"] * 33)), "descriptors[0].entries"),
+        (
+            RateLimitRequest(domain="edge", descriptors=[{"entries": [{"key": "a"}], "limit": {"unit": 99}}]),
+            "limit.unit",
+        ),
     ],
 )
 async def test_bad_requests_name_the_field(caller: Caller, message: Any, problem: str) -> None:
