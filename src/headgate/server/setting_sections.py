@@ -153,6 +153,34 @@ class LimitSettings(Section):
     """The most tokens of one lease."""
 
 
+class GrpcSettings(Section):
+    """gRPC, for `HEADGATE_GRPC_…`. It listens on the service's host."""
+
+    port: int | None = Field(None, ge=0, le=65_535)
+    """Where Envoy's rate limit service is served; unset, it is not."""
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    ca_file: Path | None = None
+    """The authority of callers' certificates; set, callers must present one."""
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _is_no_service_link(cls, value: object) -> object:
+        if isinstance(value, str) and value.startswith("tcp://"):
+            raise ValueError("Kubernetes set this for a Service of that name; set enableServiceLinks: false in the pod")
+        return value
+
+
+class EnvoySettings(Section):
+    """Envoy's rate limit service, for `HEADGATE_ENVOY_…`."""
+
+    config: Path | None = None
+    """A file in the form of envoyproxy/ratelimit, or a folder of such files; read again when it changes."""
+    headers: Literal["ietf", "legacy", "off"] = "ietf"
+    """Fields that Envoy adds to responses: `RateLimit` and `RateLimit-Policy`; `RateLimit-Limit`,
+    `RateLimit-Remaining` and `RateLimit-Reset`; or none."""
+
+
 class DispatchSettings(Section):
     """Dispatch, for `HEADGATE_DISPATCH_…`."""
 
