@@ -14,6 +14,7 @@ from headgate.errors import MissingExtra
 MODULES = {
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
+    "encryption": ("cryptography",),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
     "httpx": ("httpx2",),

@@ -76,6 +76,7 @@ asyncio.run(main())
 
 ALONE = {
     "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
+    "encryption": "from headgate import Tasks\nTasks('memory://', encryption_keys=['A' * 43 + '='])",
     "kafka": "import headgate.kafka.log, headgate.kafka.topics",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
@@ -229,6 +230,7 @@ for url in ("postgresql://h/x", "oracle://h/x"):
     told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
 told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
 told(lambda: Tasks("memory://").periodic(cron="0 16 * * *"))
+told(lambda: Tasks("memory://", encryption_keys=["A" * 43 + "="]))
 for name in ("fastapi", "starlette", "flask", "django", "requests"):
     told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
@@ -236,7 +238,7 @@ Calendar.from_json({"zone": "Europe/Berlin"})
     ended = core.python(script)
     assert ended.returncode == 0, ended.stderr
     named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
-    others = ["calendars", "periodic", "fastapi", "starlette", "flask", "django", "requests"]
+    others = ["calendars", "periodic", "encryption", "fastapi", "starlette", "flask", "django", "requests"]
     assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + others, ended.stdout
 
 

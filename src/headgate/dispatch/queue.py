@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
+from headgate.dispatch.encryption import encryption_of, shown_key
 from headgate.dispatch.heartbeats import Worker, unattended
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
@@ -58,6 +59,12 @@ class QueueOptions(TypedDict, total=False):
     batch: int
 
 
+class OpenOptions(QueueOptions, total=False):
+    """What `DispatchQueue.open` takes beside the URL."""
+
+    encryption_keys: Sequence[str] | None
+
+
 class DispatchQueue:
     """A durable queue of items that shall each run once, at their time.
 
@@ -79,12 +86,20 @@ class DispatchQueue:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, **options: Unpack[QueueOptions]) -> AsyncIterator[DispatchQueue]:
-        """A queue on the database at `url`, migrated and ready; closed when the block ends."""
+    async def open(
+        cls, url: str, *, encryption_keys: Sequence[str] | None = None, **options: Unpack[QueueOptions]
+    ) -> AsyncIterator[DispatchQueue]:
+        """A queue on the database at `url`, migrated and ready; closed when the block ends. With `encryption_keys`,
+        each base64 of 32 bytes, contexts and results are encrypted at rest: the first key encrypts, all decrypt.
+
+        Raises:
+            ConfigurationError: the URL or a key is wrong.
+            StoreUnavailable: the store does not answer.
+        """
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.dispatch.stores import queue_store
 
-        async with cls(await queue_store(url), **options) as queue:
+        async with cls(await queue_store(url, encryption=encryption_of(encryption_keys)), **options) as queue:
             yield queue
 
     async def __aenter__(self) -> DispatchQueue:
@@ -410,6 +425,8 @@ def _readable(context: str | None) -> Any:
     """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
     if context is None:
         return None
+    if (key := shown_key(context)) is not None:
+        return f"encrypted with the key {key}"
     try:
         return json.loads(context)
     except (ValueError, RecursionError):
