@@ -28,6 +28,7 @@ from headgate.dispatch.model import (
 from headgate.dispatch.periodic import PeriodicStore
 from headgate.dispatch.search import ErrorGroup, ItemFilter
 from headgate.dispatch.status import Status
+from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, UNLIMITED, Places
 
 
 class QueueStore(Protocol):
@@ -58,10 +59,19 @@ class QueueStore(Protocol):
         caller's, in the store's own terms; the items are then queued if and when that commits."""
         ...
 
-    async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
+    async def claim(
+        self,
+        item_type: str,
+        limit: int,
+        look_ahead: timedelta,
+        *,
+        places: Places = UNLIMITED,
+        now: datetime | None = None,
+    ) -> Batch:
         """Claims up to `limit` items that are due before `look_ahead` from now, with their contexts, and ends before
-        the contexts have more bytes than the store's bound. No item is claimed twice, whoever else is claiming; nobody
-        waits for anybody."""
+        the contexts have more bytes than the store's bound. Lanes take turns; in a lane, they come by priority, then
+        by time. No item is claimed twice, whoever else is claiming; nobody waits for anybody, unless `places` are
+        limited: then no more items are in flight than that, whoever claims."""
         ...
 
     async def stale(
@@ -176,6 +186,8 @@ class StartRequest(NamedTuple):
     claim_requested_at: float | None = None
     """When this process requested the claim, by `uptime`: nobody else takes it for dead sooner than `stale_after` from
     then. None for just now."""
+    lane: str = DEFAULT_LANE
+    priority: int = DEFAULT_PRIORITY
 
     @property
     def execution_id(self) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
 from headgate.sql.schema import Instant, metadata
 
 _Id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -37,6 +38,9 @@ queue = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
     sa.Column("traceparent", sa.String(55)),
+    # With defaults, for a version of headgate that does not know them and queues all the same.
+    sa.Column("lane", sa.String(64), nullable=False, server_default=DEFAULT_LANE),
+    sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(DEFAULT_PRIORITY)),
     info={"about": "One row an item. claim_epoch fences off whoever lost the claim; seen_at is its last sign of life."},
 )
 
@@ -82,6 +86,8 @@ config = sa.Table(
     sa.Column("retry_backoff_secs", sa.Double, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
+    sa.Column("concurrency", sa.Integer),
+    sa.Column("lane_concurrency", sa.Integer),
     info={"about": "One row an item type, read in every cycle; an operator may update it in place."},
 )
 
@@ -144,7 +150,7 @@ READY = "queue_status = 'READY'"
 DEAD = "queue_status = 'DEAD_LETTER'"
 
 INDEXES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "headgate_dispatch_queue_ready_ix": (READY, ("item_type", "due_at", "item_id")),
+    "headgate_dispatch_queue_turn_ix": (READY, ("item_type", "lane", "priority", "due_at", "item_id")),
     "headgate_dispatch_queue_flight_ix": (IN_FLIGHT, ("item_type", "seen_at")),
     "headgate_dispatch_queue_dead_ix": (DEAD, ("item_type", "item_id")),
     "headgate_dispatch_queue_done_ix": (FINISHED, ("completed_at",)),

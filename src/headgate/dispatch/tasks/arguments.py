@@ -15,7 +15,7 @@ from headgate.errors import ConfigurationError, InvalidInput
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-RESERVED = {"key", "at", "connection"}
+RESERVED = {"key", "at", "connection", "priority", "lane"}
 """Options of `enqueue`, which no parameter may be named like."""
 
 

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
-from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.config import DispatchConfig, DispatchSettings
 from headgate.dispatch.encryption import encryption_of
 from headgate.dispatch.engines.local.dispatching import dispatching
 from headgate.dispatch.model import EnqueueResult
@@ -23,8 +23,11 @@ from headgate.dispatch.schedules import CatchUp, Schedule
 from headgate.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from headgate.dispatch.tasks.in_memory import InMemory
 from headgate.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
-from headgate.dispatch.tasks.task import Definition, Task
+from headgate.dispatch.tasks.task import CallOptions, Definition, Task
+from headgate.dispatch.tasks.unique import checked_unique
 from headgate.dispatch.threads import DEFAULT_LIMIT, Threads
+from headgate.dispatch.turns import checked_lane, checked_priority
+from headgate.durations import parse_instant
 from headgate.errors import ConfigurationError, Conflict, InvalidInput
 from headgate.limits.limiter import AsyncLimiter
 from headgate.slots.calendars import Calendar
@@ -116,6 +119,12 @@ class Tasks:
         timeout: Duration | None = None,
         rate: str | None = None,
         backoff: Backoff | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        concurrency: int | None = None,
+        lane_concurrency: int | None = None,
+        unique: str | None = None,
+        unique_period: Duration | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -128,6 +137,12 @@ class Tasks:
         timeout: Duration | None = None,
         rate: str | None = None,
         backoff: Backoff | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        concurrency: int | None = None,
+        lane_concurrency: int | None = None,
+        unique: str | None = None,
+        unique_period: Duration | None = None,
     ) -> Any:
         """Makes a function a task: `@tasks.task` or `@tasks.task(retries=5, …)`.
 
@@ -136,12 +151,22 @@ class Tasks:
         executions begin in any such span, over all processes on this database. The item type is the function's name,
         or `name`, in upper case.
 
+        `priority` and `lane` are for calls that name none. At most `concurrency` of its items are in flight at once,
+        over all processes, and `lane_concurrency` per lane. With `unique="arguments"`, calls with the same arguments
+        are one item; with `unique_period`, calls with the same key or arguments are one item per period.
+
         Raises:
             ConfigurationError: an option or the function's signature is wrong, or the name is taken.
         """
         if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= MAX_RETRIES:
             raise ConfigurationError("retries", f"must be a whole number from 0 to {MAX_RETRIES}")
         seconds, policy = checked_timeout(timeout), checked_backoff(Exponential() if backoff is None else backoff)
+        same = checked_unique(unique, unique_period)
+        try:
+            checked_lane(lane)
+            checked_priority(priority)
+        except InvalidInput as error:
+            raise ConfigurationError(error.field, error.problem) from None
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
             item_type = (function.__name__ if name is None else name).upper()
@@ -149,7 +174,8 @@ class Tasks:
                 raise ConfigurationError("name", f"two tasks have the item type {item_type}; give one of them a name=")
             plan = None if rate is None else rate_plan(item_type, rate)
             config = _config(item_type, retries, plan.name if plan else None)
-            task = Task(self, function, Definition(config, plan, seconds, policy))
+            config = config.changed({"concurrency": concurrency, "lane_concurrency": lane_concurrency})
+            task = Task(self, function, Definition(config, plan, seconds, policy, priority, lane, same))
             self._tasks[item_type] = task
             return task
 
@@ -248,14 +274,17 @@ class Tasks:
             await queue.define(task.definition.config)
             self._on_loop().defined.add(task.item_type)
 
-    async def enqueue_item(
-        self, task: Task[Any, Any], item_id: str, context: Any, at: datetime | str | None, connection: Any
-    ) -> EnqueueResult:
+    async def enqueue_item(self, task: Task[Any, Any], context: Any, options: CallOptions) -> EnqueueResult:
         """Queues an item of a task; `Task.enqueue` is the way to call it."""
+        definition, at, connection = task.definition, options.at, options.connection
+        moment = datetime.now(UTC) if at is None else parse_instant(at, "at")
+        item_id = definition.unique.item_id(options.key, context, moment)
+        lane = definition.lane if options.lane is None else options.lane
+        priority = definition.priority if options.priority is None else options.priority
         if self._in_memory is not None:
             if connection is not None:
                 raise InvalidInput("connection", "a queue in memory can't join a database transaction")
-            return await self._in_memory.enqueue(task.item_type, item_id, context, at)
+            return await self._in_memory.enqueue(task.item_type, item_id, context, at, lane, priority)
         here = self._on_loop()
         if connection is not None and task.item_type not in here.defined and self.url.startswith("sqlite"):
             # Opening and defining would wait for the caller's own transaction.
@@ -267,7 +296,15 @@ class Tasks:
                 if task.item_type not in here.defined:
                     await queue.define(task.definition.config)
                     here.defined.add(task.item_type)
-        return await queue.enqueue(task.item_type, item_id, context=context, execute_at=at, connection=connection)
+        return await queue.enqueue(
+            task.item_type,
+            item_id,
+            context=context,
+            execute_at=at,
+            lane=lane,
+            priority=priority,
+            connection=connection,
+        )
 
     async def close(self) -> None:
         """Closes the queue, if it was opened on this event loop. The next use opens it again."""
@@ -349,11 +386,16 @@ class Tasks:
 async def _state_config(queue: DispatchQueue, config: DispatchConfig) -> None:
     """Writes what the decorator states. Other settings, such as the kill switch, stay as operators set them."""
     stored = await queue.define(config)
-    stated = ("max_dispatch_retries", "admission_plan")
-    if any(getattr(stored, name) != getattr(config, name) for name in stated):
-        await queue.configure(
-            config.item_type, max_dispatch_retries=config.max_dispatch_retries, admission_plan=config.admission_plan
-        )
+    stated: DispatchSettings = {
+        "max_dispatch_retries": config.max_dispatch_retries,
+        "admission_plan": config.admission_plan,
+    }
+    if config.concurrency is not None:
+        stated["concurrency"] = config.concurrency
+    if config.lane_concurrency is not None:
+        stated["lane_concurrency"] = config.lane_concurrency
+    if any(getattr(stored, name) != value for name, value in stated.items()):
+        await queue.configure(config.item_type, **stated)
 
 
 async def _state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[str, Schedule]]) -> None:

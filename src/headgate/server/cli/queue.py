@@ -34,7 +34,7 @@ ids_argument = click.argument("ids", cls=Argument, nargs=-1, metavar="[ID]...", 
 all_option = click.option("--all", "every", is_flag=True, help="All dead letters of the type.")
 
 GROUP_COLUMNS = ["count", "error", "example", "firstAt", "lastAt"]
-COLUMNS = ["itemId", "status", "executeAt", "retryCount", "lastError"]
+COLUMNS = ["itemId", "status", "executeAt", "lane", "priority", "retryCount", "lastError"]
 
 
 def _with_queue(work: Callable[[DispatchQueue], Awaitable[T]], *changing: str) -> T:

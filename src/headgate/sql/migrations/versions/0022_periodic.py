@@ -7,8 +7,8 @@ from alembic import op
 
 from headgate.sql.schema import Instant
 
-revision = "0018_periodic"
-down_revision = "0020_joint_slots"
+revision = "0022_periodic"
+down_revision = "0021_access"
 branch_labels = None
 depends_on = None
 
