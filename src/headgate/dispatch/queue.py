@@ -26,6 +26,7 @@ from headgate.dispatch.model import (
 from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.search import ErrorGroup, ItemFilter, checked_error
 from headgate.dispatch.status import Status
+from headgate.dispatch.turns import checked_lane
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.slots.model import AssignedSlot, checked_id
@@ -308,6 +309,7 @@ class DispatchQueue:
         error: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
+        lane: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> list[Item]:
@@ -316,7 +318,7 @@ class DispatchQueue:
         `since`, and before `until`.
 
         Raises:
-            InvalidInput: the status, the limit, an id, a time or the error is wrong.
+            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
             NotFound: there is no such item type.
         """
         await self._check_known(checked_type(item_type))
@@ -329,6 +331,7 @@ class DispatchQueue:
             None if error is None else checked_error(error),
             None if since is None else parse_instant(since, "since"),
             None if until is None else parse_instant(until, "until"),
+            None if lane is None else checked_lane(lane),
         )
         return await self.store.items(item_type, chosen, _checked_limit(limit), after)
 
