@@ -9,8 +9,8 @@
     server = grpc.aio.server(interceptors=[AsyncRateLimitInterceptor(limiter, rules)])
 
 A denied call ends with `RESOURCE_EXHAUSTED`; its trailing metadata have `retry-after` and the RateLimit fields. Calls
-that end without an error have the RateLimit fields, too. All rules that match a call are one atomic decision. A stream counts
-as one call.
+that end without an error have the RateLimit fields, too. All rules that match a call are one atomic decision. A stream
+counts as one call.
 """
 
 from __future__ import annotations
