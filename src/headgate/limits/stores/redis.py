@@ -30,7 +30,7 @@ class AsyncRedisLimitStore:
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
         self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=deadline))
         self._is_cluster = self._client.url.topology is Topology.CLUSTER
-        self._commands = Commands()
+        self._commands = Commands(self._client.url.prefix)
         self._coalescer = Coalescer(self._commands, self._client)  # async only
 
     def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:

@@ -23,7 +23,7 @@ class RedisLimitStore:
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
         self._client = RedisClient(RedisUrl.parse(url, timeout=deadline))
         self._is_cluster = self._client.url.topology is Topology.CLUSTER
-        self._commands = Commands()
+        self._commands = Commands(self._client.url.prefix)
 
     def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
         """Refuses keys, by how they may begin, that never share a slot of a cluster."""
