@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking
@@ -66,8 +67,10 @@ class SlotStore(Protocol):
         """The event's slot."""
         ...
 
-    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
-        """Removes the event's slot and frees its room; None if it has none.
+    async def cancel(
+        self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
+    ) -> AssignedSlot | None:
+        """Removes the event's slot and frees its room; None if it has none. Its record stays, with the cause.
 
         Raises:
             SlotOwned: the slot is not `owner`'s; nothing was changed.
@@ -78,12 +81,25 @@ class SlotStore(Protocol):
         """Slots scheduled before a time, oldest first, past the (scheduled, event) cursor: pages for reconciliation."""
         ...
 
+    async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+        """The first `limit` records of booked and cancelled slots behind a cursor, by scheduled time."""
+        ...
+
+    async def record(self, event_id: str) -> ListedSlot | None:
+        """The record of the event's slot; None if it has none, or it was cancelled."""
+        ...
+
+    async def count_beyond(self, name: str, max_delay_ms: int) -> int:
+        """How many slots still to come lie later than so long after they were requested and booked."""
+        ...
+
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         """What `look(active policy, view of the windows, now in ms)` makes of the state; nothing is written."""
         ...
 
     async def prune(self, before_ms: int) -> PruneResult:
-        """Forgets windows that ended before a time, and the slots in them, in batches."""
+        """Forgets windows that ended before a time, the slots in them, and the records of slots that were cancelled
+        before it, in batches."""
         ...
 
     async def close(self) -> None:

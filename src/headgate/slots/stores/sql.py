@@ -20,10 +20,12 @@ from sqlalchemy.engine import Connection, Row
 
 from headgate.durations import from_ms, to_ms
 from headgate.errors import Conflict, NotFound, SlotOwned
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
+from headgate.slots.model import AssignedSlot, FirstWindow, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.ports import PruneResult
+from headgate.slots.stores import slot_records
 from headgate.slots.stores.tables import slot, slot_config, slot_policy, slot_run, slot_window
 from headgate.slots.stores.window_rows import (
     FEW_WINDOWS,
@@ -100,11 +102,22 @@ class SqlSlotStore:
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(_find_all, [event_id])).get(event_id)
 
-    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
-        return await self._database.write(cancel, event_id, owner)
+    async def cancel(
+        self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
+    ) -> AssignedSlot | None:
+        return await self._database.write(cancel, event_id, owner, cause)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
         return await self._database.read(_booked, before_ms, after, limit)
+
+    async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+        return await self._database.read(slot_records.page, selection, after, limit)
+
+    async def record(self, event_id: str) -> ListedSlot | None:
+        return await self._database.read(slot_records.find, event_id)
+
+    async def count_beyond(self, name: str, max_delay_ms: int) -> int:
+        return await self._database.read_aside(slot_records.count_beyond, name, max_delay_ms)
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         return await self._database.read_aside(_survey, name, look)
@@ -116,6 +129,8 @@ class SqlSlotStore:
         for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
             while removed := await self._database.write(_prune_slots, end_ms, PRUNE_BATCH, name):
                 total += removed
+        while await self._database.write(slot_records.prune_cancelled, before_ms, PRUNE_BATCH):
+            pass
         return PruneResult(total, await self._database.write(_prune_windows, before_ms))
 
     async def close(self) -> None:
@@ -218,8 +233,11 @@ def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, Ass
     return slots
 
 
-def cancel(connection: Connection, event_id: str, owner: str | None = None) -> AssignedSlot | None:
-    """Deletes the slot, if it is the owner's, and frees its room in the window that its time falls into today."""
+def cancel(
+    connection: Connection, event_id: str, owner: str | None = None, cause: Cancellation = NO_CAUSE
+) -> AssignedSlot | None:
+    """Deletes the slot, if it is the owner's, and frees its room in the window that its time falls into today. Its
+    record stays, with the cause."""
     config_name = connection.execute(sa.select(slot.c.config_name).where(slot.c.event_id == event_id)).scalar()
     if config_name is None:
         return None
@@ -232,6 +250,7 @@ def cancel(connection: Connection, event_id: str, owner: str | None = None) -> A
         raise Conflict
     if current.owner != owner:
         raise SlotOwned(event_id, current.owner)
+    slot_records.keep_cancelled(connection, [event_id], now(connection), cause)
     connection.execute(slot.delete().where(slot.c.event_id == event_id))
     occupancy = Occupancy(active.policy, SqlWindowReader(connection, config_name), chunk=1)
     window = align(current.scheduled_ms, active.policy.size_ms)
@@ -241,11 +260,14 @@ def cancel(connection: Connection, event_id: str, owner: str | None = None) -> A
     return current
 
 
-def cancel_many(connection: Connection, event_ids: Sequence[str], owner: str | None = None) -> int:
-    """Deletes those of these events' slots that are the owner's, and frees their room. Returns how many there were."""
+def cancel_many(
+    connection: Connection, event_ids: Sequence[str], owner: str | None = None, cause: Cancellation = NO_CAUSE
+) -> int:
+    """Deletes those of these events' slots that are the owner's, and frees their room; their records stay, with the
+    cause. Returns how many there were."""
     if len(event_ids) == 1:
         try:
-            return 0 if cancel(connection, event_ids[0], owner) is None else 1
+            return 0 if cancel(connection, event_ids[0], owner, cause) is None else 1
         except SlotOwned:
             return 0
     names = {assigned.config_name for assigned in _find_all(connection, event_ids).values()}
@@ -261,6 +283,7 @@ def cancel_many(connection: Connection, event_ids: Sequence[str], owner: str | N
         ]
         for first in range(0, len(slots), MAX_IN_LIST):
             gone = [assigned.event_id for assigned in slots[first : first + MAX_IN_LIST]]
+            slot_records.keep_cancelled(connection, gone, now(connection), cause)
             connection.execute(slot.delete().where(slot.c.event_id.in_(gone)))
         counts = Counter(align(assigned.scheduled_ms, active.policy.size_ms) for assigned in slots)
         release_windows(connection, name, counts)
@@ -353,7 +376,12 @@ def policy_from_json(text: str) -> WindowPolicy:
     """A stored policy. Remembered: every booking reads it, and a calendar remembers the days it has worked out."""
     stored = json.loads(text)
     return WindowPolicy(
-        stored["maxPerWindow"], stored["windowSize"], stored["spread"], stored["calendar"], stored["maxDelay"]
+        stored["maxPerWindow"],
+        stored["windowSize"],
+        stored["spread"],
+        stored["calendar"],
+        stored["maxDelay"],
+        stored.get("firstWindow", FirstWindow.PROPORTIONAL),  # an older version wrote none
     )
 
 
