@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from headgate import tracing
 from headgate.batching import Batcher
 from headgate.durations import parse_instant, to_ms
 from headgate.errors import (
+    ConfigurationError,
     Conflict,
     HeadgateError,
     InvalidInput,
@@ -24,6 +25,7 @@ from headgate.errors import (
     StoreUnavailable,
 )
 from headgate.slots import events
+from headgate.slots.carriers import Carriers
 from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.inspection import SlotInspection, Started, check_opens
 from headgate.slots.listing import Cancellation
@@ -41,6 +43,8 @@ from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import NullObserver, PruneResult, SlotObserver, SlotStore
+from headgate.slots.replan import Direction
+from headgate.slots.replanning import Replan, ReplanStore, checked_direction, replan, span_of
 
 MAX_TRIES = 8
 """How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
@@ -74,8 +78,10 @@ class SlotScheduler(SlotInspection):
         batch: int = 1000,
         bulk_batch: int = 10_000,
         cache_ttl: float = 5.0,
+        replans: ReplanStore | None = None,
     ) -> None:
         self._store = store
+        self._replans = replans
         self._observer = observer or NullObserver()
         self._batch = batch
         self._bulk_batch = bulk_batch
@@ -86,17 +92,21 @@ class SlotScheduler(SlotInspection):
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, **options: Unpack[SchedulerOptions]) -> AsyncIterator[SlotScheduler]:
-        """A scheduler on the database at `url`, migrated and ready; closed when the block ends.
+    async def open(
+        cls, url: str, *, carriers: Carriers | None = None, **options: Unpack[SchedulerOptions]
+    ) -> AsyncIterator[SlotScheduler]:
+        """A scheduler on the database at `url`, migrated and ready; closed when the block ends. `carriers` move what
+        starts at a slot's time when slots are re-planned, by the slots' owner: `{None: QueueCarrier()}` for items.
 
         Raises:
             ConfigurationError: the URL is not a database's, or its driver is not installed.
             StoreUnavailable: the database does not answer.
         """
         # Imported here: stores bring their drivers, and importing headgate brings none.
-        from headgate.slots.stores import slot_store
+        from headgate.slots.stores import slot_stores
 
-        async with cls(await slot_store(url), **options) as scheduler:
+        store, replans = await slot_stores(url, carriers=carriers)
+        async with cls(store, replans=replans, **options) as scheduler:
             yield scheduler
 
     async def __aenter__(self) -> SlotScheduler:
@@ -345,6 +355,30 @@ class SlotScheduler(SlotInspection):
             return forecast(version, occupancy, now_ms, events, now_ms if requested_ms is None else requested_ms)
 
         return await self._store.survey(checked_name(config_name), look)
+
+    async def replan(
+        self,
+        config_name: str,
+        *,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        notice: timedelta | str | None = None,
+        direction: str | Direction = Direction.EARLIER,
+        dry_run: bool = False,
+    ) -> Replan:
+        """Moves booked slots to earlier free places, in order; or, with `direction="spread"`, what is over the limit to
+        later ones. `since` and `until` bound the slots that are moved. No slot within `notice` (one minute) of now
+        moves, nor one whose work has begun. Bookings go on meanwhile; a call that broke off may be repeated.
+
+        Raises:
+            ConfigurationError: the scheduler was made without a store for it.
+            InvalidInput: a value is wrong.
+            NotFound: there is no such config.
+        """
+        if self._replans is None:
+            raise ConfigurationError("replans", "is needed to re-plan; SlotScheduler.open brings it")
+        span = span_of(config_name, since, until, notice)
+        return await replan(self._replans, span, checked_direction(direction), dry_run=dry_run)
 
     async def reconcile(
         self,

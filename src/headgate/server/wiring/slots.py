@@ -15,7 +15,7 @@ from headgate.server.wiring.telemetry import collect_traces
 from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.stores import slot_store
+from headgate.slots.stores import slot_stores
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -67,8 +67,12 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
 
         observer = SlotMetrics(registry)
     slot_settings = settings.slots
+    store, replans = await slot_stores(
+        embedded_url(settings), pool_size=settings.database_pool_size, carriers=slot_carriers()
+    )
     async with SlotScheduler(
-        await slot_store(embedded_url(settings), pool_size=settings.database_pool_size),
+        store,
+        replans=replans,
         observer=observer,
         batch=slot_settings.batch,
         bulk_batch=slot_settings.bulk_batch,

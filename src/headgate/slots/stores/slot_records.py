@@ -45,6 +45,15 @@ def find(connection: Connection, event_id: str) -> ListedSlot | None:
     return None if row is None else _record(row)
 
 
+def find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
+    """The slots that these events have, by event."""
+    slots: dict[str, AssignedSlot] = {}
+    for first in range(0, len(event_ids), MAX_IN_LIST):
+        rows = connection.execute(_select(slot).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])))
+        slots.update((row.event_id, _record(row).slot) for row in rows)
+    return slots
+
+
 def keep_cancelled(connection: Connection, event_ids: Sequence[str], at: datetime, cause: Cancellation) -> None:
     """Copies slots that are about to be deleted to the records of cancelled ones."""
     added = {"cancelled_at": at, "reason": cause.reason, "actor": cause.actor}

@@ -350,6 +350,12 @@ def lock_active(connection: Connection, name: str) -> PolicyVersion | None:
     return None if version is None else _load_policy(connection, name, version)
 
 
+def find_active(connection: Connection, name: str) -> PolicyVersion | None:
+    """The config's active version, without its lock."""
+    version = _active_version(connection, name)
+    return None if version is None else _load_policy(connection, name, version)
+
+
 def _assigned(
     event_id: str,
     config_name: str,
