@@ -8,11 +8,15 @@ unused imports and formats. Where the two really differ, the source says so:
     # async only: end         the lines between
     # blocking: value = 2     a line of the blocking form alone
 
+A class whose calls go to an event loop in the background has no twin but a facade: a method for each of its public
+asynchronous methods, with the same signature and docstring.
+
 With `--check` nothing is written, and a file that is out of date is an error.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -30,6 +34,7 @@ WORDS = (
     (r"\bAsync(?=[A-Z])", ""),
 )
 WRAPPERS = ("Awaitable[",)
+NOT_CALLS = ("open", "close")
 CLOSING = {"(": ")", "[": "]"}
 
 
@@ -94,6 +99,82 @@ TWINS = (
         ),
     ),
 )
+
+
+@dataclass(frozen=True)
+class Facade:
+    """A class, and the blocking form of its public methods, which `parent` runs."""
+
+    source: str
+    target: str
+    class_name: str
+    parent: str
+    """Module and class. It has `_run(call)`, and `_run_within(connection, item_type, call)` for methods that take a
+    connection; and what of the class is not generated, such as `close`."""
+    docstring: str
+
+
+FACADES = (
+    Facade(
+        "dispatch/queue.py",
+        "dispatch/_blocking.py",
+        "DispatchQueue",
+        "headgate.dispatch.background_queue.BackgroundQueue",
+        """A `DispatchQueue` for scripts and WSGI applications: each call returns when it is done.
+
+    with BlockingDispatchQueue("sqlite:///work.db") as queue:
+        queue.configure("INVOICE")
+        queue.enqueue("INVOICE", "inv-1", context={"total": "12.00"})
+
+Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.""",
+    ),
+)
+
+
+def facade(text: str, facade: Facade) -> str:
+    """The module with the blocking form of a class.
+
+    Raises:
+        ValueError: the class isn't in the source.
+    """
+    module = ast.parse(text)
+    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    if facade.class_name not in classes:
+        raise ValueError(f"{facade.source}: there is no class {facade.class_name}")
+    home, _, parent = facade.parent.rpartition(".")
+    source = "headgate." + facade.source.removesuffix(".py").replace("/", ".")
+    name = f"Blocking{facade.class_name}"
+    lines = [
+        f"# Generated from {facade.source} by scripts/generate_blocking.py. Do not edit.",
+        f'"""`{name}`: the same calls for threads, without an event loop."""',
+        *(ast.unparse(node) for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)),
+        f"from {home} import {parent}",
+        f"from {source} import {', '.join(classes)}",
+        f"class {name}({parent}):",
+        _indented(f'"""{facade.docstring}\n"""'),
+    ]
+    for method in classes[facade.class_name].body:
+        if isinstance(method, ast.AsyncFunctionDef) and not (method.name.startswith("_") or method.name in NOT_CALLS):
+            lines += _facade_method(method)
+    return _formatted("\n".join(lines) + "\n", str(PACKAGE / facade.target))
+
+
+def _facade_method(method: ast.AsyncFunctionDef) -> Iterator[str]:
+    arguments = method.args
+    returns = ast.unparse(method.returns) if method.returns is not None else "None"
+    yield f"    def {method.name}({ast.unparse(arguments)}) -> {returns}:"
+    yield _indented(f'"""{ast.get_docstring(method)}\n"""', 2)
+    given = [argument.arg for argument in arguments.args[1:]]
+    given += [f"{argument.arg}={argument.arg}" for argument in arguments.kwonlyargs]
+    if arguments.kwarg is not None:
+        given.append(f"**{arguments.kwarg.arg}")
+    takes_connection = "connection" in {argument.arg for argument in arguments.kwonlyargs}
+    run = "_run_within(connection, item_type, " if takes_connection else "_run("
+    yield f"        return self.{run}lambda queue: queue.{method.name}({', '.join(given)}))"
+
+
+def _indented(text: str, depth: int = 1) -> str:
+    return "\n".join(("    " * depth + line).rstrip() for line in text.splitlines())
 
 
 def blocking(text: str, twin: Twin) -> str:
@@ -163,11 +244,12 @@ def _formatted(text: str, path: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     check = "--check" in arguments
     outdated = []
-    for twin in TWINS:
-        target = ROOT / PACKAGE / twin.target
-        text = blocking((ROOT / PACKAGE / twin.source).read_text(encoding="utf-8"), twin)
+    for form in (*TWINS, *FACADES):
+        target = ROOT / PACKAGE / form.target
+        source = (ROOT / PACKAGE / form.source).read_text(encoding="utf-8")
+        text = blocking(source, form) if isinstance(form, Twin) else facade(source, form)
         if not target.exists() or target.read_text(encoding="utf-8") != text:
-            outdated.append(str(PACKAGE / twin.target))
+            outdated.append(str(PACKAGE / form.target))
             if not check:
                 target.write_text(text, encoding="utf-8")
     for path in outdated:

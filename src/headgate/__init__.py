@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headgate.circuit_breaker import BreakerPolicy
+    from headgate.dispatch._blocking import BlockingDispatchQueue
     from headgate.dispatch.current_task import CurrentTask, current_task
     from headgate.dispatch.outcomes import Discard, Retry, Snooze
     from headgate.dispatch.queue import DispatchQueue
@@ -46,6 +47,7 @@ __version__ = "0.2.0"
 __all__ = [
     "AssignedSlot",
     "AsyncLimiter",
+    "BlockingDispatchQueue",
     "BlockingSlots",
     "BreakerPolicy",
     "Calendar",
@@ -93,6 +95,7 @@ _MODULES = {
     "limits._blocking": ("Limiter",),
     "limits.model": ("Decision", "FixedWindow", "Plan", "Reason", "SlidingLog", "SlidingWindow", "TokenBucket"),
     "limits.toml_plans": ("TomlPlans",),
+    "dispatch._blocking": ("BlockingDispatchQueue",),
     "dispatch.current_task": ("CurrentTask", "current_task"),
     "dispatch.outcomes": ("Discard", "Retry", "Snooze"),
     "dispatch.queue": ("DispatchQueue",),

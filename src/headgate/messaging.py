@@ -114,6 +114,32 @@ async def read_until_stopped(
             await leave(source)
 
 
+async def process_until_stopped(
+    join: Callable[[], Awaitable[MessageSource]],
+    process: Callable[[Sequence[Delivered]], Awaitable[None]],
+    stop: asyncio.Event,
+    *,
+    batch: int,
+) -> None:
+    """Joins a group of readers, and hands records to `process`, up to `batch` at a time, until `stop` is set. They are
+    committed when it returns. If it raises `StoreError`, it gets the same records again: a log hands out each once."""
+    pending: list[Delivered] = []
+
+    async def step(source: MessageSource) -> None:
+        nonlocal pending
+        if pending:
+            await source.receive(0, 0)
+            pending = [delivered for delivered in pending if source.holds(delivered)]
+        else:
+            pending = await source.receive(batch, RECEIVE_SECONDS)
+        if pending:
+            await process(pending)
+            await source.commit(pending)
+            pending = []
+
+    await read_until_stopped(join, step, stop)
+
+
 async def leave(source: MessageSource) -> None:
     """Leaves the group. If the log does not answer, the membership ends by itself after a while."""
     try:

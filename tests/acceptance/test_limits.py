@@ -122,13 +122,16 @@ def test_bad_input_is_refused_and_consumes_nothing(
         ({"algorithm": "fixed_window", "limit": 10, "window": "an hour"}, "window"),
         ({"algorithm": "leaky", "limit": 10, "window": "PT1S"}, "algorithm"),
         ({"limit": 10, "window": "PT1S"}, "algorithm"),
+        ("10/fortnight", "rate"),
+        ({"rate": "10/minute", "limit": 5}, "limit"),
+        ([], "body"),
         (BUCKET | {"onError": "panic"}, "onError"),
         (BUCKET | {"shadow": "yes"}, "shadow"),
         (BUCKET | {"overrides": {"vip": {"capacity": 0, "perSecond": 1}}}, "overrides.vip.capacity"),
         (BUCKET | {"name": "other"}, "name"),
     ],
 )
-def test_a_plan_that_cant_work_is_refused(http: httpx.Client, plan: dict[str, Any], field: str) -> None:
+def test_a_plan_that_cant_work_is_refused(http: httpx.Client, plan: Any, field: str) -> None:
     refused = http.put("/admin/plans/wrong", json=plan)
     assert (refused.status_code, refused.json()["field"]) == (400, field)
     assert http.get("/admin/plans/wrong").status_code == 404
@@ -150,6 +153,21 @@ def test_plans_are_changed_at_run_time(http: httpx.Client) -> None:
     assert http.delete("/admin/plans/changing").json()["capacity"] == 15
     assert http.delete("/admin/plans/changing").status_code == 404
     assert ask(http, "acquire", "k", "changing").status_code == 404
+
+
+def test_a_plan_may_be_a_rate(http: httpx.Client) -> None:
+    day = {"algorithm": "fixed_window", "limit": 3, "window": "P1D"}
+    shown = {"name": "rated", "algorithm": "several", "limits": [HOUR | {"limit": 2}, day]}
+    assert http.put("/admin/plans/rated", json="2/hour;3/day").json() == shown
+    assert http.put("/admin/plans/rated", json={"rate": "2/hour;3/day", "name": "rated"}).json() == shown
+    assert http.put("/admin/plans/rated", json=shown).json() == shown
+    answers = [ask(http, "acquire", "r", "rated") for _ in range(3)]
+    assert [each.status_code for each in answers] == [200, 200, 429]
+    assert answers[-1].headers["RateLimit-Policy"] == '"rated;PT1H";q=2;w=3600, "rated;P1D";q=3;w=86400'
+    assert answers[-1].json()["plan"] == "rated"
+    assert ask(http, "acquire", "r", "1/hour").status_code == 200
+    assert ask(http, "acquire", "r", "1/hour").status_code == 429
+    assert ask(http, "acquire", "r", "1/fortnight").json()["field"] == "plans"
 
 
 def test_a_shadow_plan_never_denies(http: httpx.Client) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests import warm_start
 from tests.acceptance.service import Service, command, environment, run, until
@@ -70,13 +71,24 @@ def test_tasks_run_in_a_worker_of_their_own(tmp_path: Path, database_url: str) -
         item: dict[str, object] = json.loads(ended.stdout)
         return item
 
+    def workers() -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(run(tmp_path, "workers", "--json", **variables).stdout)
+        return document
+
+    assert workers() == {"workers": [], "unattended": ["FAIL", "SEND_INVOICE"]}
+    assert "(nobody works on it)" in run(tmp_path, "queue", "stats", "FAIL", **variables).stdout
     with working(tmp_path, **variables):
         until(lambda: "is working on SEND_INVOICE, FAIL" in (tmp_path / "worker.log").read_text())
         until(lambda: shown("SEND_INVOICE", "inv-1")["status"] == "COMPLETED")
         until(lambda: shown("FAIL", "seven")["status"] == "DEAD_LETTER")
+        until(lambda: workers()["workers"])
+        (worker,) = workers()["workers"]
+        assert (worker["itemTypes"], worker["concurrency"], worker["alive"]) == (["FAIL", "SEND_INVOICE"], 100, True)
+    assert workers()["workers"] == []
     assert shown("FAIL", "seven")["lastError"] == "ValueError: no 7"
     with Service(tmp_path, **variables) as service, service.client() as client:
         item = client.get("/admin/dispatch/SEND_INVOICE/items/inv-1").json()
+        assert client.get("/admin/workers").json()["unattended"] == ["FAIL", "SEND_INVOICE"]
     assert item == shown("SEND_INVOICE", "inv-1")
     assert (item["progress"], item["result"], item["attempt"]) == (
         {"fraction": 0.5, "text": "half way"},

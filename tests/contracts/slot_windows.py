@@ -32,7 +32,7 @@ async def check_windows(store: SlotStore, name: str, now_ms: int) -> dict[int, i
     active, windows, runs = await windows_and_runs(store, name)
     size = active.policy.size_ms
     first = align(now_ms, size)
-    slots = [slot for slot in await store.booked(LATEST_MS - 1, None, 1_000_000) if slot.config_name == name]
+    slots = [slot for slot in await store.booked(LATEST_MS - 1, None, 1_000_000) if name in slot.config_names]
     held = Counter(align(slot.scheduled_ms, size) for slot in slots if slot.scheduled_ms >= first)
     assert {w.start_ms: w.taken for w in windows if w.taken and w.start_ms >= first} == dict(held)
     # A run may reach back into the past, where nobody looks; pruning leaves it whole. What it says of the time ahead

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from headgate.durations import LATEST_MS
 from headgate.errors import InvalidInput, SlotOwned
+from headgate.slots.explain import Reason
 from headgate.slots.listing import EVERYTHING, Cancellation, Cursor, ListedSlot, SlotFilter, SlotStatus
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.ports import SlotStore
+from headgate.slots.scheduler import SlotScheduler
 from tests.contracts.slot_windows import check_windows
 from tests.contracts.test_slot_store import NOW, T_MS, book, wants
 
@@ -154,3 +156,20 @@ def test_a_bad_filter_names_its_field(given: dict[str, str], field: str) -> None
     with pytest.raises(InvalidInput) as caught:
         SlotFilter.of(**given)
     assert caught.value.field == field
+
+
+async def test_a_slot_under_several_configs_is_listed_under_each(slots: SlotStore) -> None:
+    for name, limit in (("bank", 5), ("merchant", 1)):
+        await slots.configure(name, WindowPolicy(limit, "PT4S"), now_ms=NOW)
+    await slots.book(("bank", "merchant"), wants(3, prefix="both"), now_ms=NOW)
+    await book(slots, wants(1, prefix="one"), name="bank")
+    await slots.cancel("both1", cause=Cancellation("gone"))
+    bank, merchant = await listed(slots, SlotFilter("bank")), await listed(slots, SlotFilter("merchant"))
+    assert sorted(record.slot.event_id for record in bank) == ["both0", "both1", "both2", "one0"]
+    assert sorted(record.slot.event_id for record in merchant) == ["both0", "both1", "both2"]
+    (gone,) = [record for record in merchant if record.status is SlotStatus.CANCELLED]
+    assert gone.slot.config_names == ("bank", "merchant")
+    explanation = await SlotScheduler(slots).explain("both2")
+    assert {step.config_name for step in explanation.steps} == {"bank", "merchant"}
+    reasons = {(step.config_name, step.reason) for step in explanation.steps}
+    assert reasons == {("bank", Reason.JOINT), ("merchant", Reason.FULL), ("merchant", Reason.JOINT)}

@@ -22,6 +22,7 @@ from headgate import __version__
 from headgate.errors import ConfigurationError
 from headgate.server.http import health
 from headgate.server.settings import Settings
+from headgate.server.shutdown import CLOSE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy/prometheus/rules.yml"
@@ -69,7 +70,8 @@ def exported() -> set[str]:
 
 
 def named(expression: str) -> set[str]:
-    return set(re.findall(r"\b(?:rate_limiter|dispatch|payments|notifications?|ingress)_[a-z0-9_]+\b", expression))
+    ours = "rate_limiter|dispatch|payments|notifications?|ingress|http|dependency"
+    return set(re.findall(rf"(?<![:\w])(?:{ours})_[a-z0-9_]+\b", expression))
 
 
 def expressions() -> list[str]:
@@ -87,7 +89,8 @@ def test_alerts_and_panels_ask_for_metrics_that_exist() -> None:
 
 
 def test_every_alert_has_a_test_and_a_runbook_entry() -> None:
-    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     tested = (RULES.parent / "rules_test.yml").read_text()
     runbook = (ROOT / "docs/runbook.md").read_text()
     headings = re.findall(r"^## (.+)$", runbook, re.MULTILINE)
@@ -164,7 +167,8 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
         assert container["args"][0] in ("serve", "worker", "migrate")
         assert container["image"].endswith(f":{__version__}")
         if manifest["kind"] == "Deployment":
-            assert {"startupProbe", "livenessProbe"} <= set(container)
+            assert container["startupProbe"]["httpGet"]["path"] == "/health/live"
+            assert container["livenessProbe"]["httpGet"]["path"] == "/health/live"
             assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
         else:
             assert __version__ in manifest["metadata"]["name"]
@@ -173,8 +177,13 @@ def test_containers_run_as_nobody_in_particular_and_are_probed() -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/health/ready"
     assert container["readinessProbe"]["timeoutSeconds"] > health.TIMEOUT_SECONDS
     assert container["livenessProbe"]["httpGet"]["path"] == "/health/live"
-    stopping = Settings().http.shutdown_seconds + int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    stopping = (
+        Settings().http.shutdown_seconds + CLOSE_SECONDS + int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    )
     assert service["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
+    worker = next(each for each in manifests("Deployment") if each["metadata"]["name"] == "headgate-worker")
+    stopping = Settings().dispatch.shutdown_seconds
+    assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > stopping
     assert re.search(r"^USER 10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
 
@@ -190,6 +199,42 @@ def test_every_deployment_is_found_by_what_looks_after_it() -> None:
     assert scaled["scaleTargetRef"]["name"] == "headgate"
     assert "replicas" not in deployment["spec"], "applying it again would undo what the autoscaler decided"
     assert scaled["minReplicas"] > manifests("PodDisruptionBudget")[0]["spec"]["minAvailable"]
+
+
+def test_a_pod_that_is_down_has_the_job_that_the_alert_asks_for() -> None:
+    """By the relabelling that is shipped, and by the usual one, which keeps the label `app`."""
+    rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    down = next(rule["expr"] for rule in rules if rule.get("alert") == "HeadgateDown")
+    jobs, apps = (re.search(rf'{label}=~"([^"]+)"', down) for label in ("job", "app"))
+    assert jobs is not None
+    assert apps is not None
+    (scrape,) = yaml.safe_load((ROOT / "deploy/prometheus/kubernetes.yml").read_text())["scrape_configs"]
+    for manifest in manifests("Deployment"):
+        described = manifest["spec"]["template"]["metadata"]
+        labels = {f"__meta_kubernetes_pod_label_{name}": value for name, value in described["labels"].items()}
+        for name, value in described["annotations"].items():
+            labels["__meta_kubernetes_pod_annotation_" + re.sub(r"\W", "_", name)] = value
+        labels |= {"__address__": "10.0.0.7", "job": scrape["job_name"]}
+        port = manifest["spec"]["template"]["spec"]["containers"][0]["ports"][0]["containerPort"]
+        labels = relabelled(labels, scrape["relabel_configs"])
+        assert labels["__address__"] == f"10.0.0.7:{port}"
+        assert labels["job"] == manifest["metadata"]["name"]
+        assert re.fullmatch(jobs[1], labels["job"])
+        assert re.fullmatch(apps[1], described["labels"]["app"])
+    assert re.fullmatch(jobs[1], "monitoring/headgate-worker")
+    assert not re.fullmatch(jobs[1], "another")
+
+
+def relabelled(labels: dict[str, str], rules: list[dict[str, Any]]) -> dict[str, str]:
+    """What Prometheus makes of a target's labels, for the two actions that we use."""
+    for rule in rules:
+        joined = ";".join(labels.get(name, "") for name in rule["source_labels"])
+        match = re.fullmatch(rule.get("regex", "(.*)"), joined)
+        if rule.get("action") == "keep":
+            assert match is not None, rule
+        elif match is not None:
+            labels[rule["target_label"]] = match.expand(rule.get("replacement", "$1").replace("$", "\\"))
+    return labels
 
 
 def test_prometheus_scrapes_what_is_composed() -> None:

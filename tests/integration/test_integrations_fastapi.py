@@ -484,3 +484,27 @@ async def test_a_denied_websocket_endpoint_is_closed(app: FastAPI) -> None:
     for _ in range(2):
         assert [message["type"] for message in await connect(app, "/ws")] == ["websocket.accept", "websocket.close"]
     assert [message["type"] for message in await connect(app, "/ws")] == ["websocket.close"]
+
+
+async def test_a_decorator_takes_a_rate(limiter: Limiter | AsyncLimiter) -> None:
+    app = FastAPI()
+
+    @app.get("/one")
+    @rate_limit("1/minute", key=everyone("all"))
+    async def one() -> str:
+        return "one"
+
+    @app.get("/several")
+    @rate_limit("1/minute;5/day", key=everyone("all"))
+    async def several() -> str:
+        return "several"
+
+    install(app, limiter)
+    async with talk_to(app) as client:
+        answers = [await client.get("/one") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 429, 429]
+        assert answers[0].headers["RateLimit-Policy"] == '"1/minute";q=1;w=60'
+        answers = [await client.get("/several") for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [200, 429]
+        assert answers[0].headers["RateLimit"] == '"1/minute;5/day;PT1M";r=0;t=60, "1/minute;5/day;P1D";r=4;t=86400'
+        assert answers[1].json()["violated-policies"] == ["1/minute;5/day;PT1M"]

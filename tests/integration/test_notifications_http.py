@@ -216,3 +216,26 @@ async def test_readers_of_one_group_share_the_topic_and_a_rebalance_loses_nothin
 
 def _sent(caplog: pytest.LogCaptureFixture) -> int:
     return sum(message.startswith("SMS Sent: ") for message in caplog.messages)
+
+
+@pytest.mark.parametrize("with_redis", [False, True])
+async def test_a_batch_keeps_each_user_s_order_and_quota(
+    tmp_path: Path, with_redis: bool, request: pytest.FixtureRequest
+) -> None:
+    """More messages than share a transaction, of two users, and of one whom nobody knows."""
+    redis_url = request.getfixturevalue("redis_url") if with_redis else None
+    first, second, unknown = new_user(), new_user(), new_user()
+    async with gateway(database_url=f"sqlite:///{tmp_path / 'gateway.db'}", redis_url=redis_url) as served:
+        await served.configure(first, 700, 60)
+        await served.configure(second, 3, 60)
+        messages = [{"userId": (first, second)[number % 10 == 0], "message": str(number)} for number in range(999)]
+        messages.append({"userId": unknown, "message": "hello"})
+        answer = await served.client.post("/api/send/batch", json={"messages": messages})
+        assert answer.status_code == 200
+        statuses = [result["status"] for result in answer.json()["results"]]
+        for user, limit in ((first, 700), (second, 3)):
+            own = [statuses[index] for index, message in enumerate(messages) if message["userId"] == user]
+            assert own == ["Message Sent Successfully"] * limit + [429] * (len(own) - limit)
+            texts = [json.loads(value)["message"] for key, value in await served.outboxed() if key == str(user)]
+            assert texts == [message["message"] for message in messages if message["userId"] == user][:limit]
+        assert statuses[-1] == 404

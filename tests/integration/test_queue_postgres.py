@@ -159,7 +159,7 @@ async def test_a_claim_reads_as_many_rows_as_it_claims_whatever_else_is_queued(
                     FROM generate_series(1, {count}) AS n"""
             )
         claim = postgres.CLAIM
-        arguments = [None, "PAY", "60000000", "B", *START, "20"]
+        arguments = [None, "PAY", "60000000", "B", *START, "20", "1000000"]
         connection.execute("BEGIN")
         connection.execute(BY_KEY.sql)
         connection.execute(f"PREPARE claim AS {claim.sql}")

@@ -84,7 +84,7 @@ def documents(schema: dict[str, Any], hostile: bytes) -> Iterator[bytes]:
     """The value itself as a body; then documents that are good but for one member, which is the value or holds it."""
     yield hostile
     for shape in schema.get("oneOf", [schema]):
-        properties = shape.get("properties") or schema["properties"]
+        properties = shape.get("properties") or schema.get("properties", {})
         needed = {*schema.get("required", ()), *shape.get("required", ())}
         good = {name: orjson.dumps(example(properties[name])) for name in needed}
         for name in [*properties, "unknown"]:

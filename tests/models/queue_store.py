@@ -6,15 +6,17 @@ import asyncio
 import itertools
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import batch_name, checked_redirection, redirected
+from headgate.dispatch.decisions import batch_name, checked_redirection, redirected, within_bytes
+from headgate.dispatch.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive, is_attended, of_type
 from headgate.dispatch.model import (
+    CLAIM_BYTES,
     Action,
     AuditEntry,
     Batch,
@@ -39,12 +41,38 @@ from headgate.errors import Conflict, InvalidInput, NotFound
 Key = tuple[str, str]
 
 
+class MemoryWorkerStore:
+    """A `WorkerStore` that lives and dies with the process."""
+
+    def __init__(self, clock: Callable[[datetime | None], datetime]) -> None:
+        self._clock = clock
+        self._workers: dict[str, Worker] = {}
+
+    async def beat(self, info: WorkerInfo, running: int | None, *, now: datetime | None = None) -> None:
+        moment = self._clock(now)
+        before = self._workers.get(info.worker_id)
+        started = moment if before is None else before.started_at
+        if before is None:
+            kept = {key: worker for key, worker in self._workers.items() if worker.seen_at >= moment - FORGOTTEN}
+            self._workers = kept
+        self._workers[info.worker_id] = Worker(info, running, started, moment, True)
+
+    async def leave(self, worker_id: str) -> None:
+        self._workers.pop(worker_id, None)
+
+    async def workers(self, *, now: datetime | None = None) -> list[Worker]:
+        moment = self._clock(now)
+        workers = sorted(self._workers.values(), key=lambda one: (one.info.host, one.info.pid, one.started_at))
+        return [replace(worker, alive=is_alive(worker.seen_at, moment)) for worker in workers]
+
+
 class MemoryQueueStore:
     """A `QueueStore` that lives and dies with the process. Single-threaded: everything happens
     between two awaits."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.followers: dict[str, Follower] = {}
+        self.workers = MemoryWorkerStore(self._now)
         self._clock = clock or SystemClock()
         self._configs: dict[str, DispatchConfig] = {}
         self._items: dict[Key, Item] = {}
@@ -84,7 +112,9 @@ class MemoryQueueStore:
         now = self._now(now)
         ready = self._ready[item_type]
         due = min(limit, bisect_right(ready, now + look_ahead, key=lambda entry: entry[0]))
-        picked = [item_id for _, item_id in ready[:due]]
+        sizes = [len(self._contexts.get((item_type, item_id), "").encode()) for _, item_id in ready[:due]]
+        taken = within_bytes(sizes, CLAIM_BYTES)
+        picked = [item_id for _, item_id in ready[:taken]]
         batch_id = batch_name()
         items = []
         for item_id in picked:
@@ -103,7 +133,7 @@ class MemoryQueueStore:
             claim = Claim(item_type, item_id, item.claim_epoch, item.retry_count)
             context = self._contexts.get((item_type, item_id))
             items.append(ClaimedItem(claim, item.execute_at, item.slotted, context, item.traceparent))
-        return Batch(batch_id, now, items)
+        return Batch(batch_id, now, items, is_cut=taken < due)
 
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
@@ -241,7 +271,8 @@ class MemoryQueueStore:
             item.item_type == item_type and item.status in IN_FLIGHT and item.execute_at <= now
             for item in self._items.values()
         )
-        return QueueStats(item_type, depth, age, in_flight)
+        workers = of_type(await self.workers.workers(now=now), item_type)
+        return QueueStats(item_type, depth, age, in_flight, len(workers), is_attended(workers, item_type))
 
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None

@@ -11,10 +11,11 @@ from typing import TypeVar
 from headgate.clock import Clock, SystemClock
 from headgate.durations import from_ms
 from headgate.errors import Conflict, NotFound, SlotOwned
+from headgate.slots.joint import JointPacker, JointSide
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
-from headgate.slots.packing import Booking, Packer, book_all, unbooked
+from headgate.slots.packing import Booking, Packer, RequestPacker, book_all, unbooked
 from headgate.slots.ports import PruneResult
 from headgate.slots.windows import align
 
@@ -98,7 +99,7 @@ class MemorySlotStore:
             counts: dict[int, WindowCount] = {}
             first = align(now_ms, policy.size_ms)
             for slot in self._slots.values():
-                if slot.config_name == name and slot.scheduled_ms >= first:
+                if name in slot.config_names and slot.scheduled_ms >= first:
                     start = align(slot.scheduled_ms, policy.size_ms)
                     taken = counts[start].taken + 1 if start in counts else 1
                     counts[start] = WindowCount(start, taken, taken)
@@ -118,17 +119,27 @@ class MemorySlotStore:
         return [self._configs[name].active for name in sorted(self._configs)]
 
     async def book(
-        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+        self,
+        names: str | Sequence[str],
+        requests: Sequence[SlotRequest],
+        *,
+        now_ms: int | None = None,
+        owner: str | None = None,
     ) -> list[Booking]:
+        names = [names] if isinstance(names, str) else names
         existing = {event_id: slot for event_id, _ in requests if (slot := self._slots.get(event_id))}
-        config = self._configs.get(name)
-        if config is None:
-            return unbooked(name, requests, existing)
-        policy = config.active.policy
-        occupancy = Occupancy(policy, config)
-        packer = Packer(policy, occupancy, self._now(now_ms), self._uniform)
-        bookings, fresh = book_all(config.active, packer, requests, existing, owner)
-        config.write(occupancy)
+        for name in names:
+            if name not in self._configs:
+                return unbooked(name, requests, existing)
+        configs = [self._configs[name] for name in names]
+        sides = [JointSide(config.active, Occupancy(config.active.policy, config)) for config in configs]
+        now_ms = self._now(now_ms)
+        packer: RequestPacker = JointPacker(sides, now_ms, self._uniform)
+        if len(sides) == 1:
+            packer = Packer(configs[0].active.policy, sides[0].occupancy, now_ms, self._uniform)
+        bookings, fresh = book_all(configs[0].active, packer, requests, existing, owner, ", ".join(names))
+        for config, side in zip(configs, sides, strict=True):
+            config.write(side.occupancy)
         self._slots.update((slot.event_id, slot) for slot in fresh)
         self._created.update((slot.event_id, self._now(now_ms)) for slot in fresh)
         return bookings
@@ -153,12 +164,13 @@ class MemorySlotStore:
         record = ListedSlot(slot._replace(existing=True), self._created.pop(event_id))
         serial, at = len(self._cancelled) + 1, self._now(None)
         self._cancelled.append(record._replace(serial=serial, cancelled_ms=at, reason=cause.reason, actor=cause.actor))
-        config = self._configs[slot.config_name]
-        start = align(slot.scheduled_ms, config.active.policy.size_ms)
-        if start in config.counts:
-            occupancy = Occupancy(config.active.policy, config)
-            occupancy.release(start)
-            config.write(occupancy)
+        for name in slot.config_names:
+            config = self._configs[name]
+            start = align(slot.scheduled_ms, config.active.policy.size_ms)
+            if start in config.counts:
+                occupancy = Occupancy(config.active.policy, config)
+                occupancy.release(start)
+                config.write(occupancy)
         return slot._replace(existing=True)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
@@ -177,7 +189,7 @@ class MemorySlotStore:
             for record in records
             if (after is None or record.cursor > after)
             and selection.from_ms <= record.slot.scheduled_ms < selection.to_ms
-            and selection.config_name in (None, record.slot.config_name)
+            and selection.config_name in (None, *record.slot.config_names)
             and selection.status in (None, record.status)
             and (selection.owner is None or selection.owner == (record.slot.owner or ""))
         ][:limit]
@@ -206,7 +218,7 @@ class MemorySlotStore:
         old = [
             event_id
             for event_id, slot in self._slots.items()
-            if slot.scheduled_ms < align(before_ms, sizes[slot.config_name])
+            if all(slot.scheduled_ms < align(before_ms, sizes[name]) for name in slot.config_names)
         ]
         for event_id in old:
             del self._slots[event_id]

@@ -184,13 +184,18 @@ class Stores(MemorySlotStore):
         self.fails = False
 
     async def book(
-        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+        self,
+        names: str | Sequence[str],
+        requests: Sequence[SlotRequest],
+        *,
+        now_ms: int | None = None,
+        owner: str | None = None,
     ) -> list[Booking]:
         self.entered.set()
         await self.let_go.wait()
         if self.fails:
             raise StoreUnavailable("away, says the driver at 10.0.0.1")
-        return await super().book(name, requests, now_ms=now_ms, owner=owner)
+        return await super().book(names, requests, now_ms=now_ms, owner=owner)
 
 
 async def test_each_of_many_gathered_callers_has_a_span_in_its_own_trace(collected: Collected) -> None:

@@ -52,7 +52,7 @@ class CycleReport:
     released: int = 0
     dead_lettered: int = 0
     more: bool = False
-    """The batch was full: there is probably more to do at once."""
+    """The batch was full, by its items or its bytes: there is probably more to do at once."""
     crowded: bool = False
     """The engine had less room than there was work for."""
     slow_down: bool = False
@@ -109,7 +109,7 @@ class DispatchCycle:
             failed=_count(changes, Action.START_FAILED),
             released=_count(changes, Action.RELEASED),
             dead_lettered=_count(changes, Action.DEAD_LETTERED),
-            more=claimed > 0 and claimed == limit,
+            more=batch is not None and (batch.is_cut or 0 < claimed == limit),
             crowded=limit < config.batch_size and claimed == limit,
             slow_down=_count(changes, Action.RELEASED) > 0,
         )

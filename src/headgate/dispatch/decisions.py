@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -124,6 +124,17 @@ def redirected(item: Item, to: Status, now: datetime) -> Item:
         last_error=None,
         updated_at=now,
     )
+
+
+def within_bytes(sizes: Sequence[int], max_bytes: int) -> int:
+    """How many of the contexts in a row, of these sizes, a claim takes. The one that crosses the bound is the last:
+    an item of any size gets its turn."""
+    total = 0
+    for count, size in enumerate(sizes):
+        if total >= max_bytes:
+            return count
+        total += size
+    return len(sizes)
 
 
 def batch_name() -> str:

@@ -19,6 +19,9 @@ CONTEXT_VERSION = 1
 """The form in which contexts are stored. Another one was written by a newer version of headgate."""
 LARGEST_CONTEXT = 2 * 1024 * 1024
 """Bytes of JSON; the default limit."""
+CLAIM_BYTES = 32 * 1024 * 1024
+"""Bytes of contexts that one claim takes; its first item is taken whatever its size. The in-process engine takes no
+more items of a type while it has this much of it."""
 LONGEST_ERROR = 2000
 LARGEST_RESULT = 64 * 1024
 """Bytes of JSON of a task's result."""
@@ -114,6 +117,8 @@ class Batch(NamedTuple):
     items: list[ClaimedItem]
     claim_requested_at: float | None = None
     """When this process requested them, by `uptime`; set by the cycle."""
+    is_cut: bool = False
+    """The bound on bytes, not on items, ended it: more is due."""
 
 
 class GiveUp(HeadgateError):
@@ -303,6 +308,10 @@ class QueueStats:
     """How long the oldest due item has waited past its time; None if none is due."""
     in_flight: int = 0
     """Executions that have begun and not ended: an engine has the item, and its time has come."""
+    workers: int = 0
+    """Living workers of the item type."""
+    attended: bool = False
+    """Somebody claims its items, and somebody executes them."""
 
 
 class PruneResult(NamedTuple):

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.heartbeats import WorkerStore
 from headgate.dispatch.model import (
     AuditEntry,
     Batch,
@@ -34,6 +35,11 @@ class QueueStore(Protocol):
     all, and whatever was returned survives a crash.
     """
 
+    @property
+    def workers(self) -> WorkerStore:
+        """Who works on the queue."""
+        ...
+
     async def config(self, item_type: str) -> DispatchConfig | None:
         """The item type's settings as they are now."""
         ...
@@ -46,8 +52,9 @@ class QueueStore(Protocol):
         ...
 
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
-        """Claims up to `limit` items that are due before `look_ahead` from now, with their contexts. No item is
-        claimed twice, whoever else is claiming; nobody waits for anybody."""
+        """Claims up to `limit` items that are due before `look_ahead` from now, with their contexts, and ends before
+        the contexts have more bytes than the store's bound. No item is claimed twice, whoever else is claiming; nobody
+        waits for anybody."""
         ...
 
     async def stale(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
+from headgate.dispatch.heartbeats import Worker, unattended
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
     AuditEntry,
@@ -111,9 +112,11 @@ class DispatchQueue:
     ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
 
-        With `connection`, a SQLAlchemy `Connection` or `AsyncConnection` in a transaction of yours, the item is
-        queued if and when that commits. Called inside a trace, the item's execution is part of that trace, whenever
-        and wherever it runs.
+        With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
+        `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
+        `sqlite3` connection, or Django's `connection`, to the queue's own database.
+
+        Called inside a trace, the item's execution is part of that trace, whenever and wherever it runs.
 
         Raises:
             InvalidInput: the id, the context, the time or the connection is wrong.
@@ -160,7 +163,8 @@ class DispatchQueue:
         connection: Any = None,
     ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
-        are written in one transaction. `slotted` says that their times are booked slots. Each item's execution is a
+        are written in one transaction; with `connection`, as in `enqueue`, all in yours. `slotted` says that their
+        times are booked slots. Each item's execution is a
         trace of its own: thousands in one would be of no use to anybody.
 
         Raises:
@@ -257,6 +261,11 @@ class DispatchQueue:
         """
         await self._check_known(checked_type(item_type))
         return await self.store.stats(item_type, now=now)
+
+    async def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
+        """The workers of all item types, and the item types that nobody works on."""
+        workers = await self.store.workers.workers(now=now)
+        return workers, unattended(workers, [config.item_type for config in await self.store.configs()])
 
     async def list(
         self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None

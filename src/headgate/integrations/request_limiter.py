@@ -218,11 +218,11 @@ class RequestLimiter:
 
     def _answer(self, decision: Decision, links: Collection[tuple[str, str]]) -> Fields | Refusal:
         try:
-            rules = [self._limiter.rule(plan, key) for key, plan in links]
+            rules = [(key, rule) for key, plan in links for rule in self._limiter.rules(plan, key)]
         except NotFound:
             rules = []  # the plan was deleted since it decided
-        keys = [key for key, _ in links] if self._partition_keys and rules else None
-        fields = headers.fields(decision, rules, keys)
+        keys = [key for key, _ in rules] if self._partition_keys and rules else None
+        fields = headers.fields(decision, [rule for _, rule in rules], keys)
         return fields if decision.allowed else denial(decision, fields)
 
 

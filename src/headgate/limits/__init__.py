@@ -1,5 +1,6 @@
 """May this run now? Plans, algorithms, decisions.
 
+specs.py           the algorithms and their numbers       rates.py       rate strings: 10/minute
 model.py           what a plan and a decision are
 algorithms.py      the arithmetic, pure
 chain.py           one decision over many plans, pure

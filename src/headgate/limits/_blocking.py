@@ -199,7 +199,7 @@ class Limiter(ActivePlans):
         chain = self._chain(key, plans, cost)
         hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
         decision = self._health.observe(self._decide(full_cost_first(chain, cost), hold=hold))
-        names = [charge.rule.plan for charge in chain]
+        names = list(dict.fromkeys(charge.rule.owner for charge in chain))
         return Reservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
 
     def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock, SystemClock
-from headgate.errors import ConfigurationError
+from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.fast_path import FastPath, fast_paths
 from headgate.limits.keys import KeyStart
 from headgate.limits.local_lease import LocalLeases
@@ -15,6 +15,7 @@ from headgate.limits.model import OnError, Plan, Rule
 from headgate.limits.observing import QuietObserver
 from headgate.limits.plan_book import PlanBook
 from headgate.limits.ports import AdmissionObserver
+from headgate.limits.rates import is_rate
 from headgate.limits.store_health import StoreHealth
 
 NEVER_LOADED = -1
@@ -58,27 +59,38 @@ class ActivePlans:
     def require(self, plans: Iterable[str], keys: Sequence[Sequence[KeyStart]] = ()) -> None:
         """Checks limits when they are configured, before their first request.
 
-        `plans` must exist. Plans that come from a registry, or were not given yet, may still come: then every name is
-        accepted. `keys` are decided together, each given by how it may begin: the store must be able to do so.
+        `plans` must exist, or be rate strings. Plans that come from a registry, or were not given yet, may still come:
+        then every name is accepted. `keys` are decided together, each given by how it may begin: the store must be able
+        to do so.
 
         Raises:
             ConfigurationError: there is no plan of such a name, or the keys never share a slot of a Redis Cluster.
         """
-        if self._registry is None and (known := self._book.plans):
-            for name in plans:
-                if name not in known:
-                    raise ConfigurationError("plans", f"there is no plan {name!r}; the limiter has {', '.join(known)}")
+        known = self._book.plans
+        for name in plans:
+            if isinstance(name, str) and name not in known and is_rate(name):
+                self._require_rate(name)
+            elif self._registry is None and known and name not in known:
+                raise ConfigurationError("plans", f"there is no plan {name!r}; the limiter has {', '.join(known)}")
         check_chain = getattr(self._store, "check_chain", None)
         if check_chain is not None:
             check_chain(keys)
 
     def rule(self, plan: str, key: str) -> Rule:
-        """The rule of `plan` for `key`, as of now.
+        """The rule of `plan` for `key`, as of now; the first one, if the plan has several limits.
 
         Raises:
             NotFound: there is no such plan.
         """
-        return self._book.rule(plan, key)
+        return self._book.rules_of(plan, key)[0]
+
+    def rules(self, plan: str, key: str) -> tuple[Rule, ...]:
+        """The rules of `plan` for `key`, as of now: one per limit of the plan.
+
+        Raises:
+            NotFound: there is no such plan.
+        """
+        return self._book.rules_of(plan, key)
 
     @property
     def in_process(self) -> bool:
@@ -102,11 +114,22 @@ class ActivePlans:
             ConfigurationError: one is not a `Plan`, or two have the same name.
         """
         removed = self._book.replace(plans)
-        due_us = None if self._registry is None else lambda: self._refresh_at_us
-        self.fast_paths = fast_paths(self._book, self._store, self._leases, self._clock, self._observer, due_us)
+        self._build_fast_paths()
         for store in (self._store, self._fallback) if removed else ():
             if getattr(store, "in_process", False):
                 store.forget(removed)  # in other stores states expire: other processes may have the plan
+
+    def _require_rate(self, rate: str) -> None:
+        try:
+            self._book.rules_of(rate, "")
+        except InvalidInput as error:
+            raise ConfigurationError("plans", error.problem) from None
+        if rate not in self.fast_paths:
+            self._build_fast_paths()
+
+    def _build_fast_paths(self) -> None:
+        due_us = None if self._registry is None else lambda: self._refresh_at_us
+        self.fast_paths = fast_paths(self._book, self._store, self._leases, self._clock, self._observer, due_us)
 
     def _apply(self, plans: Mapping[str, Plan] | None) -> None:
         """Replaces the plans by those the registry returned, if they changed."""

@@ -74,11 +74,12 @@ def conclude(chain: Sequence[Charge], verdicts: Sequence[tuple[bool, int, int, i
         state = PlanState(rule.plan, fits, left, rule.size, retry, reset, rule.shadow)
         states.append(state)
         if not rule.shadow and (bound is None or _binds(state, bound)):
-            bound = state
+            bound, plan = state, rule.owner
     if bound is None:
         # Shadows only: nothing can deny.
-        bound = min(states, key=lambda state: state.remaining)._replace(allowed=True, retry_after_us=0)
-    plan, allowed, left, limit, retry, reset, _ = bound
+        index = min(range(len(states)), key=lambda index: states[index].remaining)
+        bound, plan = states[index]._replace(allowed=True, retry_after_us=0), chain[index].rule.owner
+    _, allowed, left, limit, retry, reset, _ = bound
     reason = Reason.OK if allowed else Reason.DENIED
     return Decision.of(allowed, left, limit, retry, reset, plan, reason, False, tuple(states))
 

@@ -28,8 +28,9 @@ def fast_paths(
 ) -> dict[str, FastPath]:
     """Fast paths by plan. `due_us` returns when plans must be refreshed, if they come from a registry."""
     paths: dict[str, FastPath] = {}
-    for name, rule in book.rules.items():
-        if name in book.exceptions or rule.shadow:
+    for name, rules in (book.inline | book.rules).items():
+        rule = rules[0]
+        if name in book.exceptions or len(rules) > 1 or rule.shadow:
             continue
         path: FastPath | None = None
         if leases is not None:

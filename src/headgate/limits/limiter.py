@@ -205,7 +205,7 @@ class AsyncLimiter(ActivePlans):
         chain = await self._chain(key, plans, cost)
         hold = Hold(check_id(id) if id is not None else uuid4().hex, check_ttl(ttl))
         decision = self._health.observe(await self._decide(full_cost_first(chain, cost), hold=hold))
-        names = [charge.rule.plan for charge in chain]
+        names = list(dict.fromkeys(charge.rule.owner for charge in chain))
         return AsyncReservation(hold.id, decision, lambda actual: self.settle(key, names, hold.id, actual))
 
     async def settle(self, key: str, plans: str | Sequence[str], id: str, actual: int) -> bool:

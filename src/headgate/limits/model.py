@@ -1,30 +1,55 @@
-"""The model of limits: specs (the numbers of an algorithm), plans (a spec with a name), decisions.
-
-Every number a store computes with is an integer that fits a double (below 2^53), so a Lua script and Python agree to
-the last unit. The bounds that guarantee it are checked here, when a spec is made, never while deciding.
-"""
+"""The model of limits: plans (specs with a name), rules, decisions. `specs.py` has the algorithms and their numbers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
-from decimal import Decimal
 from enum import StrEnum
-from fractions import Fraction
-from math import gcd, isfinite
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from headgate.durations import duration_us, format_duration, parse_duration
-from headgate.errors import ConfigurationError, InvalidInput
+from headgate.durations import format_duration
+from headgate.errors import ConfigurationError
+from headgate.limits.rates import parse_rates
+from headgate.limits.specs import (
+    LONGEST,
+    MOST,
+    MOST_LOGGED,
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    Spec,
+    TokenBucket,
+    describe,
+)
 
-MOST = 2**50
-"""No product or state of any algorithm exceeds this, so sums of a few of them stay exact in a double."""
+__all__ = [
+    "LONGEST",
+    "MOST",
+    "MOST_LOGGED",
+    "Charge",
+    "Decision",
+    "FixedWindow",
+    "OnError",
+    "Plan",
+    "PlanState",
+    "Reason",
+    "Rule",
+    "SlidingLog",
+    "SlidingWindow",
+    "Spec",
+    "Specs",
+    "TokenBucket",
+    "describe",
+    "policy",
+]
 
-LONGEST = timedelta(days=3660)
-MOST_LOGGED = 100_000
+Specs: TypeAlias = tuple[Spec, ...]
+"""Limits that hold together under one name."""
+
 NAME_LENGTH = 128
+_PART_NAME = re.compile(r";P[0-9DTHMS.]+$")
 
 
 class OnError(StrEnum):
@@ -46,172 +71,101 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class TokenBucket:
-    """Holds up to `capacity` tokens and gains `per_second` of them, continuously, losing no fraction.
-
-    A float rate is read as the nearest simple fraction (0.1 is 1/10, 0.6666666666666666 is 2/3); give a `Fraction` to
-    choose one yourself.
-    """
-
-    tag: ClassVar[int] = 1
-    algorithm: ClassVar[str] = "token_bucket"
-
-    capacity: int
-    per_second: Fraction
-    unit: int = field(compare=False, repr=False)
-    """Ticks in one token."""
-    gain: int = field(compare=False, repr=False)
-    """Ticks gained per microsecond."""
-    full: int = field(compare=False, repr=False)
-    """Ticks in a full bucket: capacity × unit."""
-    life_us: int = field(compare=False, repr=False)
-    """Microseconds from empty to full: an idle state older than this is as new."""
-
-    def __init__(self, capacity: int, per_second: int | float | Decimal | Fraction) -> None:
-        _whole("capacity", capacity)
-        rate = _rate(per_second)
-        per_us = rate.denominator * 1_000_000
-        shared = gcd(rate.numerator, per_us)
-        unit, gain = per_us // shared, rate.numerator // shared
-        full = capacity * unit
-        if full > MOST or gain > MOST:
-            raise ConfigurationError(
-                "per_second",
-                f"{rate} is too fine a fraction for a capacity of {capacity}; use a rounder rate or a smaller capacity",
-            )
-        _set(
-            self,
-            capacity=capacity,
-            per_second=rate,
-            unit=unit,
-            gain=gain,
-            full=full,
-            life_us=-(-full // gain),
-        )
-
-    @property
-    def size(self) -> int:
-        """The most one call may cost."""
-        return self.capacity
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class _Window:
-    """`limit` per `window`."""
-
-    limit: int
-    window: timedelta
-    window_us: int = field(compare=False, repr=False)
-    life_us: int = field(compare=False, repr=False)
-    """Microseconds after which an idle state is as new."""
-
-    def __init__(self, limit: int, window: str | timedelta) -> None:
-        _whole("limit", limit)
-        span, window_us = _window(window)
-        _set(self, limit=limit, window=span, window_us=window_us, life_us=window_us)
-
-    @property
-    def size(self) -> int:
-        """The most one call may cost."""
-        return self.limit
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class FixedWindow(_Window):
-    """`limit` per `window`; a window opens at the first use after the last one ended."""
-
-    tag: ClassVar[int] = 2
-    algorithm: ClassVar[str] = "fixed_window"
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class SlidingWindow(_Window):
-    """`limit` per `window`, estimated from two counters: this window's, and the last one's by its share still in view.
-
-    It stores two integers per key, whatever the limit. Use `SlidingLog` where the estimate is not good enough.
-    """
-
-    tag: ClassVar[int] = 3
-    algorithm: ClassVar[str] = "sliding_window"
-
-    grain_us: int = field(compare=False, repr=False)
-    """The view slides in grains of this many microseconds: 1 unless limit × window would outgrow a double."""
-    grains: int = field(compare=False, repr=False)
-    """Grains in a window, rounded up."""
-
-    def __init__(self, limit: int, window: str | timedelta) -> None:
-        _Window.__init__(self, limit, window)
-        grain_us = -(-self.window_us * limit // MOST)
-        _set(self, grain_us=grain_us, grains=-(-self.window_us // grain_us), life_us=2 * self.window_us)
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class SlidingLog(_Window):
-    """`limit` in every span of length `window`, exactly, by storing each admitted call."""
-
-    tag: ClassVar[int] = 4
-    algorithm: ClassVar[str] = "sliding_log"
-
-    def __init__(self, limit: int, window: str | timedelta) -> None:
-        _Window.__init__(self, limit, window)
-        if limit > MOST_LOGGED:
-            raise ConfigurationError(
-                "limit", f"{limit} calls are too many to remember; at most {MOST_LOGGED}; use sliding_window"
-            )
-
-
-Spec: TypeAlias = TokenBucket | FixedWindow | SlidingWindow | SlidingLog
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """A limit with a name.
+    """A limit with a name, or several that hold together.
 
         Plan("gold", TokenBucket(capacity=10, per_second=1), overrides={"user:vip": TokenBucket(100, 10)})
+        Plan("free", "100/hour;1000/day", overrides={"user:vip": "10/second"})
 
     `on_error` decides while the store is unavailable (`None`: the limiter's). A `shadow` plan decides and is counted,
-    but never denies. `overrides` gives single keys a spec of their own.
+    but never denies. `overrides` gives single keys limits of their own.
 
     Raises:
         ConfigurationError: a field can't be used.
     """
 
     name: str
-    spec: Spec
-    on_error: str | None = None
-    shadow: bool = False
-    overrides: Mapping[str, Spec] = field(default_factory=dict, hash=False)
+    specs: Specs
+    on_error: str | None
+    shadow: bool
+    overrides: Mapping[str, Specs] = field(hash=False)
 
-    def __post_init__(self) -> None:
-        name = self.name
+    def __init__(
+        self,
+        name: str,
+        spec: Spec | Specs | str,
+        on_error: str | None = None,
+        shadow: bool = False,
+        overrides: Mapping[str, Spec | Specs | str] | None = None,
+    ) -> None:
         if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH or not name.isprintable():
             raise ConfigurationError("name", f"a plan needs a name of 1 to {NAME_LENGTH} printable characters")
-        if not isinstance(self.spec, Spec):
-            raise ConfigurationError(
-                "spec", f"plan {name!r} needs a TokenBucket, FixedWindow, SlidingWindow or SlidingLog"
-            )
-        object.__setattr__(self, "on_error", policy(self.on_error))
-        if not isinstance(self.shadow, bool):
+        if _PART_NAME.search(name):
+            raise ConfigurationError("name", f"{name!r} is the name of one limit of a plan with several; use another")
+        if not isinstance(shadow, bool):
             raise ConfigurationError("shadow", "use true or false")
-        for key, spec in self.overrides.items():
-            if not isinstance(key, str) or not key or not isinstance(spec, Spec):
-                raise ConfigurationError("overrides", f"plan {name!r}: give each key a spec; {key!r} has none")
-        object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
+        special: dict[str, Specs] = {}
+        for key, value in ({} if overrides is None else overrides).items():
+            if not isinstance(key, str) or not key:
+                raise ConfigurationError("overrides", f"plan {name!r}: {key!r} is not a key")
+            special[key] = _specs(name, value, "overrides")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "specs", _specs(name, spec, "spec"))
+        object.__setattr__(self, "on_error", policy(on_error))
+        object.__setattr__(self, "shadow", shadow)
+        object.__setattr__(self, "overrides", MappingProxyType(special))
+
+    @property
+    def spec(self) -> Spec:
+        """The first of its limits; most plans have one."""
+        return self.specs[0]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Plan, (self.name, self.spec, self.on_error, self.shadow, dict(self.overrides))
+        return Plan, (self.name, self.specs, self.on_error, self.shadow, dict(self.overrides))
+
+
+def _specs(name: str, value: object, field: str) -> Specs:
+    if isinstance(value, str):
+        value = parse_rates(value, field)
+    specs = value if isinstance(value, tuple) else (value,)
+    if not specs or not all(isinstance(spec, Spec) for spec in specs):
+        raise ConfigurationError(
+            field, f"plan {name!r} needs a rate such as '10/minute', or a TokenBucket, FixedWindow, SlidingWindow, …"
+        )
+    if len(specs) > 1:
+        parts = {part_name(name, spec) for spec in specs}
+        if len(parts) < len(specs):
+            raise ConfigurationError(field, f"plan {name!r} has two limits of the same length; give one for each")
+        if max(map(len, parts)) > NAME_LENGTH:
+            raise ConfigurationError("name", f"{name!r} is too long a name for a plan with several limits")
+    return specs
+
+
+def part_name(plan: str, spec: Spec) -> str:
+    """The name of one of several limits of a plan, by its length: `free;P1D`. It stays when the limit changes."""
+    return f"{plan};{format_duration(spec.span)}"
 
 
 class Rule:
-    """A plan as it holds for one key: the plan's name, the spec, and whether it may deny.
+    """A limit of a plan as it holds for one key: its name, the spec, and whether it may deny.
 
-    Compared by identity: limiters make one per plan and override and keep it.
+    Compared by identity: limiters make one per limit and override and keep it.
     """
 
-    __slots__ = ("__weakref__", "on_error", "plan", "shadow", "size", "spec")
+    __slots__ = ("__weakref__", "on_error", "owner", "plan", "shadow", "size", "spec")
 
-    def __init__(self, plan: str, spec: Spec, shadow: bool = False, on_error: OnError | None = None) -> None:
+    def __init__(
+        self,
+        plan: str,
+        spec: Spec,
+        shadow: bool = False,
+        on_error: OnError | None = None,
+        owner: str | None = None,
+    ) -> None:
         self.plan = plan
+        """The name its states are kept under: the plan's, or that of one of its limits if it has several."""
+        self.owner = plan if owner is None else owner
+        """The plan's name."""
         self.spec = spec
         self.size = spec.size
         self.shadow = shadow
@@ -342,46 +296,3 @@ def policy(value: OnError | str | None) -> OnError | None:
         return OnError(value)
     except ValueError:
         raise ConfigurationError("on_error", f"{value!r} is none of open, closed, fallback") from None
-
-
-def describe(spec: Spec) -> str:
-    """A spec in a few words: `10 burst, 1/s` or `1000 per P1D`."""
-    if isinstance(spec, TokenBucket):
-        return f"{spec.capacity} burst, {spec.per_second}/s"
-    return f"{spec.limit} per {format_duration(spec.window)}"
-
-
-def _set(target: object, **values: object) -> None:
-    for name, value in values.items():
-        object.__setattr__(target, name, value)
-
-
-def _whole(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigurationError(name, f"{value!r} is not a whole number of at least 1")
-    if value > MOST:
-        raise ConfigurationError(name, f"{value} is too large; use at most {MOST}")
-
-
-def _rate(value: object) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
-        raise ConfigurationError("per_second", f"{value!r} is not a number")
-    if not isinstance(value, Fraction) and not isfinite(value):
-        raise ConfigurationError("per_second", f"{value!r} is not a finite rate")
-    if value <= 0:
-        raise ConfigurationError("per_second", f"{value} would never admit a second call; use a rate above 0")
-    rate = Fraction(value)
-    if isinstance(value, float):
-        # 0.1 is not 1/10 in binary; the fraction its writer meant is the simplest one nearby, on either side of 1.
-        rate = rate.limit_denominator(10**6) if rate >= 1 else 1 / (1 / rate).limit_denominator(10**6)
-    return rate
-
-
-def _window(value: str | timedelta) -> tuple[timedelta, int]:
-    try:
-        span = parse_duration(value, "window")
-    except InvalidInput as error:
-        raise ConfigurationError("window", error.problem) from None
-    if not timedelta(0) < span <= LONGEST:
-        raise ConfigurationError("window", f"use a span above zero and up to {format_duration(LONGEST)}")
-    return span, duration_us(span)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
-from headgate.limits.model import Charge, OnError, Plan, Rule, policy
+from headgate.limits.model import Charge, OnError, Plan, Rule, Specs, part_name, policy
+from headgate.limits.rates import is_rate, parse_rates
 
 KEY_LENGTH = 1024
 MAX_CACHED = 1000
+MAX_INLINE = 1000
+"""The most different rate strings that callers may use without a plan. States are kept for each of them."""
 
 
 class _CachedRules(NamedTuple):
@@ -20,16 +23,25 @@ class _CachedRules(NamedTuple):
     """The highest cost that all of them can admit."""
 
 
-class PlanBook:
-    """Plans as rules. A rule stays the same object for as long as its plan stays the same."""
+Rules: TypeAlias = tuple[Rule, ...]
+"""The rules of a plan: one, or as many as it has limits that hold together."""
 
-    __slots__ = ("_cache", "exceptions", "plans", "rules")
+
+class PlanBook:
+    """Plans as rules. A rule stays the same object for as long as its plan stays the same.
+
+    Where a plan is named, a rate string may stand: it is a plan of its own, whose name is the string.
+    """
+
+    __slots__ = ("_cache", "exceptions", "inline", "plans", "rules")
 
     def __init__(self, plans: Iterable[Plan] = ()) -> None:
         self.plans: Mapping[str, Plan] = {}
-        self.rules: dict[str, Rule] = {}
+        self.rules: dict[str, Rules] = {}
         """By plan."""
-        self.exceptions: dict[str, dict[str, Rule]] = {}
+        self.inline: dict[str, Rules] = {}
+        """By rate string."""
+        self.exceptions: dict[str, dict[str, Rules]] = {}
         """By plan and key, for plans with overrides."""
         self.replace(plans)
 
@@ -54,27 +66,42 @@ class PlanBook:
                     exceptions[name] = self.exceptions[name]
                 continue
             on_error: OnError | None = policy(plan.on_error)
-            rules[name] = Rule(name, plan.spec, plan.shadow, on_error)
+            rules[name] = _rules(name, plan.specs, plan.shadow, on_error)
             if plan.overrides:
                 exceptions[name] = {
-                    key: Rule(name, spec, plan.shadow, on_error) for key, spec in plan.overrides.items()
+                    key: _rules(name, specs, plan.shadow, on_error) for key, specs in plan.overrides.items()
                 }
-        removed = [rule for name, rule in self.rules.items() if name not in book]
+        removed = [rule for name, rules_of_plan in self.rules.items() if name not in book for rule in rules_of_plan]
         for name in self.exceptions.keys() - book.keys():
-            removed += self.exceptions[name].values()
+            removed += [rule for rules_of_key in self.exceptions[name].values() for rule in rules_of_key]
         self.plans, self.rules, self.exceptions = book, rules, exceptions
         self._cache: dict[tuple[str, ...], _CachedRules] = {}
         return removed
 
-    def rule(self, name: str, key: str) -> Rule:
-        """The rule of a plan for a key; `NotFound` if there is no such plan."""
+    def rules_of(self, name: str, key: str) -> Rules:
+        """The rules of a plan, or of a rate string, for a key.
+
+        Raises:
+            NotFound: there is no such plan.
+            InvalidInput: there are too many different rate strings, or the name is no text.
+        """
         if not isinstance(name, str):
             raise InvalidInput("plans", f"a plan's name is text, not {type(name).__name__}")
-        rule = self.rules.get(name)
-        if rule is None:
-            raise NotFound("plan", name)
+        rules = self.rules.get(name) or self.inline.get(name) or self._add_inline(name)
         overrides = self.exceptions.get(name)
-        return rule if overrides is None else overrides.get(key, rule)
+        return rules if overrides is None else overrides.get(key, rules)
+
+    def _add_inline(self, text: str) -> Rules:
+        if not is_rate(text):
+            raise NotFound("plan", text)
+        try:
+            plan = Plan(text, parse_rates(text, "plans"))
+        except ConfigurationError as error:
+            raise InvalidInput("plans", error.problem) from None
+        if len(self.inline) >= MAX_INLINE:
+            raise InvalidInput("plans", f"{text!r} is one rate too many; name a plan, as at most {MAX_INLINE} are kept")
+        rules = self.inline[text] = _rules(text, plan.specs)
+        return rules
 
     def chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
         """The chain of one key under one or more plans, at the same cost.
@@ -104,7 +131,7 @@ class PlanBook:
             raise InvalidInput("plans", "name at least one plan")
         check_key(key)
         check_cost(cost)
-        chain = [self._charge(key, name, cost) for name in _check_unique(names)]
+        chain = [charge for name in _check_unique(names) for charge in self._charges(key, name, cost)]
         if not any(name in self.exceptions for name in names):
             if len(cache) >= MAX_CACHED:
                 cache.clear()
@@ -120,7 +147,7 @@ class PlanBook:
         for key, name, cost in links:
             check_key(key)
             check_cost(cost)
-            chain.append(self._charge(key, name, cost))
+            chain += self._charges(key, name, cost)
             by_key.setdefault(key, []).append(name)
         for names in by_key.values():
             _check_unique(names)
@@ -128,14 +155,21 @@ class PlanBook:
             raise InvalidInput("links", "give at least one (key, plan, cost)")
         return chain
 
-    def _charge(self, key: str, name: str, cost: int) -> Charge:
-        rule = self.rule(name, key)
-        if cost > rule.size:
-            if rule.shadow:
+    def _charges(self, key: str, name: str, cost: int) -> Iterator[Charge]:
+        for rule in self.rules_of(name, key):
+            if cost <= rule.size:
+                yield Charge(key, rule, cost)
+            elif rule.shadow:
                 # A shadow plan never denies: it gets a cost that never fits, and counts that as a denial.
-                return Charge(key, rule, rule.size + 1)
-            raise CostExceedsCapacity(name, cost, rule.size)
-        return Charge(key, rule, cost)
+                yield Charge(key, rule, rule.size + 1)
+            else:
+                raise CostExceedsCapacity(name, cost, rule.size)
+
+
+def _rules(name: str, specs: Specs, shadow: bool = False, on_error: OnError | None = None) -> Rules:
+    if len(specs) == 1:
+        return (Rule(name, specs[0], shadow, on_error),)
+    return tuple(Rule(part_name(name, spec), spec, shadow, on_error, owner=name) for spec in specs)
 
 
 def _check_unique(names: Sequence[str]) -> Sequence[str]:

@@ -4,8 +4,12 @@
     {"algorithm": "fixed_window", "limit": 1000, "window": "P1D", "onError": "closed", "shadow": true,
      "overrides": {"user:vip": {"limit": 5000, "window": "P1D"}}}
 
+    "10/minute"
+    {"rate": "100/hour;1000/day", "onError": "closed", "overrides": {"user:vip": "10/second"}}
+
 `per_second` and `on_error` are understood as well, for files. An override that names no algorithm has its plan's. A
-rate that is no short decimal is written as a fraction: `"2/3"`.
+`perSecond` that is no short decimal is written as a fraction: `"2/3"`. A plan with several limits is written with the
+algorithm `several`: `{"algorithm": "several", "limits": [{…}, {…}]}`.
 """
 
 from __future__ import annotations
@@ -16,11 +20,15 @@ from typing import Any
 
 from headgate.durations import format_duration
 from headgate.errors import ConfigurationError
-from headgate.limits.model import FixedWindow, Plan, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.model import FixedWindow, Plan, SlidingLog, SlidingWindow, Spec, Specs, TokenBucket
+from headgate.limits.rates import MAX_RATES, parse_rates
 
 _WINDOWS: dict[str, type[FixedWindow] | type[SlidingWindow] | type[SlidingLog]] = {
     kind.algorithm: kind for kind in (FixedWindow, SlidingWindow, SlidingLog)
 }
+SEVERAL = "several"
+"""The algorithm of a plan with several limits that hold together, in documents."""
+_FIXED = FixedWindow.algorithm
 _ALGORITHMS = ", ".join([TokenBucket.algorithm, *_WINDOWS])
 _SPELLINGS = {"perSecond": "per_second", "onError": "on_error"}
 
@@ -31,9 +39,11 @@ def plan_from(name: str, document: object) -> Plan:
     Raises:
         ConfigurationError: a field is wrong; names it as it was written.
     """
+    if isinstance(document, str):
+        document = {"rate": document}
     fields = _Fields(document, "plan")
-    algorithm = fields.required("algorithm")
-    spec = _spec_from(algorithm, fields)
+    algorithm = fields.take("algorithm")
+    specs = _specs_from(algorithm, fields)
     on_error, shadow = fields.take("onError"), fields.take("shadow")
     overrides = fields.take("overrides")
     fields.refuse_the_rest()
@@ -41,30 +51,57 @@ def plan_from(name: str, document: object) -> Plan:
         overrides = {}
     if not isinstance(overrides, Mapping):
         raise ConfigurationError("overrides", "give each key a limit: {key: {...}}")
-    special: dict[str, Spec] = {}
+    special: dict[str, Spec | Specs | str] = {}
     for key, override in overrides.items():
-        own = _Fields(override, f"overrides.{key}")
+        own = _Fields({"rate": override} if isinstance(override, str) else override, f"overrides.{key}")
         try:
-            special[key] = _spec_from(own.take("algorithm") or algorithm, own)
+            rated = "rate" in own
+            special[key] = _specs_from(own.take("algorithm") or (None if rated else algorithm or _FIXED), own)
             own.refuse_the_rest()
         except ConfigurationError as error:
             raise ConfigurationError(f"overrides.{key}.{error.field}", error.problem) from None
     try:
-        return Plan(name, spec, on_error, False if shadow is None else shadow, special)
+        return Plan(name, specs, on_error, False if shadow is None else shadow, special)
     except ConfigurationError as error:
         raise ConfigurationError(fields.spelled(error.field), error.problem) from None
 
 
 def document_of(plan: Plan) -> dict[str, Any]:
     """The document of a plan; `plan_from` makes the same plan of it."""
-    document = _spec_document(plan.spec)
+    document = _specs_document(plan.specs)
     if plan.on_error is not None:
         document["onError"] = str(plan.on_error)
     if plan.shadow:
         document["shadow"] = True
     if plan.overrides:
-        document["overrides"] = {key: _spec_document(spec) for key, spec in plan.overrides.items()}
+        document["overrides"] = {key: _specs_document(specs) for key, specs in plan.overrides.items()}
     return document
+
+
+def _specs_from(algorithm: object, fields: _Fields) -> Specs:
+    if "rate" in fields:
+        if algorithm is not None:
+            raise ConfigurationError("rate", "says all; leave algorithm out, or name the algorithm's own fields")
+        rate = fields.take("rate")
+        if not isinstance(rate, str):
+            raise ConfigurationError("rate", "is a text; write for example 10/minute")
+        return parse_rates(rate)
+    if algorithm is None:
+        raise ConfigurationError("algorithm", "is missing; name it, or give a rate such as 10/minute")
+    if algorithm != SEVERAL:
+        return (_spec_from(algorithm, fields),)
+    limits = fields.required("limits")
+    if not isinstance(limits, list) or not 1 < len(limits) <= MAX_RATES:
+        raise ConfigurationError("limits", f"give a list of 2 to {MAX_RATES} limits")
+    specs: list[Spec] = []
+    for index, limit in enumerate(limits):
+        own = _Fields(limit, f"limits.{index}")
+        try:
+            specs.append(_spec_from(own.required("algorithm"), own))
+            own.refuse_the_rest()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"limits.{index}.{error.field}", error.problem) from None
+    return tuple(specs)
 
 
 def _spec_from(algorithm: object, fields: _Fields) -> Spec:
@@ -77,6 +114,12 @@ def _spec_from(algorithm: object, fields: _Fields) -> Spec:
         return window(fields.required("limit"), fields.required("window"))
     except ConfigurationError as error:
         raise ConfigurationError(fields.spelled(error.field), error.problem) from None
+
+
+def _specs_document(specs: Specs) -> dict[str, Any]:
+    if len(specs) == 1:
+        return _spec_document(specs[0])
+    return {"algorithm": SEVERAL, "limits": [_spec_document(spec) for spec in specs]}
 
 
 def _spec_document(spec: Spec) -> dict[str, Any]:
@@ -108,7 +151,9 @@ class _Fields:
 
     def __init__(self, document: object, where: str) -> None:
         if not isinstance(document, Mapping):
-            raise ConfigurationError(where, "describe it by fields, for example algorithm, limit and window")
+            raise ConfigurationError(
+                where, "write a rate such as 10/minute, or describe it by fields: algorithm, limit and window"
+            )
         self._left: dict[Any, Any] = dict(document)
         self._as_typed: dict[str, str] = {}
         for name, snake in _SPELLINGS.items():
@@ -117,6 +162,9 @@ class _Fields:
                     raise ConfigurationError(snake, f"is also given as {name}; give it once")
                 self._left[name] = self._left.pop(snake)
                 self._as_typed[name] = snake
+
+    def __contains__(self, name: str) -> bool:
+        return self._left.get(name) is not None
 
     def take(self, name: str) -> Any:
         return self._left.pop(name, None)

@@ -102,9 +102,9 @@ class StoreHealth:
             if (charge.rule.on_error or self._default) is not OnError.OPEN:
                 wait = self._breaker.pause_left_us(self._clock.monotonic_us()) or UNKNOWN_WAIT_US
                 rule = charge.rule
-                return Decision.of(False, 0, rule.size, wait, wait, rule.plan, Reason.FAIL_CLOSED, True)
+                return Decision.of(False, 0, rule.size, wait, wait, rule.owner, Reason.FAIL_CLOSED, True)
         rule = (binding or chain)[0].rule
-        return Decision.of(True, rule.size, rule.size, 0, 0, rule.plan, Reason.FAIL_OPEN, True)
+        return Decision.of(True, rule.size, rule.size, 0, 0, rule.owner, Reason.FAIL_OPEN, True)
 
     @staticmethod
     def mark_fallback(decision: Decision) -> Decision:

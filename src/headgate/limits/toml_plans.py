@@ -5,6 +5,9 @@ algorithm = "token_bucket"
 capacity = 10
 perSecond = 1
 overrides."user:vip" = { capacity = 100, perSecond = 10 }
+
+[plans]
+free = "100/hour;1000/day"
 """
 
 from __future__ import annotations

@@ -158,6 +158,11 @@ class DispatchSettings(Section):
     backlog: int = Field(2000, ge=1, le=1_000_000)
     """The most items of a type a process holds, waiting ones included, without Temporal."""
     max_context_bytes: int = Field(2 * 1024 * 1024, ge=2)
+    claim_bytes: int = Field(32 * 1024 * 1024, ge=1024)
+    """The most bytes of contexts that one claim takes, whatever the batch size. Without Temporal, a process takes no
+    more items of a type while it has this much of it."""
+    shutdown_seconds: int = Field(90, ge=1)
+    """How long `headgate worker` may take to finish or give back its work after SIGTERM; then it ends as it stands."""
 
 
 class PaymentSettings(Section):
@@ -279,6 +284,11 @@ class SmsSettings(Section):
     topic: str = Field("sms-outbound", pattern=r"^[A-Za-z0-9._-]{1,120}$")
     """Dead letters go to the topic of this name and `-dlt`."""
     events_topic: str = Field("notification-events", pattern=r"^[A-Za-z0-9._-]{1,120}$")
+    opensearch_url: ProviderUrl | None = Field(None, repr=False)
+    """Attempt events are also indexed there, by OpenSearch's bulk requests. Unset: nowhere."""
+    opensearch_index: str = Field("notification-events", pattern=r"^[a-z0-9][a-z0-9._-]{0,120}$")
+    opensearch_headers: JsonObject = Field(default_factory=dict, repr=False)
+    """Sent with each bulk request, for example `{"authorization": "Basic …"}`."""
     kafka_delivery_seconds: float = Field(3.0, ge=0.1, le=20)
     """How long Kafka may take to acknowledge a message before the caller gets 503."""
     redis_timeout_seconds: float = Field(0.5, gt=0, le=60)

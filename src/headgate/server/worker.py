@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
+from headgate.dispatch.heartbeats import WorkerInfo, heartbeats
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
@@ -37,7 +38,10 @@ async def run_temporal_workers(
     """Runs the workers for some of the roles `dispatch`, `init` and `exec` until `stop` is set or, if none is given,
     the process gets SIGTERM or SIGINT; then takes no more work and lets what is in flight finish."""
     store = await queue_store(
-        embedded_url(settings), pool_size=settings.database_pool_size, followers=queue_followers()
+        embedded_url(settings),
+        pool_size=settings.database_pool_size,
+        followers=queue_followers(),
+        claim_bytes=settings.dispatch.claim_bytes,
     )
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:
@@ -46,7 +50,9 @@ async def run_temporal_workers(
         group = await _unless_stopped(stop, opening)
         if group is not None:
             log.info("working on %s", ", ".join(group.task_queues))
-            await group.run(stop)
+            info = WorkerInfo.here("temporal", roles, [domain.item_type for domain in registry])
+            async with heartbeats(store.workers, info):
+                await group.run(stop)
 
 
 def end_process(status: int = 0) -> NoReturn:

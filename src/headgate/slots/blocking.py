@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
@@ -36,17 +36,38 @@ class BlockingSlots:
         """The active policy."""
         return self._run(self._slots.policy(name))
 
-    def assign(self, event_id: str, config_name: str, requested_time: datetime | str) -> AssignedSlot:
+    def assign(
+        self,
+        event_id: str,
+        config_name: str | Sequence[str] = (),
+        requested_time: datetime | str = "",
+        *,
+        config_names: Sequence[str] = (),
+    ) -> AssignedSlot:
         """The event's slot: the one it has, or else the earliest free one."""
-        return self._run(self._slots.assign(event_id, config_name, requested_time))
+        return self._run(self._slots.assign(event_id, config_name, requested_time, config_names=config_names))
 
-    def assign_many(self, events: Iterable[EventTime], config_name: str) -> list[AssignedSlot]:
+    def assign_many(
+        self,
+        events: Iterable[EventTime],
+        config_name: str | Sequence[str] = (),
+        *,
+        config_names: Sequence[str] = (),
+    ) -> list[AssignedSlot]:
         """A slot for each event, in order."""
-        return self._run(self._slots.assign_many(events, config_name))
+        return self._run(self._slots.assign_many(events, config_name, config_names=config_names))
 
-    def assign_stream(self, requests: Iterable[SlotRequest], config_name: str) -> Iterator[list[Booking]]:
+    def assign_stream(
+        self,
+        requests: Iterable[SlotRequest],
+        config_name: str | Sequence[str] = (),
+        *,
+        config_names: Sequence[str] = (),
+    ) -> Iterator[list[Booking]]:
         """Books an endless supply in constant memory; yields each batch's outcomes."""
-        batches: AsyncIterator[list[Booking]] = self._slots.assign_stream(requests, config_name)
+        batches: AsyncIterator[list[Booking]] = self._slots.assign_stream(
+            requests, config_name, config_names=config_names
+        )
         while (batch := self._run(_next(batches))) is not None:
             yield batch
 

@@ -6,7 +6,8 @@ full, closed, or too short in proportion when the slot was booked. Nothing has t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headgate.slots.listing import ListedSlot
@@ -28,6 +29,8 @@ class Reason(StrEnum):
     """It is the window of the wanted time, and offered only the share of what was left of it."""
     CLOSED = "closed"
     """The calendar closes it, or a part of it."""
+    JOINT = "joint"
+    """The event has several configs, and no instant of the window suited all of them."""
     ORDER = "order"
     """A re-plan moved the slot, and keeps the order of slots and its notice."""
 
@@ -73,12 +76,13 @@ def explain(
 ) -> Explanation:
     """Explains a slot that was booked under the policy `then`; `occupancy` is how full the windows are now."""
     slot = record.slot
-    effective = max(slot.requested_ms, record.created_ms)
-    if record.moved_ms is None:
-        steps = _passed_over(slot.config_name, then.policy, effective, slot.window_start_ms)
+    effective = max(slot.requested_ms, record.created_ms if record.moved_ms is None else record.moved_ms)
+    if slot.other_windows:
+        steps = _passed_jointly(then.name, then.policy, occupancy, effective, slot.scheduled_ms, Reason.JOINT)
+    elif record.moved_ms is None:
+        steps = _passed_over(then.name, then.policy, effective, slot.window_start_ms)
     else:
-        effective = max(slot.requested_ms, record.moved_ms)
-        steps = _not_moved_to(slot.config_name, active.policy, occupancy, effective, slot.scheduled_ms)
+        steps = _passed_jointly(then.name, active.policy, occupancy, effective, slot.scheduled_ms, Reason.ORDER)
     place = Packer(active.policy, occupancy, now_ms, lambda: 0.0).place(slot.requested_ms)
     today = Today(None, place.earliest_ms) if isinstance(place, Full) else Today(place.window_start_ms, None)
     return Explanation(record, effective, then, active, tuple(steps), today)
@@ -106,10 +110,25 @@ def _passed_over(name: str, policy: WindowPolicy, effective_ms: int, until_ms: i
     return steps
 
 
-def _not_moved_to(
-    name: str, policy: WindowPolicy, occupancy: Occupancy, effective_ms: int, scheduled_ms: int
+def combined(explanations: Sequence[Explanation]) -> Explanation:
+    """The explanation of a slot under several configs, from one of each: the steps of all of them. Today it would get
+    no window before the latest that one of them offers by itself."""
+    first = explanations[0]
+    steps = tuple(step for explanation in explanations for step in explanation.steps)
+    starts = [explanation.today.window_start_ms for explanation in explanations]
+    times = [explanation.today.earliest_ms for explanation in explanations]
+    today = Today(
+        None if None in starts else max(start for start in starts if start is not None),
+        max((at for at in times if at is not None), default=None),
+    )
+    return replace(first, steps=steps, today=today)
+
+
+def _passed_jointly(
+    name: str, policy: WindowPolicy, occupancy: Occupancy, effective_ms: int, scheduled_ms: int, otherwise: Reason
 ) -> list[Step]:
-    """The windows before the one that a re-plan moved the slot to."""
+    """The windows up to a slot whose window is not the earliest with room; one that is not full now has the reason
+    `otherwise`."""
     size, until = policy.size_ms, align(scheduled_ms, policy.size_ms)
     steps: list[Step] = []
     start = align(effective_ms, size)
@@ -120,10 +139,10 @@ def _not_moved_to(
             start = opening
             continue
         if len(steps) >= MOST_STEPS:
-            start += _add_rest(steps, name, policy, start, until, Reason.ORDER)
+            start += _add_rest(steps, name, policy, start, until, otherwise)
             continue
         is_full = occupancy.taken(start) >= policy.max_per_window
-        steps.append(Step(name, start, Reason.FULL if is_full else Reason.ORDER))
+        steps.append(Step(name, start, Reason.FULL if is_full else otherwise))
         start += size
     return steps
 

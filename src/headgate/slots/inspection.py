@@ -12,10 +12,18 @@ from typing import Any
 from headgate.durations import EPOCH, duration_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, InvalidInput, NotFound, StaleVersion
 from headgate.slots import impact
-from headgate.slots.explain import Explanation, explain
+from headgate.slots.explain import Explanation, combined, explain
 from headgate.slots.impact import ChangeWarning
 from headgate.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter
-from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy, changed_policy, checked_id, checked_name
+from headgate.slots.model import (
+    AssignedSlot,
+    PolicyVersion,
+    SlotWindow,
+    WindowPolicy,
+    changed_policy,
+    checked_id,
+    checked_name,
+)
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.ports import SlotStore
 
@@ -63,13 +71,17 @@ class SlotInspection:
         record = await self._store.record(checked_id(event_id))
         if record is None:
             raise NotFound("slot", event_id)
-        versions = await self._store.history(record.slot.config_name)
-        then = next(version for version in versions if version.version == record.slot.config_version)
+        explanations = [await self._explained(record, window) for window in record.slot.windows]
+        return combined(explanations) if record.slot.other_windows else explanations[0]
+
+    async def _explained(self, record: ListedSlot, window: SlotWindow) -> Explanation:
+        versions = await self._store.history(window.config_name)
+        then = next(version for version in versions if version.version == window.config_version)
 
         def look(active: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Explanation:
             return explain(record, then, active, occupancy, now_ms)
 
-        return await self._store.survey(record.slot.config_name, look)
+        return await self._store.survey(window.config_name, look)
 
     async def unstarted(self, started: Started, *, before: datetime) -> list[AssignedSlot]:
         """Slots of any owner that were scheduled before a time and whose work never started. `started` returns, page by

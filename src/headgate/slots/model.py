@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -16,6 +16,8 @@ from headgate.tracing import Origin
 
 LONGEST_ID = 255
 LONGEST_NAME = 128
+MOST_CONFIGS = 8
+"""Configs that one event may be booked under."""
 _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Control characters, line separators, and surrogates that have lost their other half. `schemas.py` says the same."""
 MOST_PER_WINDOW = 2**31 - 1
@@ -157,6 +159,18 @@ class TracedRequest(SlotRequest):
         return traced
 
 
+class SlotWindow(NamedTuple):
+    """A window that a slot is charged in: of which config, by which version of it."""
+
+    config_name: str
+    config_version: int
+    window_start_ms: int
+
+    @property
+    def window_start(self) -> datetime:
+        return from_ms(self.window_start_ms)
+
+
 class AssignedSlot(NamedTuple):
     """A booked time. Times are kept as epoch milliseconds and turned into datetimes when asked for."""
 
@@ -170,6 +184,18 @@ class AssignedSlot(NamedTuple):
     """True when this event had its slot before this call."""
     owner: str | None = None
     """The application that the slot belongs to, and that alone may cancel it."""
+    other_windows: tuple[SlotWindow, ...] = ()
+    """The windows of its further configs, if it was booked under several."""
+
+    @property
+    def windows(self) -> tuple[SlotWindow, ...]:
+        """Every window that the slot is charged in, in the order in which its configs were named."""
+        return SlotWindow(self.config_name, self.config_version, self.window_start_ms), *self.other_windows
+
+    @property
+    def config_names(self) -> tuple[str, ...]:
+        """Every config that the slot was booked under."""
+        return self.config_name, *(window.config_name for window in self.other_windows)
 
     @property
     def scheduled_time(self) -> datetime:
@@ -207,6 +233,19 @@ def checked_name(name: object, field: str = "config_name") -> str:
     if not isinstance(name, str) or not name or len(name) > LONGEST_NAME or _FORBIDDEN.search(name):
         raise InvalidInput(field, f"must be a text of 1 to {LONGEST_NAME} characters without control characters")
     return name
+
+
+def checked_names(names: object, field: str = "config_names") -> tuple[str, ...]:
+    """The names of the configs of one event: 1 to 8, all different."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise InvalidInput(field, f"must be a list of 1 to {MOST_CONFIGS} config names")
+    if not 1 <= len(names) <= MOST_CONFIGS:
+        raise InvalidInput(field, f"has {len(names)} names; give 1 to {MOST_CONFIGS}")
+    checked = tuple(checked_name(name, f"{field}[{index}]") for index, name in enumerate(names))
+    for index, name in enumerate(checked):
+        if name in checked[:index]:
+            raise InvalidInput(f"{field}[{index}]", f"{name!r} is named twice; name each config once")
+    return checked
 
 
 def _limit(value: object) -> int:

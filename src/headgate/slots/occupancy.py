@@ -130,6 +130,17 @@ class Occupancy:
             self._jumps[passed] = at
         return at
 
+    def knows(self, start_ms: int) -> bool:
+        """Whether the window's counters have been read, or that it has none."""
+        return self._is_known(start_ms)
+
+    def first_known_free(self, start_ms: int) -> int:
+        """As `first_free`, as far as that can be said without reading: past what is known to be full."""
+        at = start_ms
+        while (onward := self._jumps.get(at)) is not None or (self._is_known(at) and self.taken(at) >= self._limit):
+            at = self._policy.next_open(at + self._policy.size_ms) if onward is None else onward
+        return at
+
     def take(self, start_ms: int) -> int:
         """Takes a place in the window and returns its ordinal there."""
         counts = self._counts.get(start_ms)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from headgate.durations import LATEST_MS, from_ms
 from headgate.errors import HeadgateError, NotFound, SlotsExhausted
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.windows import align, position, usable
 
@@ -21,6 +21,7 @@ class Place(NamedTuple):
 
     window_start_ms: int
     scheduled_ms: int
+    other_windows: tuple[SlotWindow, ...] = ()
 
 
 class Room(NamedTuple):
@@ -103,15 +104,25 @@ class Packer:
         return Room(start, capacity, low, high, high < start + size)
 
 
+class RequestPacker(Protocol):
+    """Finds a place for each request: `Packer` under one config, `JointPacker` under several."""
+
+    def place(self, requested_ms: int) -> Place | Full:
+        """Takes a place for an event that wants `requested_ms`, or nothing at all."""
+        ...
+
+
 def book_all(
     active: PolicyVersion,
-    packer: Packer,
+    packer: RequestPacker,
     requests: Sequence[SlotRequest],
     existing: Mapping[str, AssignedSlot],
     owner: str | None = None,
+    label: str | None = None,
 ) -> tuple[list[Booking], list[AssignedSlot]]:
     """What comes of each request, in order, and which slots are new: these belong to `owner`. An event that has a slot
-    keeps it, also when it got it earlier in the same list."""
+    keeps it, also when it got it earlier in the same list. `active` is the first of the configs; `label` names all of
+    them in an error."""
     name, version = active.name, active.version
     bookings: list[Booking] = []
     fresh: dict[str, AssignedSlot] = {}
@@ -123,9 +134,10 @@ def book_all(
         place = packer.place(requested_ms)
         if isinstance(place, Full):
             earliest = None if place.earliest_ms is None else from_ms(place.earliest_ms)
-            bookings.append(SlotsExhausted(name, earliest))
+            bookings.append(SlotsExhausted(label or name, earliest))
             continue
-        slot = AssignedSlot(event_id, name, version, requested_ms, *place, False, owner)
+        start, scheduled, others = place
+        slot = AssignedSlot(event_id, name, version, requested_ms, start, scheduled, False, owner, others)
         fresh[event_id] = slot
         bookings.append(slot)
     return bookings, list(fresh.values())
@@ -143,6 +155,6 @@ def proves_config(name: str, bookings: Sequence[Booking]) -> bool:
     """Whether a booking could only come from a config that exists. An event that had a slot gets it also when the
     config it asks for does not exist."""
     for booking in bookings:
-        if booking.config_name == name if isinstance(booking, AssignedSlot) else isinstance(booking, SlotsExhausted):
+        if name in booking.config_names if isinstance(booking, AssignedSlot) else isinstance(booking, SlotsExhausted):
             return True
     return False

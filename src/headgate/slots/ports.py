@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from headgate.errors import HeadgateError
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
@@ -51,10 +52,15 @@ class SlotStore(Protocol):
         ...
 
     async def book(
-        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+        self,
+        names: str | Sequence[str],
+        requests: Sequence[SlotRequest],
+        *,
+        now_ms: int | None = None,
+        owner: str | None = None,
     ) -> list[Booking]:
         """Books a slot for each request, in order, exactly packed; one that has a slot keeps it. New slots belong to
-        `owner`.
+        `owner`. Under several names a slot is charged in a window of each, or in none.
 
         Serialised per name.
 
@@ -116,6 +122,10 @@ class SlotObserver(Protocol):
 
     def assigned(self, name: str, seconds: float) -> None:
         """One caller got its answer, after waiting and booking."""
+        return
+
+    def failed(self, name: str, requests: int, error: HeadgateError) -> None:
+        """A transaction failed: none of its requests got an answer, or none that is known."""
         return
 
     def contended(self, name: str) -> None:

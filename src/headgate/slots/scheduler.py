@@ -38,6 +38,7 @@ from headgate.slots.model import (
     changed_policy,
     checked_id,
     checked_name,
+    checked_names,
 )
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
@@ -49,7 +50,11 @@ from headgate.slots.replanning import Replan, ReplanStore, checked_direction, re
 MAX_TRIES = 8
 """How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
 
+MAX_WRITERS = 10_000
+"""Configs and sets of configs whose writer is kept while nobody waits for it."""
+
 EventTime = tuple[str, datetime | str]
+ConfigNames = str | tuple[str, ...]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -86,8 +91,9 @@ class SlotScheduler(SlotInspection):
         self._batch = batch
         self._bulk_batch = bulk_batch
         self._paces = Paces(bulk_batch)
+        self._joint_paces = Paces(bulk_batch)
         self._cache_ttl = cache_ttl
-        self._writers: dict[str, Batcher[SlotRequest, AssignedSlot]] = {}
+        self._writers: dict[ConfigNames, Batcher[SlotRequest, AssignedSlot]] = {}
         self._policies: dict[str, tuple[float, PolicyVersion]] = {}
 
     @classmethod
@@ -233,32 +239,48 @@ class SlotScheduler(SlotInspection):
 
     # -- slots ---------------------------------------------------------------------------------------------------
 
-    async def assign(self, event_id: str, config_name: str, requested_time: datetime | str) -> AssignedSlot:
+    async def assign(
+        self,
+        event_id: str,
+        config_name: str | Sequence[str] = (),
+        requested_time: datetime | str = "",
+        *,
+        config_names: Sequence[str] = (),
+    ) -> AssignedSlot:
         """The event's slot: the one it has, or else the earliest free one at or after `requested_time` and now.
 
+        Under several configs, up to 8, the slot lies in one open window with room of each, and is charged in all of
+        them or in none: `await slots.assign("pay-1", ["bank", "merchant-7"], at)`.
+
         Raises:
-            InvalidInput: the id, the name or the time is wrong.
+            InvalidInput: the id, a name or the time is wrong.
             NotFound: there is no such config.
-            SlotsExhausted: nothing is free within the policy's `max_delay`.
+            SlotsExhausted: nothing is free within the `max_delay` of every policy.
             StoreUnavailable: the store does not answer; the slot may have been booked.
         """
         request = SlotRequest.of(event_id, requested_time)
         if (origin := tracing.origin()) is not None:
             request = TracedRequest.within(origin, request)
         started = time.perf_counter()
-        writer = self._writers.get(config_name)
+        writer = self._writers.get(config_name) if isinstance(config_name, str) and not config_names else None
         if writer is None:
-            writer = self._writer(checked_name(config_name))
+            names = booking_names(config_name, config_names)
+            writer = self._writers.get(names) or self._writer(names)
         slot = await writer.submit(request)
         # Under the slot's own config: the requested one need not exist, if the event had a slot before.
         self._observer.assigned(slot.config_name, time.perf_counter() - started)
         return slot
 
     async def assign_many(
-        self, events: Iterable[EventTime] | Sequence[SlotRequest], config_name: str, *, owner: str | None = None
+        self,
+        events: Iterable[EventTime] | Sequence[SlotRequest],
+        config_name: str | Sequence[str] = (),
+        *,
+        config_names: Sequence[str] = (),
+        owner: str | None = None,
     ) -> list[AssignedSlot]:
-        """A slot for each event, in order; new ones belong to `owner`. All are checked before any is booked; the first
-        that can't have a slot raises its error, after the others have theirs.
+        """A slot for each event, in order, under one config or several; new ones belong to `owner`. All are checked
+        before any is booked; the first that can't have a slot raises its error, after the others have theirs.
 
         Raises:
             InvalidInput: an event is wrong; nothing was booked.
@@ -267,13 +289,13 @@ class SlotScheduler(SlotInspection):
         """
         bookings = await self.book(
             [event if isinstance(event, SlotRequest) else SlotRequest.of(*event) for event in events],
-            config_name,
+            booking_names(config_name, config_names),
             owner=owner,
         )
         return [_slot_or_raise(booking) for booking in bookings]
 
     async def book(
-        self, requests: Sequence[SlotRequest], config_name: str, *, owner: str | None = None
+        self, requests: Sequence[SlotRequest], config_name: str | Sequence[str], *, owner: str | None = None
     ) -> list[Booking]:
         """What came of each request, in order: its slot or its error. Large lists go in several transactions, each
         short enough that other callers need not wait a second for it. New slots belong to `owner`, an application that
@@ -282,28 +304,33 @@ class SlotScheduler(SlotInspection):
         Raises:
             StoreUnavailable: the store does not answer; what was booked before stays booked.
         """
-        checked_name(config_name)
+        names = booking_names(config_name)
+        paces = self._paces if isinstance(names, str) else self._joint_paces
         bookings: list[Booking] = []
         while len(bookings) < len(requests):
-            batch, pace = self._paces.next(requests, len(bookings))
+            batch, pace = paces.next(requests, len(bookings))
             started = time.perf_counter()
-            bookings += await self._flush(config_name, batch, owner)
+            bookings += await self._flush(names, batch, owner)
             pace.learn(len(batch), time.perf_counter() - started)
         return bookings
 
     async def assign_stream(
-        self, requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest], config_name: str
+        self,
+        requests: AsyncIterable[SlotRequest] | Iterable[SlotRequest],
+        config_name: str | Sequence[str] = (),
+        *,
+        config_names: Sequence[str] = (),
     ) -> AsyncIterator[list[Booking]]:
         """Books an endless supply in constant memory, and yields the outcomes of each batch."""
-        checked_name(config_name)
+        names = booking_names(config_name, config_names)
         batch: list[SlotRequest] = []
         async for request in _iterate(requests):
             batch.append(request)
             if len(batch) >= self._bulk_batch:
-                yield await self.book(batch, config_name)
+                yield await self.book(batch, names)
                 batch = []
         if batch:
-            yield await self.book(batch, config_name)
+            yield await self.book(batch, names)
 
     async def find(self, event_id: str) -> AssignedSlot:
         """The event's slot.
@@ -431,33 +458,38 @@ class SlotScheduler(SlotInspection):
 
     # -- group commit --------------------------------------------------------------------------------------------
 
-    def _writer(self, name: str) -> Batcher[SlotRequest, AssignedSlot]:
+    def _writer(self, names: ConfigNames) -> Batcher[SlotRequest, AssignedSlot]:
         async def flush_batch(batch: Sequence[SlotRequest]) -> list[Booking]:
             bookings: list[Booking] = []
             try:
-                bookings = await self._flush(name, batch)
+                bookings = await self._flush(names, batch)
             finally:
-                # Names without number come from typing mistakes: only one that is known to exist keeps its writer.
-                if not writer.waiting and not proves_config(name, bookings):
-                    self._writers.pop(name, None)
+                # Names without number come from typing mistakes, and sets of them from their combinations: only those
+                # that are known to exist keep their writer, and only so many.
+                if not writer.waiting and (
+                    not proves_config(first_name(names), bookings) or len(self._writers) > MAX_WRITERS
+                ):
+                    self._writers.pop(names, None)
             return bookings
 
         writer: Batcher[SlotRequest, AssignedSlot] = Batcher(flush_batch, max_batch=self._batch)
-        self._writers[name] = writer
+        self._writers[names] = writer
         return writer
 
-    async def _flush(self, name: str, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
+    async def _flush(self, names: ConfigNames, batch: Sequence[SlotRequest], owner: str | None = None) -> list[Booking]:
         started = time.perf_counter()
+        label = names if isinstance(names, str) else ", ".join(names)
         try:
-            bookings = await self._retried(name, self._store.book, name, batch, owner=owner)
+            bookings = await self._retried(first_name(names), self._store.book, names, batch, owner=owner)
         except HeadgateError as error:
+            self._observer.failed(first_name(names), len(batch), error)
             if tracing.is_on():
-                events.trace_bookings(name, batch, error)
+                events.trace_bookings(label, batch, error)
             raise
-        self._observer.booked(name, bookings, time.perf_counter() - started)
-        events.log_bookings(name, batch, bookings)
+        self._observer.booked(first_name(names), bookings, time.perf_counter() - started)
+        events.log_bookings(label, batch, bookings)
         if tracing.is_on():
-            events.trace_bookings(name, batch, bookings)
+            events.trace_bookings(label, batch, bookings)
         return bookings
 
     async def _retried(self, name: str | None, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -474,6 +506,27 @@ class SlotScheduler(SlotInspection):
                 if attempt == MAX_TRIES:
                     raise
         raise AssertionError("unreachable")
+
+
+def booking_names(config_name: str | Sequence[str], config_names: Sequence[str] = ()) -> ConfigNames:
+    """The configs of a booking, checked: a name, or several.
+
+    Raises:
+        InvalidInput: a name is wrong, none is given, or both forms are.
+    """
+    if config_names:
+        if config_name:
+            raise InvalidInput("config_names", "and config_name are given; give one of the two")
+        config_name = config_names
+    if isinstance(config_name, str):
+        return checked_name(config_name)
+    names = checked_names(config_name)
+    return names[0] if len(names) == 1 else names
+
+
+def first_name(names: ConfigNames) -> str:
+    """The config that stands for all of them in metrics: the first one named."""
+    return names if isinstance(names, str) else names[0]
 
 
 def _slot_or_raise(booking: Booking) -> AssignedSlot:

@@ -18,6 +18,7 @@ from headgate.sql import migrate
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)
 STATEMENTS: list[sa.ClauseElement] = [
     portable.due_items("PAY", T, 10, "oracle"),
+    portable.context_sizes("PAY", ["a"], "oracle"),
     portable._CLAIM,
     portable._SETTLE,
     portable._TOUCH,

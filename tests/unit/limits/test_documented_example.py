@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[3] / "docs/explanation/admission.md"
 
 
 def test_the_first_example_runs() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["decision"].allowed

@@ -130,17 +130,17 @@ async def test_peer_bug_12_plans_replaced_while_a_loop_decides(
 
 def test_peer_bug_12_plans_replaced_while_they_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = Limiter(plans=plans(100))
-    rule = PlanBook.rule
+    rules_of = PlanBook.rules_of
     looked: list[str] = []
 
     def replaced_meanwhile(book: PlanBook, name: str, key: str) -> Any:
-        result = rule(book, name, key)
+        result = rules_of(book, name, key)
         if not looked:
             looked.append(name)
             limiter.replace_plans(plans(5))
         return result
 
-    monkeypatch.setattr(PlanBook, "rule", replaced_meanwhile)
+    monkeypatch.setattr(PlanBook, "rules_of", replaced_meanwhile)
     limiter.acquire("u", ["week", "day"])
     assert looked == ["week"]
     assert [limiter.acquire("v", ["week", "day"]).allowed for _ in range(6)] == [True] * 5 + [False]

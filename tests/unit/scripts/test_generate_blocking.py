@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from scripts import generate_blocking
-from scripts.generate_blocking import PACKAGE, ROOT, TWINS, Twin, blocking, main
+from scripts.generate_blocking import PACKAGE, ROOT, TWINS, Facade, Twin, blocking, facade, main
 
 SOURCE = '''"""An `AsyncThing`."""
 
@@ -66,6 +66,7 @@ def test_a_file_that_is_out_of_date_fails_the_check_and_is_left_alone(
     (package / "_thing.py").write_text("edited = True\n")
     monkeypatch.setattr(generate_blocking, "ROOT", tmp_path)
     monkeypatch.setattr(generate_blocking, "TWINS", (THING,))
+    monkeypatch.setattr(generate_blocking, "FACADES", ())
     assert main(["--check"]) == 1
     assert "_thing.py is out of date: run `make blocking`" in capsys.readouterr().err
     assert (package / "_thing.py").read_text() == "edited = True\n"
@@ -81,3 +82,27 @@ def test_the_generated_files_are_up_to_date() -> None:
 def test_nothing_asynchronous_is_left(twin: Twin) -> None:
     text = (ROOT / PACKAGE / twin.target).read_text()
     assert not re.findall(r"\b(?:async (?:def|with|for)|await|asyncio|Awaitable|Coroutine)\b", text)
+
+
+def test_a_facade_has_the_public_calls_with_their_signatures_and_docstrings() -> None:
+    source = '''
+from typing import Any
+class Queue:
+    async def close(self) -> None: ...
+    async def _inner(self) -> None: ...
+    async def put(self, item_type: str, *, connection: Any = None, **more: int) -> int:
+        """Puts."""
+    async def get(self, key: str) -> str:
+        """Gets."""
+'''
+    text = facade(source, Facade("queue.py", "_q.py", "Queue", "headgate.q.Parent", "A queue."))
+    assert "class BlockingQueue(Parent):" in text
+    assert "def put(self, item_type: str, *, connection: Any = None, **more: int) -> int:" in text
+    call = "connection, item_type, lambda queue: queue.put(item_type, connection=connection, **more)"
+    assert call in " ".join(text.split())
+    assert "return self._run(lambda queue: queue.get(key))" in text
+    assert '"""Gets."""' in text
+    assert "close" not in text
+    assert "_inner" not in text
+    with pytest.raises(ValueError, match="no class Gone"):
+        facade(source, Facade("queue.py", "_q.py", "Gone", "headgate.q.Parent", ""))

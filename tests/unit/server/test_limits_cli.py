@@ -52,9 +52,27 @@ def test_plans_are_made_changed_and_deleted(headgate: Headgate) -> None:
     assert headgate("plans", "delete", "gold", status=1) == "headgate: no plan named 'gold'\n"
 
 
+def test_a_plan_may_be_a_rate(headgate: Headgate) -> None:
+    made = json.loads(headgate("plans", "set", "free", "2/hour;3/day", "--override", "vip=9/minute", "--json"))
+    hour = {"algorithm": "fixed_window", "limit": 2, "window": "PT1H"}
+    day = {"algorithm": "fixed_window", "limit": 3, "window": "P1D"}
+    vip = {"algorithm": "fixed_window", "limit": 9, "window": "PT1M"}
+    assert made == {"name": "free", "algorithm": "several", "limits": [hour, day], "overrides": {"vip": vip}}
+    assert "free\tseveral\t2 per PT1H; 3 per P1D\t-\tno\t1\n" in headgate("plans", "list")
+    # What is not given stays as it is.
+    assert json.loads(headgate("plans", "set", "free", "--shadow", "--json")) == made | {"shadow": True}
+    changed = json.loads(headgate("plans", "set", "free", "--rate", "10/minute burst 20", "--no-shadow", "--json"))
+    assert (changed["algorithm"], changed["capacity"], changed["overrides"]) == ("token_bucket", 20, {"vip": vip})
+    assert json.loads(headgate("limits", "acquire", "u", "--plan", "1/hour", "--json"))["remaining"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (["new", "10/fortnight"], "RATE"),
+        (["new", "10/minute", "--rate", "10/minute"], "RATE"),
+        (["new", "10/minute", "--limit", "5"], "--limit"),
+        (["new", "10/minute", "--override", "vip=1/fortnight"], "--override.vip"),
         (["new", "--limit", "3"], "--algorithm"),
         (["new", "--capacity", "3"], "--per-second"),
         (["new", "--capacity", "3", "--per-second", "0"], "--per-second"),

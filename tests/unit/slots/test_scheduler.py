@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.durations import to_ms
 from headgate.errors import ConfigurationError, Conflict, InvalidInput, NotFound, SlotsExhausted, StoreUnavailable
 from headgate.slots import AssignedSlot, PolicyVersion, SlotRequest, SlotScheduler, WindowPolicy
 from headgate.slots.packing import Booking
@@ -40,14 +41,19 @@ class Watched(MemorySlotStore):
         self.unavailable = False
 
     async def book(
-        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+        self,
+        names: str | Sequence[str],
+        requests: Sequence[SlotRequest],
+        *,
+        now_ms: int | None = None,
+        owner: str | None = None,
     ) -> list[Booking]:
         await asyncio.sleep(0)
         if self.conflicts:
             self.conflicts -= 1
             raise Conflict
         self.batches.append(len(requests))
-        return await super().book(name, requests, now_ms=now_ms, owner=owner)
+        return await super().book(names, requests, now_ms=now_ms, owner=owner)
 
     async def history(self, name: str) -> list[PolicyVersion]:
         self.lookups += 1
@@ -237,3 +243,40 @@ async def test_contention_is_told_and_survived(
     await slots.assign("e", "default", T)
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert lines == ["Window contention on default: another writer was first, trying again"] * 2
+
+
+async def test_several_configs_are_named_in_either_form(slots: SlotScheduler) -> None:
+    await slots.configure("merchant-7", WindowPolicy(1, "PT4S"))
+    first = await slots.assign("a", ["default", "merchant-7"], T)
+    second = await slots.assign("b", requested_time=T, config_names=("default", "merchant-7"))
+    (third,) = await slots.assign_many([("c", T)], config_names=["default", "merchant-7"])
+    batches = [batch async for batch in slots.assign_stream([SlotRequest.of("d", T)], ["merchant-7", "default"])]
+    fourth = batches[0][0]
+    assert isinstance(fourth, AssignedSlot)
+    assert [slot.config_names for slot in (first, second, third)] == [("default", "merchant-7")] * 3
+    assert fourth.config_names == ("merchant-7", "default")
+    starts = [slot.scheduled_ms // 4000 * 4000 for slot in (first, second, third, fourth)]
+    assert starts == [to_ms(T) + n * 4000 for n in range(4)]
+
+
+async def test_callers_of_one_set_of_configs_share_transactions(slots: SlotScheduler, store: Watched) -> None:
+    await slots.configure("merchant-7", WindowPolicy(1, "PT4S"))
+    calls = [slots.assign(f"e{n}", ["default", "merchant-7"], T) for n in range(40)]
+    assert len({slot.scheduled_ms // 4000 for slot in await asyncio.gather(*calls)}) == 40
+    assert store.batches == [40]
+
+
+async def test_wrong_names_are_refused_by_their_place_before_anything_is_booked(
+    slots: SlotScheduler, store: Watched
+) -> None:
+    for names, field in (
+        ([], "config_names"),
+        (["default", "default"], "config_names[1]"),
+        (["a", ""], "config_names[1]"),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            await slots.assign("e", names, T)
+        assert refused.value.field == field
+    with pytest.raises(InvalidInput, match="one of the two"):
+        await slots.assign("e", "default", T, config_names=["default"])
+    assert store.batches == []

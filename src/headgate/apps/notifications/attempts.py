@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from headgate.apps.notifications.model import AttemptEvent, Outcome
 from headgate.apps.notifications.ports import AnalyticsStore, NotificationObserver
@@ -17,11 +17,11 @@ from headgate.errors import HeadgateError, InvalidInput
 from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    RECEIVE_SECONDS,
+    Delivered,
     MessageLog,
     MessageSource,
     Record,
-    read_until_stopped,
+    process_until_stopped,
 )
 
 ANALYTICS_GROUP = "notification-analytics"
@@ -95,18 +95,23 @@ class AttemptLog:
 class AttemptReader:
     """Brings attempt events from the log into the analytics store; each counts once, however often it comes."""
 
-    def __init__(self, join: Callable[[], Awaitable[MessageSource]], store: AnalyticsStore) -> None:
+    def __init__(
+        self,
+        join: Callable[[], Awaitable[MessageSource]],
+        store: AnalyticsStore,
+        *,
+        copies: tuple[MessageLog, str] | None = None,
+    ) -> None:
         self._join = join
         self._store = store
+        self._copies = copies
+        """A log and a topic to which events go on from here."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads until `stop` is set, then leaves. Waits for stores that do not answer."""
-        await read_until_stopped(self._join, self._step, stop)
+        await process_until_stopped(self._join, self._count, stop, batch=BATCH)
 
-    async def _step(self, source: MessageSource) -> None:
-        delivered = await source.receive(BATCH, RECEIVE_SECONDS)
-        if not delivered:
-            return
+    async def _count(self, delivered: Sequence[Delivered]) -> None:
         events = []
         for message in delivered:
             try:
@@ -115,4 +120,8 @@ class AttemptReader:
                 _log.warning("a record of %s is not an attempt event and is skipped", message.record.topic)
         if events:
             await self._store.add(events)
-        await source.commit(delivered)
+        if self._copies is not None:
+            log, topic = self._copies
+            for failure in await log.publish([message.record._replace(topic=topic) for message in delivered]):
+                if failure is not None:
+                    raise failure

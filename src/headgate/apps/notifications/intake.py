@@ -61,6 +61,12 @@ class Intake:
                 clock=self._clock,
             )
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether sends that run at once are decided in the order of their calls: in the database alone they are,
+        because they share transactions."""
+        return self.cached is None and self._broker is None
+
     async def configure(
         self,
         user_id: Any,

@@ -290,6 +290,10 @@ class NotificationObserver(Protocol):
         """Attempt events were lost because their queue was full."""
         ...
 
+    def events_indexed(self, indexed: int, refused: int, expired: int) -> None:
+        """The search index took so many events and refused so many; others had waited for it too long."""
+        ...
+
     def delivered(self, outcome: str) -> None:
         """The sender dealt with a message: `sent`, `duplicate`, `retried`, `parked`, `opted_out` or
         `dead_lettered`."""
@@ -325,6 +329,9 @@ class NullObserver:
         pass
 
     def events_dropped(self, count: int) -> None:
+        pass
+
+    def events_indexed(self, indexed: int, refused: int, expired: int) -> None:
         pass
 
     def delivered(self, outcome: str) -> None:

@@ -76,6 +76,7 @@ class PaymentExecution:
         try:
             record = await self._begins.submit(payment.payment_id)
         except StoreError as error:
+            self._observer.settled("POSTPONED")
             raise Postponed(f"the store can't be asked: {error}") from error
         if record.status is not PaymentStatus.SCHEDULED:
             return record.status is PaymentStatus.ACCEPTED

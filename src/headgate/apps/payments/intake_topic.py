@@ -10,11 +10,12 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from headgate.apps.payments.model import IntakeResult, Payment, PaymentExists
 from headgate.apps.payments.parsing import payment_of_json
 from headgate.errors import HeadgateError, InvalidInput, StoreError
-from headgate.messaging import RECEIVE_SECONDS, Delivered, MessageLog, MessageSource, Record, read_until_stopped
+from headgate.messaging import Delivered, MessageLog, Record, process_until_stopped
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +38,11 @@ class PaymentTopic:
         self._messages = messages
         self._topic = topic
         self._initiate = initiate
-        self._pending: list[Delivered] = []
-        """Received and not yet done. A source hands out each record once, so a retry begins here."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Reads until `stop` is set, then leaves. Waits for stores that do not answer."""
-        await read_until_stopped(lambda: self._messages.read(self._topic, GROUP), self._step, stop)
-
-    async def _step(self, source: MessageSource) -> None:
-        if not self._pending:
-            self._pending = await source.receive(BATCH, RECEIVE_SECONDS)
-        if self._pending:
-            await self._accept(self._pending)
-            await source.commit(self._pending)
-            self._pending = []
+        join = partial(self._messages.read, self._topic, GROUP)
+        await process_until_stopped(join, self._accept, stop, batch=BATCH)
 
     async def _accept(self, delivered: Sequence[Delivered]) -> None:
         payments: list[tuple[Delivered, Payment]] = []

@@ -9,6 +9,8 @@ from typing import NamedTuple, Protocol
 
 from headgate.apps.payments.downstream.permits import Grant
 from headgate.apps.payments.model import (
+    AcceptedPayment,
+    IntakeResult,
     Payment,
     PaymentAudit,
     PaymentEvent,
@@ -258,6 +260,18 @@ class BreakerStore(Protocol):
 
     async def close(self) -> None:
         """Closes it."""
+        ...
+
+
+class Intake(Protocol):
+    """Accepts payments: here, or through the init worker."""
+
+    async def submit(self, payment: Payment) -> AcceptedPayment:
+        """Accepts one payment, or raises the reason why not."""
+        ...
+
+    async def initiate(self, payments: Sequence[Payment], *, feed_id: str | None = None) -> list[IntakeResult]:
+        """One result per payment, in order."""
         ...
 
 

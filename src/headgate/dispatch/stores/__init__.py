@@ -6,17 +6,23 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy.engine import Connection
 
-from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.model import CLAIM_BYTES, EnqueueRequest
 from headgate.dispatch.ports import Follower, QueueStore
 from headgate.dispatch.stores import portable
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.sql.databases import database
 
 
-async def queue_store(url: str, *, pool_size: int = 10, followers: Mapping[str, Follower] | None = None) -> QueueStore:
+async def queue_store(
+    url: str,
+    *,
+    pool_size: int = 10,
+    followers: Mapping[str, Follower] | None = None,
+    claim_bytes: int = CLAIM_BYTES,
+) -> QueueStore:
     """The dispatch queue's store at a database URL; `memory://` for one that lives in this process. `followers`: by
-    item type, what moves together with its items."""
-    return SqlQueueStore(await database(url, pool_size=pool_size), followers)
+    item type, what moves together with its items. `claim_bytes` bounds the contexts of one claim."""
+    return SqlQueueStore(await database(url, pool_size=pool_size), followers, claim_bytes=claim_bytes)
 
 
 def enqueue_within(connection: Connection, requests: Sequence[EnqueueRequest], hints: Sequence[str] = ()) -> None:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import checked_redirection, redirected
+from headgate.dispatch.heartbeats import is_attended, of_type
 from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import Status
@@ -28,6 +29,7 @@ from headgate.dispatch.stores.rows import (
 )
 from headgate.dispatch.stores.tables import DEAD, FINISHED, IN_FLIGHT, READY, among, audit, context, only, queue, report
 from headgate.dispatch.stores.tables import config as config_table
+from headgate.dispatch.stores.workers import workers as stored_workers
 from headgate.errors import NotFound
 from headgate.sql.schema import now as database_clock
 
@@ -140,7 +142,9 @@ def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> Qu
             queue.c.scheduled_exec_time <= moment,
         )
     ).scalar_one()
-    return QueueStats(item_type, depth, age, in_flight)
+    workers = stored_workers(connection, moment)
+    mine = of_type(workers, item_type)
+    return QueueStats(item_type, depth, age, in_flight, len(mine), is_attended(mine, item_type))
 
 
 def audit_entries(

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from headgate.dispatch.decisions import batch_name
+from headgate.dispatch.decisions import batch_name, within_bytes
 from headgate.dispatch.model import (
     CONTEXT_VERSION,
     Action,
@@ -142,14 +142,22 @@ _CLAIM = (
 )
 
 
-def claim(connection: sa.Connection, item_type: str, limit: int, look_ahead: timedelta, now: datetime | None) -> Batch:
+def claim(
+    connection: sa.Connection,
+    item_type: str,
+    limit: int,
+    look_ahead: timedelta,
+    now: datetime | None,
+    max_bytes: int,
+) -> Batch:
     moment = now or database_clock(connection)
     batch_id = batch_name()
     statement = due_items(item_type, moment + look_ahead, limit, connection.dialect.name)
     with connection.execution_options(stream_results=True, max_row_buffer=limit).execute(statement) as result:
-        rows = result.fetchmany(limit)
-    if not rows:
+        due = result.fetchmany(limit)
+    if not due:
         return Batch(batch_id, moment, [])
+    rows = due[: within_bytes(_sizes(connection, item_type, [row.item_id for row in due]), max_bytes)]
     parameters = [
         {"b_type": item_type, "b_id": row.item_id, "b_epoch": row.claim_epoch, "b_batch": batch_id, "b_now": moment}
         for row in rows
@@ -178,6 +186,23 @@ def claim(connection: sa.Connection, item_type: str, limit: int, look_ahead: tim
             )
             for row in rows
         ],
+        is_cut=len(rows) < len(due),
+    )
+
+
+def _sizes(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> list[int]:
+    """The bytes of the contexts of these items, in order; on Oracle the characters, which is what it counts."""
+    sizes: dict[str, int] = {}
+    for some in chunks(item_ids):
+        rows = connection.execute(context_sizes(item_type, some, connection.dialect.name))
+        sizes.update({row.item_id: row.size for row in rows})
+    return [sizes.get(item_id, 0) for item_id in item_ids]
+
+
+def context_sizes(item_type: str, item_ids: Sequence[str], dialect: str) -> sa.Select[Any]:
+    text = context.c.context_json if dialect == "oracle" else sa.cast(context.c.context_json, sa.LargeBinary)
+    return sa.select(context.c.item_id, sa.func.length(text).label("size")).where(
+        context.c.item_type == item_type, context.c.item_id.in_(list(item_ids))
     )
 
 

@@ -8,7 +8,7 @@ planner left alone would rather read and hash a queue of some ten thousand rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,16 @@ import sqlalchemy as sa
 from psycopg import pq
 
 from headgate.dispatch.decisions import batch_name
-from headgate.dispatch.model import CONTEXT_VERSION, Batch, BatchSummary, Change, Claim, ClaimedItem, EnqueueRequest
+from headgate.dispatch.model import (
+    CLAIM_BYTES,
+    CONTEXT_VERSION,
+    Batch,
+    BatchSummary,
+    Change,
+    Claim,
+    ClaimedItem,
+    EnqueueRequest,
+)
 from headgate.dispatch.stores.rows import START, Position, checked
 from headgate.errors import HeadgateError
 from headgate.sql.pipeline import (
@@ -69,9 +78,16 @@ def enqueue(
 ) -> set[tuple[str, str]]:
     """Writes what is not there yet, and returns it; listeners are told of the types in `hints`. Requests are unique
     and sorted."""
+    return new_keys(connection.exec_driver_sql(*enqueue_call(requests, now, hints)))
+
+
+def enqueue_call(
+    requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
+) -> tuple[str, tuple[Any, ...]]:
+    """The statement of `enqueue` and its parameters, for any connection of psycopg's."""
     types, ids, contexts, times, slotted, workflows, traces = zip(*requests, strict=True)
     first = requests[0]
-    parameters = (
+    return _ENQUEUE, (
         first.item_type,
         first.slotted,
         _unless_all(types, first.item_type),
@@ -85,7 +101,10 @@ def enqueue(
         now,
         list(hints),
     )
-    rows = connection.exec_driver_sql(_ENQUEUE, parameters)
+
+
+def new_keys(rows: Iterable[Any]) -> set[tuple[str, str]]:
+    """The new items among the rows that `enqueue_call` returns."""
     return {(row[0], row[1]) for row in rows if row[0]}
 
 
@@ -97,26 +116,33 @@ def _unless_all(column: Sequence[Any], value: Any) -> list[Any]:
 # The position lets a claim begin where the last one ended instead of stepping over all the index entries of rows
 # claimed since: while somebody holds an old snapshot open, those can't be removed. What is picked is locked, so it can
 # be found again by its place, without another look at an index; a row that moved before it was locked is not seen by
-# this statement, and is left for the next claim.
+# this statement, and is left for the next claim. `octet_length` reads the size of a long context, not the context.
 CLAIM = Statement(
     "headgate_queue_claim",
     """
     WITH clock AS MATERIALIZED (
         SELECT coalesce($1::timestamptz, clock_timestamp()) AS now
     ), picked AS MATERIALIZED (
-        SELECT ctid FROM headgate_dispatch_queue
+        SELECT ctid, item_id, due_at FROM headgate_dispatch_queue
         WHERE item_type = $2 AND queue_status = 'READY'
             AND due_at <= (SELECT now FROM clock) + $3::bigint * interval '1 microsecond'
             AND (due_at, item_id) > ('epoch'::timestamptz + $5::bigint * interval '1 microsecond', $6)
         ORDER BY due_at, item_id
         LIMIT $7::int
         FOR UPDATE SKIP LOCKED
+    ), sized AS MATERIALIZED (
+        SELECT p.ctid AS place, coalesce(sum(x.bytes) OVER (
+            ORDER BY p.due_at, p.item_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS bytes_before
+        FROM picked AS p LEFT JOIN LATERAL (
+            SELECT octet_length(context_json) AS bytes FROM headgate_dispatch_context AS c
+            WHERE c.item_type = $2 AND c.item_id = p.item_id OFFSET 0
+        ) AS x ON true
     ), claimed AS (
         UPDATE headgate_dispatch_queue AS q
         SET queue_status = 'CLAIMED', claim_epoch = q.claim_epoch + 1, dispatch_batch_id = $4,
             claimed_at = clock.now, seen_at = clock.now, updated_at = clock.now
         FROM clock
-        WHERE q.ctid = ANY(ARRAY(SELECT ctid FROM picked)) AND q.queue_status = 'READY'
+        WHERE q.ctid = ANY(ARRAY(SELECT place FROM sized WHERE bytes_before < $8::bigint)) AND q.queue_status = 'READY'
         RETURNING q.item_type, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.due_at,
             clock.now, q.traceparent
     ), logged AS (
@@ -126,7 +152,7 @@ CLAIM = Statement(
     )
     SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
         (extract(epoch FROM due_at) * 1000000)::bigint, (extract(epoch FROM now) * 1000000)::bigint,
-        context_json, traceparent, context_version
+        context_json, traceparent, context_version, EXISTS (SELECT FROM sized WHERE bytes_before >= $8::bigint)
     FROM claimed LEFT JOIN LATERAL (
         SELECT context_json, context_version FROM headgate_dispatch_context AS c
         WHERE c.item_type = claimed.item_type AND c.item_id = claimed.item_id OFFSET 0
@@ -142,12 +168,14 @@ def claim(
     limit: int,
     look_ahead: timedelta,
     now: datetime | None,
+    max_bytes: int = CLAIM_BYTES,
     start: Position = START,
 ) -> tuple[Batch, Position]:
     """The batch, and where it ended."""
     batch_id = batch_name()
     ahead = str(look_ahead // MICROSECOND)
     parameters = [_instant(now), item_type, ahead, batch_id, str(start.due_us), start.item_id, str(limit)]
+    parameters.append(str(max_bytes))
     rows = _flown(connection, CLAIM, parameters)
     if not rows:
         return Batch(batch_id, now or datetime.now(UTC), []), start
@@ -160,12 +188,12 @@ def claim(
             None if trace is None else trace.decode(),
             CONTEXT_VERSION if version is None else int(version),
         )
-        for item_id, epoch, retries, execute_at, slotted, _, _, context, trace, version in rows
+        for item_id, epoch, retries, execute_at, slotted, _, _, context, trace, version, _ in rows
     ]
-    last_id, *_, last_due, claimed_at, _, _, _ = rows[-1]
-    return Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items), Position(
-        int(last_due or 0), _text(last_id)
-    )
+    last_id, *_, last_due, claimed_at, _, _, _, is_cut = rows[-1]
+    claimed = EPOCH + timedelta(microseconds=int(claimed_at or 0))
+    batch = Batch(batch_id, claimed, items, is_cut=is_cut == b"t")
+    return batch, Position(int(last_due or 0), _text(last_id))
 
 
 # What `held` locks may be newer than the statement's snapshot, in which `settled` looks for its rows first: so the

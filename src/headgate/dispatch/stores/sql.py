@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
-
-import sqlalchemy as sa
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import (
+    CLAIM_BYTES,
     AuditEntry,
     Batch,
     BatchSummary,
@@ -28,12 +26,12 @@ from headgate.dispatch.model import (
 )
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, following, portable, reports
+from headgate.dispatch.stores import admin_queries, following, portable, reports, transactions
 from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.rows import START, Position
-from headgate.errors import Conflict, InvalidInput
+from headgate.dispatch.stores.workers import SqlWorkerStore
+from headgate.errors import Conflict
 from headgate.sql.engine import Database
-from headgate.sql.errors import DRIVER_ERRORS, translated
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,8 +61,12 @@ NEVER = _Sweep(float("-inf"), 0.0, START)
 class SqlQueueStore:
     """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
-    def __init__(self, database: Database, followers: Mapping[str, Follower] | None = None) -> None:
+    def __init__(
+        self, database: Database, followers: Mapping[str, Follower] | None = None, *, claim_bytes: int = CLAIM_BYTES
+    ) -> None:
         self._database = database
+        self._claim_bytes = claim_bytes
+        self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
         self._hints = Hints(database)
         self._postgres = database.dialect == "postgresql"
@@ -93,7 +95,7 @@ class SqlQueueStore:
         hints = self._hints.due(item_types) if within is None else sorted(item_types)
         new: set[tuple[str, str]]
         if within is not None:
-            new = await _run_within(self._database.dialect, within, self._statements.enqueue, ordered, now, hints)
+            new = await transactions.enqueue(self._database.dialect, self._statements, within, ordered, now, hints)
         else:
             new = await self._retried(self._database.once, self._statements.enqueue, ordered, now, hints)
             self._hints.ring(item_types)
@@ -108,7 +110,7 @@ class SqlQueueStore:
 
     async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
         if not self._postgres:
-            return await self._database.write(portable.claim, item_type, limit, look_ahead, now)
+            return await self._database.write(portable.claim, item_type, limit, look_ahead, now, self._claim_bytes)
         batch: Batch
         end: Position
         last = self._sweeps.get(item_type, NEVER)
@@ -116,17 +118,19 @@ class SqlQueueStore:
         since = time.monotonic() - last.at
         if now is None and since < max(pause, SWEEP_SECONDS):
             batch, end = await self._database.once(
-                self._statements.claim, item_type, limit, look_ahead, now, last.position
+                self._statements.claim, item_type, limit, look_ahead, now, self._claim_bytes, last.position
             )
             if batch.items:
                 self._sweeps[item_type] = last._replace(position=end)
             if batch.items or since < pause:
                 return batch
         began = time.monotonic()
-        batch, end = await self._database.once(self._statements.claim, item_type, limit, look_ahead, now, START)
+        batch, end = await self._database.once(
+            self._statements.claim, item_type, limit, look_ahead, now, self._claim_bytes
+        )
         if now is None:
             # If there was less than asked for, nothing that is due lies before where an earlier claim ended, either.
-            position = end if len(batch.items) == limit else max(end, last.position)
+            position = end if batch.is_cut or len(batch.items) == limit else max(end, last.position)
             self._sweeps[item_type] = _Sweep(began, time.monotonic() - began, position)
         return batch
 
@@ -244,23 +248,3 @@ class SqlQueueStore:
 def _is_followed(change: Change, followers: Mapping[str, Follower]) -> bool:
     """Dead letters only: everything else that an engine reports leaves an application's own state as it is."""
     return change.status is Status.DEAD_LETTER and change.claim.item_type in followers
-
-
-async def _run_within(
-    dialect: str, connection: Any, work: Callable[Concatenate[sa.Connection, P], R], *args: P.args, **kwargs: P.kwargs
-) -> R:
-    """Runs `work` in the caller's transaction."""
-    # Whoever has an AsyncConnection has loaded this; loading it for others would ask them for greenlet.
-    asynchronous = sys.modules.get("sqlalchemy.ext.asyncio")
-    is_async = asynchronous is not None and isinstance(connection, asynchronous.AsyncConnection)
-    if not is_async and not isinstance(connection, sa.Connection):
-        raise InvalidInput("connection", "must be a SQLAlchemy Connection or AsyncConnection")
-    if connection.dialect.name != dialect:
-        raise InvalidInput("connection", f"leads to {connection.dialect.name}; the queue is in {dialect}")
-    try:
-        if is_async:
-            result: R = await connection.run_sync(work, *args, **kwargs)
-            return result
-        return work(connection, *args, **kwargs)
-    except DRIVER_ERRORS as error:
-        raise translated(error) from error

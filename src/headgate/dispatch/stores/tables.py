@@ -101,6 +101,23 @@ audit = sa.Table(
     info={"about": "What happened to which item, when and why. Only ever inserted, and pruned."},
 )
 
+worker = sa.Table(
+    "headgate_dispatch_worker",
+    metadata,
+    sa.Column("worker_id", sa.String(32), primary_key=True),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("version", sa.String(64), nullable=False),
+    sa.Column("engine", sa.String(16), nullable=False),
+    sa.Column("roles", sa.String(255), nullable=False),
+    sa.Column("item_types", sa.Text, nullable=False),
+    sa.Column("concurrency", sa.Integer),
+    sa.Column("running", sa.Integer),
+    sa.Column("started_at", Instant, nullable=False),
+    sa.Column("seen_at", Instant, nullable=False),
+    info={"about": "One row per worker that runs, or was killed. roles and item_types are JSON lists."},
+)
+
 IN_FLIGHT = "queue_status IN ('CLAIMED', 'DISPATCHED')"
 FINISHED = "queue_status IN ('COMPLETED', 'CANCELLED')"
 READY = "queue_status = 'READY'"

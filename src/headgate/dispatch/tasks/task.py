@@ -76,8 +76,8 @@ class Task(Generic[P, R]):
 
     async def enqueue(self, *args: Any, **kwargs: Any) -> EnqueueResult:
         """Queues a call of the function with these arguments. With `key`, the item's id, a second enqueue of the same
-        key changes nothing and returns `existing=True`. `at` is when it shall run. With `connection`, a SQLAlchemy
-        `Connection` or `AsyncConnection` in a transaction of yours, it is queued if and when that commits; call
+        key changes nothing and returns `existing=True`. `at` is when it shall run. With `connection`, in a
+        transaction of yours (see `DispatchQueue.enqueue`), it is queued if and when that commits; on SQLite, call
         `await tasks.define()` once before.
 
         Raises:

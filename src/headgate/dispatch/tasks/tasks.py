@@ -186,8 +186,8 @@ class Tasks:
         return here.queue
 
     async def define(self) -> None:
-        """Makes the tasks known to the database. Workers do so when they start, and an enqueue if needed; call it
-        once before the first enqueue in a transaction of yours.
+        """Makes the tasks known to the database. Workers do so when they start, and an enqueue if needed. On
+        SQLite, call it once before the first enqueue in a transaction of yours.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -206,8 +206,8 @@ class Tasks:
                 raise InvalidInput("connection", "a queue in memory can't join a database transaction")
             return await self._in_memory.enqueue(task.item_type, item_id, context, at)
         here = self._on_loop()
-        if connection is not None and task.item_type not in here.defined:
-            # On SQLite, opening and defining would wait for the caller's own transaction.
+        if connection is not None and task.item_type not in here.defined and self.url.startswith("sqlite"):
+            # Opening and defining would wait for the caller's own transaction.
             raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
         queue = await self.queue()
         if task.item_type not in here.defined:

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
+from headgate.background import Background
 from headgate.batching import Batcher
 from headgate.errors import ConfigurationError, Conflict, StoreUnavailable
 from headgate.limits.algorithms import State
@@ -27,7 +28,6 @@ from headgate.limits.ports import Hold, Settlement
 from headgate.limits.stores.sql_rows import Cell, LockedRows, cell_of, hold_row_of
 from headgate.limits.stores.tables import limit_hold, limit_state
 from headgate.sql import migrate
-from headgate.sql.background import Background
 from headgate.sql.engine import Database
 
 DEFAULT_DEADLINE = 5.0

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from headgate.background import Background
 from headgate.errors import ConfigurationError, NotFound
 from headgate.limits.model import Plan
 from headgate.limits.plan_documents import document_of, plan_from
 from headgate.limits.stores.tables import limit_plan
 from headgate.sql import migrate
-from headgate.sql.background import Background
 from headgate.sql.engine import Database
 from headgate.sql.schema import now
 

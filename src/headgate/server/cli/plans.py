@@ -10,7 +10,8 @@ import click
 
 from headgate.errors import InvalidInput
 from headgate.limits.model import Plan, describe
-from headgate.limits.plan_documents import document_of, plan_from
+from headgate.limits.plan_documents import SEVERAL, document_of, plan_from
+from headgate.limits.rates import is_rate
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
@@ -47,8 +48,8 @@ def list_(as_json: bool) -> None:
         [
             [
                 plan.name,
-                plan.spec.algorithm,
-                describe(plan.spec),
+                plan.spec.algorithm if len(plan.specs) == 1 else SEVERAL,
+                describe(*plan.specs),
                 plan.on_error or "-",
                 "yes" if plan.shadow else "no",
                 str(len(plan.overrides)),
@@ -60,6 +61,8 @@ def list_(as_json: bool) -> None:
 
 @app.command("set")
 @click.argument("name", cls=Argument)
+@click.argument("rate", cls=Argument, required=False)
+@click.option("--rate", "rate_option", help="A rate: 10/minute, '100/hour;1000/day' or '10/minute burst 20'.")
 @click.option("--algorithm", help="token_bucket, fixed_window, sliding_window or sliding_log.")
 @click.option("--capacity", type=int, help="The most tokens in a bucket.")
 @click.option("--per-second", help="Tokens a second: 10, 0.5 or 2/3.")
@@ -71,11 +74,13 @@ def list_(as_json: bool) -> None:
     "--override",
     "overrides",
     multiple=True,
-    help='A limit for one key: KEY={"limit": 5, "window": "PT1M"}; KEY= removes it.',
+    help='A limit for one key: KEY=5/minute or KEY={"limit": 5, "window": "PT1M"}; KEY= removes it.',
 )
 @as_json
 def set_(
     name: str,
+    rate: str | None,
+    rate_option: str | None,
     algorithm: str | None,
     capacity: int | None,
     per_second: str | None,
@@ -86,8 +91,14 @@ def set_(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Create a plan, or change it: what is not given stays as it is, unless the algorithm changes."""
+    """Create a plan, or change it: what is not given stays as it is, unless the algorithm changes.
+
+    RATE is a rate such as 10/minute, instead of an algorithm and its numbers.
+    """
+    if rate is not None and rate_option is not None:
+        raise InvalidInput("rate", "is given twice; give it once")
     given = {
+        "rate": rate if rate is not None else rate_option,
         "algorithm": algorithm or (BUCKET if capacity is not None or per_second is not None else None),
         "capacity": capacity,
         "perSecond": per_second,
@@ -121,10 +132,12 @@ def delete(name: str, as_json: bool) -> None:
 
 def _changed(current: Plan | None, given: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     kept = document_of(current) if current is not None else {}
-    if given["algorithm"] is not None and kept.get("algorithm") != given["algorithm"]:
+    if given["rate"] is not None:
+        kept = {field: kept[field] for field in ("onError", "shadow", "overrides") if field in kept}
+    elif given["algorithm"] is not None and kept.get("algorithm") != given["algorithm"]:
         kept = {field: kept[field] for field in ("onError", "shadow") if field in kept}
     elif current is None:
-        raise InvalidInput("algorithm", "is required for a new plan")
+        raise InvalidInput("algorithm", "is required for a new plan; or give a rate such as 10/minute")
     document = kept | {field: value for field, value in given.items() if value is not None}
     if given["onError"] == "none":
         del document["onError"]
@@ -134,7 +147,7 @@ def _changed(current: Plan | None, given: dict[str, Any], overrides: Iterable[st
         if not separator or not key:
             raise InvalidInput("overrides", f"{text!r} is not KEY=JSON")
         try:
-            special[key] = json.loads(value) if value else None
+            special[key] = value if is_rate(value) else json.loads(value) if value else None
         except ValueError as error:
             raise InvalidInput("overrides", f"{value!r} is not valid JSON: {error}") from None
     document["overrides"] = {key: value for key, value in special.items() if value is not None}

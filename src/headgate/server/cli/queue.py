@@ -68,6 +68,7 @@ def stats(item_type: str | None, as_json: bool) -> None:
         for status, count in queue.depth.items():
             print_line(f"  {status}: {count}")
         print_line(f"  in flight: {queue.in_flight}")
+        print_line(f"  workers: {queue.workers}{'' if queue.attended else ' (nobody works on it)'}")
         age = queue.oldest_ready_age_secs
         print_line(f"  oldest due item waits: {'-' if age is None else f'{age:.1f} s'}")
 

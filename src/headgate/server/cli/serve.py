@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import socket
 import sys
 import tempfile
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -18,6 +20,7 @@ from headgate.server import logs
 from headgate.server.cli.parameters import Command
 from headgate.server.cli.terminal import print_line, run
 from headgate.server.settings import Settings
+from headgate.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
 from headgate.server.wiring.access import open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import load_domains
 from headgate.server.wiring.payments import rule_book
@@ -51,7 +54,7 @@ def serve(host: str | None, port: int | None, workers: int | None) -> None:
     collect_traces(settings)
     logs.warn_unknown_variables()
     run(_prepare(settings))
-    listening = _listen(settings)
+    listening = listen(settings.host, settings.port)
     try:
         if workers == 1:
             _serve_here(settings, listening)
@@ -71,16 +74,21 @@ async def _prepare(settings: Settings) -> None:
         pass
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to an address.
+
+    Raises:
+        HeadgateError: Nobody may listen there, or somebody else does.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((settings.host.strip("[]"), settings.port))
+        listening.bind((host.strip("[]"), port))
     except OSError as error:
         listening.close()
         reason = error.strerror or str(error)
-        raise HeadgateError(f"can't listen on {settings.host} port {settings.port}: {reason}") from None
+        raise HeadgateError(f"can't listen on {host} port {port}: {reason}") from None
     listening.set_inheritable(True)
     return listening
 
@@ -90,8 +98,15 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
 
     from headgate.server.http.app import create_app
 
+    deadline = ShutdownDeadline(settings.http.shutdown_seconds + CLOSE_SECONDS)
+
     class AnnouncingServer(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            deadline.arm()
+            super().handle_exit(sig, frame)
+
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            deadline.loop = asyncio.get_running_loop()
             await super().startup(sockets)
             _announce(listening)
 

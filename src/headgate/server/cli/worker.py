@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Collection
-from contextlib import AsyncExitStack
+import socket
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -17,9 +18,13 @@ from headgate.errors import ConfigurationError
 from headgate.extras import installed
 from headgate.server import logs
 from headgate.server.cli.parameters import Argument, Command
+from headgate.server.cli.serve import listen
 from headgate.server.cli.terminal import print_status, run
 from headgate.server.settings import Settings
+from headgate.server.shutdown import SIGNALS, stop_on_signals
+from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.dispatch import dispatch_guard, load_domains, load_tasks, local_dispatch
+from headgate.server.wiring.doctor import server_probes
 from headgate.server.wiring.notifications import open_notifications, run_sender
 from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import dispatch_observer, open_queue
@@ -27,12 +32,11 @@ from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
 from headgate.server.worker import end_process, run_temporal_workers
+from headgate.sql.databases import database
+from headgate.sql.schema import now
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Role(StrEnum):
@@ -78,7 +82,7 @@ def worker(work: str, domains: tuple[str, ...], metrics_port: int | None) -> Non
     logs.configure(settings)
     collect_traces(settings)
     logs.warn_unknown_variables()
-    run(_work(settings, chosen, None if metrics_port is None else _metrics(settings.host, metrics_port)))
+    run(_work(settings, chosen, None if metrics_port is None else _Shown.on(settings, metrics_port)))
     _ignore_signals()
     if settings.temporal_address is not None:
         end_process()
@@ -108,35 +112,34 @@ def _run_tasks(settings: Settings, name: str, domains: tuple[str, ...], metrics_
     collect_traces(settings)
     logs.warn_unknown_variables()
     tasks = load_tasks(name)
-    registry = None if metrics_port is None else _metrics(settings.host, metrics_port)
-    run(_work_on_tasks(tasks, name, registry))
+    own = settings.model_copy(update={"database_url": tasks.url})
+    shown = None if metrics_port is None else _Shown.on(own, metrics_port)
+    run(_work_on_tasks(settings, tasks, name, shown))
     _ignore_signals()
 
 
-async def _work_on_tasks(tasks: Tasks, name: str, registry: CollectorRegistry | None) -> None:
+async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Shown | None) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in SIGNALS:
-        loop.add_signal_handler(each, stop.set)
-    async with traces_sent(), tasks, tasks.running(observer=dispatch_observer(registry)):
+    stop_on_signals(stop, settings.dispatch.shutdown_seconds)
+    registry = None if shown is None else shown.registry
+    async with traces_sent(), _show(shown), tasks, tasks.running(observer=dispatch_observer(registry)):
         print_status(f"headgate worker {name} is working on {', '.join(tasks.item_types)}")
         await stop.wait()
 
 
-async def _work(settings: Settings, role: Role, registry: CollectorRegistry | None) -> None:
+async def _work(settings: Settings, role: Role, shown: _Shown | None) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in SIGNALS:
-        loop.add_signal_handler(each, stop.set)
-    working: list[asyncio.Task[None]] = []
-    if role is not Role.SENDER:
-        roles = {"dispatch", "init", "exec"} if role is Role.ALL else {role.value}
-        domains = load_domains(settings)
-        working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry)))
-    if role in (Role.SENDER, Role.ALL):
-        working.append(asyncio.create_task(run_sender(settings, stop, registry=registry)))
-    print_status(f"headgate worker {role} is working")
-    async with traces_sent():
+    stop_on_signals(stop, settings.dispatch.shutdown_seconds)
+    registry = None if shown is None else shown.registry
+    async with traces_sent(), _show(shown):
+        working: list[asyncio.Task[None]] = []
+        if role is not Role.SENDER:
+            roles = {"dispatch", "init", "exec"} if role is Role.ALL else {role.value}
+            domains = load_domains(settings)
+            working.append(asyncio.create_task(_dispatch(settings, roles, domains, stop, registry)))
+        if role in (Role.SENDER, Role.ALL):
+            working.append(asyncio.create_task(run_sender(settings, stop, registry=registry)))
+        print_status(f"headgate worker {role} is working")
         try:
             await asyncio.gather(*working)
         finally:
@@ -178,9 +181,32 @@ async def _dispatch(
             await stop.wait()
 
 
-def _metrics(host: str, port: int) -> CollectorRegistry:
-    from prometheus_client import CollectorRegistry, start_http_server
+class _Shown(NamedTuple):
+    """What a worker shows of itself, and where."""
 
-    registry = CollectorRegistry()
-    start_http_server(port, host, registry)
-    return registry
+    settings: Settings
+    registry: CollectorRegistry
+    listening: socket.socket
+
+    @classmethod
+    def on(cls, settings: Settings, port: int) -> _Shown:
+        from prometheus_client import CollectorRegistry
+
+        return cls(settings, CollectorRegistry(), listen(settings.host, port))
+
+
+@asynccontextmanager
+async def _show(shown: _Shown | None) -> AsyncIterator[None]:
+    """Inside, the worker's metrics and health are served, if they are to be."""
+    if shown is None:
+        yield
+        return
+    from headgate.server.http.worker_health import worker_health
+
+    shared = await database(embedded_url(shown.settings), pool_size=shown.settings.database_pool_size)
+    probes = {"database": lambda: shared.read(now), **await server_probes(shown.settings)}
+    try:
+        async with worker_health(shown.listening, shown.registry, probes):
+            yield
+    finally:
+        await shared.close()

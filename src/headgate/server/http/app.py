@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from multiprocessing import parent_process
 
 from fastapi import FastAPI
 
@@ -32,6 +34,7 @@ from headgate.server.http import (
     problem,
     reconciliation,
     slots,
+    workers,
 )
 from headgate.server.http.auth import AccessGuard
 from headgate.server.http.body import Bodies
@@ -41,6 +44,7 @@ from headgate.server.http.prefix import StripPrefix
 from headgate.server.http.services import Services
 from headgate.server.http.traces import RequestTraces
 from headgate.server.settings import Settings
+from headgate.server.shutdown import CLOSE_SECONDS, add_deadline, end_when_hung
 from headgate.server.wiring.access import console_sessions, open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import open_dispatch
 from headgate.server.wiring.doctor import server_probes
@@ -86,6 +90,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(plans.router)
     app.include_router(audit.router)
     app.include_router(dispatch.router)
+    app.include_router(workers.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(console.router)
@@ -106,6 +111,7 @@ def from_environment() -> FastAPI:
     settings = Settings.load()
     log_lines.configure(settings)
     end_with_parent()
+    add_deadline(settings.http.shutdown_seconds + CLOSE_SECONDS)
     return create_app(settings)
 
 
@@ -149,6 +155,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
         if services.settings.payments.downstream_url is not None:
             services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
+        watching = asyncio.create_task(health.watch(services.registry, services.probes, services.checks))
+        stack.callback(watching.cancel)
+        if parent_process() is not None:
+            end_when_hung(asyncio.get_running_loop())
         yield
 
 

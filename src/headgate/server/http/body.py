@@ -74,6 +74,13 @@ def media_type(scope: Scope) -> bytes:
     return b""
 
 
+async def read_json(scope: Scope, receive: Receive) -> Any:
+    """The JSON in the body, whatever its type. A number without a fraction is whole: 5.0 is 5."""
+    if media_type(scope) != b"application/json":
+        raise unsupported("application/json")
+    return _whole(parsed(await read(receive)))
+
+
 async def read_object(scope: Scope, receive: Receive, maximum: int | None = None) -> dict[str, Any]:
     """The JSON object in the body, of so many bytes at most. A number without a fraction is whole however it is
     written: 5.0 is 5."""

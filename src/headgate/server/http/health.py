@@ -6,14 +6,19 @@ import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from prometheus_client import CollectorRegistry
 
 from headgate.errors import HeadgateError
 from headgate.server.http.raw_routes import json_response
-from headgate.server.http.services import Probe, Services, services_of
+from headgate.server.http.services import Probe, services_of
+from headgate.server.metrics.http import DependencyMetrics
 from headgate.server.shapes.health import Check, Health
 
 TIMEOUT_SECONDS = 2.0
 """A dependency that takes longer counts as down."""
+
+WATCH_SECONDS = 10.0
+"""Between two checks of the dependencies for metrics."""
 
 OPTIONAL = {"redis", "kafka", "temporal", "sender", "downstream"}
 """What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
@@ -27,7 +32,7 @@ _DOWN: dict[int | str, dict[str, Any]] = {503: {"description": "A dependency doe
 @router.get("/q/health/live", include_in_schema=False)
 async def live() -> Response:
     """UP, as long as the process answers at all."""
-    return _answer([])
+    return answer([])
 
 
 @router.get("/health/ready", summary="Can it serve?", response_model=Health, responses=_DOWN)
@@ -38,15 +43,29 @@ async def ready(request: Request) -> Response:
     message is taken, and without Temporal nothing is started; a sender that failed is started again. Slots and limits
     go on."""
     services = services_of(request)
-    return _answer(await asyncio.gather(*(_check(services, name) for name in services.probes)))
+    return answer(await check_all(services.probes, services.checks))
 
 
-async def _check(services: Services, name: str) -> Check:
+async def watch(registry: CollectorRegistry, probes: dict[str, Probe], checks: dict[str, asyncio.Task[Check]]) -> None:
+    """Asks every dependency now and then, for metrics, until it is cancelled: an outage shows without any caller."""
+    metrics = DependencyMetrics(registry)
+    while True:
+        for check in await check_all(probes, checks):
+            metrics.checked(check.name, check.status == "UP")
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def check_all(probes: dict[str, Probe], checks: dict[str, asyncio.Task[Check]]) -> list[Check]:
+    """The state of every dependency; `checks` are those in flight."""
+    return await asyncio.gather(*(_check(probes, checks, name) for name in probes))
+
+
+async def _check(probes: dict[str, Probe], checks: dict[str, asyncio.Task[Check]], name: str) -> Check:
     """The state of a dependency. Concurrent requests share one check: this path needs no token."""
-    check = services.checks.get(name)
+    check = checks.get(name)
     if check is None:
-        check = services.checks[name] = asyncio.create_task(_probe(name, services.probes[name]))
-        check.add_done_callback(lambda _: services.checks.pop(name, None))
+        check = checks[name] = asyncio.create_task(_probe(name, probes[name]))
+        check.add_done_callback(lambda _: checks.pop(name, None))
     return await asyncio.shield(check)
 
 
@@ -64,7 +83,8 @@ async def _probe(name: str, probe: Probe) -> Check:
     return Check(name=name, status="DOWN", data={"reason": reason})
 
 
-def _answer(checks: list[Check]) -> Response:
+def answer(checks: list[Check]) -> Response:
+    """The health that these checks make."""
     down = {check.name for check in checks if check.status != "UP"}
     status = "UP" if not down else "DEGRADED" if down <= OPTIONAL else "DOWN"
     return json_response(Health(status=status, checks=checks), 503 if status == "DOWN" else 200)

@@ -103,7 +103,7 @@ async def _answer(
     if status == 429:
         body, media_type = headers.problem(decision) | body, headers.PROBLEM_JSON
     try:
-        rules = [admission.limiter.rule(plan, request.key) for plan in request.plans]
+        rules = [rule for plan in request.plans for rule in admission.limiter.rules(plan, request.key)]
     except NotFound:
         rules = []  # the plan was deleted since it decided
     fields = headers.fields(decision, rules)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.apps.notifications.recipients import masked
 from headgate.server.http.problem import unexpected
+from headgate.server.http.services import services_of
 from headgate.server.logs import REQUEST_ID
 
 LONGEST_ID = 64
@@ -72,12 +73,15 @@ class RequestLog:
             self._write("debug" if quiet else "info", scope, request_id, started, status)
 
     def _write(self, level: str, scope: Scope, request_id: bytes, started: float, status: int) -> None:
+        seconds = time.perf_counter() - started
+        route = getattr(scope.get("route"), "path", None)
+        services_of(scope).requests.answered(scope["method"], route, status, seconds)
         getattr(self._log, level)(
             "request",
             method=scope["method"],
             path=_logged(scope["path"]),
             status=status,
-            ms=round((time.perf_counter() - started) * 1000, 1),
+            ms=round(seconds * 1000, 1),
             request_id=request_id.decode(),
             **scope["state"].get(ABOUT, {}),
         )

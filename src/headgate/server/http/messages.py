@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -48,13 +51,33 @@ router = APIRouter(prefix="/api", tags=["notifications"])
     openapi_extra=json_body(NotificationBatchRequest),
 )
 async def send_batch(request: Request) -> Response:
-    """Each message is decided on by itself, in order. The answer is 200 also if some of them were refused."""
+    """Each message is decided on by itself, those of one user in order. The answer is 200 also if some of them were
+    refused."""
     value = await read_object(request.scope, request.receive)
     messages = NotificationBatchRequest.parse(value).messages
     parsed = [_message(message, index) for index, message in enumerate(messages)]
     services = services_of(request)
-    # One after the other: a user's messages are accepted in the order in which they were given.
-    return json_response(NotificationBatch(results=[await _outcome(services, message) for message in parsed]))
+    return json_response(NotificationBatch(results=await _outcomes(services, parsed)))
+
+
+async def _outcomes(
+    services: Services, messages: Sequence[NotificationRequest]
+) -> list[NotificationSent | NotificationRefused]:
+    """One for each, in order. Users don't wait for each other, and where the intake keeps the order of its calls by
+    itself, no message waits for the one before."""
+    if services.notifications.intake.keeps_order:
+        return list(await asyncio.gather(*(_outcome(services, message) for message in messages)))
+    by_user: dict[int, list[int]] = defaultdict(list)
+    for index, message in enumerate(messages):
+        by_user[message.user_id].append(index)
+    outcomes: dict[int, NotificationSent | NotificationRefused] = {}
+
+    async def in_order(indices: Sequence[int]) -> None:
+        for index in indices:
+            outcomes[index] = await _outcome(services, messages[index])
+
+    await asyncio.gather(*(in_order(indices) for indices in by_user.values()))
+    return [outcomes[index] for index in range(len(messages))]
 
 
 def _message(value: Any, index: int) -> NotificationRequest:

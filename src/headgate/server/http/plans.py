@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from headgate.limits.plan_documents import plan_from
-from headgate.server.http.body import read_object
+from headgate.server.http.body import read_json
 from headgate.server.http.parameters import json_body, path
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
@@ -48,7 +48,11 @@ async def put(request: Request) -> Response:
     """In force here when this is answered, and in every other process within a second or so. What keys have spent
     stays spent: a lowered limit clips it, a raised one adds room at once."""
     name = request.path_params["name"]
-    document = await read_object(request.scope, request.receive)
+    document = await read_json(request.scope, request.receive)
+    if isinstance(document, str):
+        document = {"rate": document}
+    elif not isinstance(document, dict):
+        raise invalid("body", 'must be a JSON object, or a rate such as "10/minute"')
     if document.pop("name", name) != name:
         raise invalid("name", f"is not {name!r}, as the path has it; leave it out")
     plan = plan_from(name, document)

@@ -14,6 +14,7 @@ from headgate.server.access.authenticator import Authenticator
 from headgate.server.access.ports import AdminAudit
 from headgate.server.access.sessions import Sessions
 from headgate.server.http.ingress import Ingress
+from headgate.server.metrics.http import HttpMetrics
 from headgate.server.settings import Settings
 from headgate.server.shapes.health import Check
 from headgate.server.wiring.limits import Limits
@@ -35,6 +36,7 @@ class Services:
     """Dependencies by name, checked by `/health/ready`."""
     checks: dict[str, asyncio.Task[Check]] = field(default_factory=dict)
     """Checks in flight."""
+    requests: HttpMetrics = field(init=False)
     authenticator: Authenticator = field(init=False)
     sessions: Sessions = field(init=False)
     ingress: Ingress = field(default_factory=Ingress)
@@ -44,6 +46,9 @@ class Services:
     admission: Limits = field(init=False)
     queue: DispatchQueue = field(init=False)
     payments: Payments = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.requests = HttpMetrics(self.registry)
 
 
 def services_of(scope: Mapping[str, Any]) -> Services:

@@ -51,6 +51,14 @@ class DispatchMetrics:
             multiprocess_mode="mostrecent",
         )
 
+        self._workers = Gauge(
+            "dispatch_workers",
+            "Living workers of an item type; 0 if nobody claims its items, or nobody executes them.",
+            ["item_type"],
+            registry=registry,
+            multiprocess_mode="mostrecent",
+        )
+
     def known(self, item_type: str) -> None:
         # A rate sees no rise in a counter that is born above zero: the first dead letter would wake nobody.
         for counter in self._counters:
@@ -82,5 +90,6 @@ class DispatchMetrics:
         self.known(stats.item_type)
         for status in Status:
             self._depth.labels(stats.item_type, status.value).set(stats.depth.get(status, 0))
+        self._workers.labels(stats.item_type).set(stats.workers if stats.attended else 0)
         age = stats.oldest_ready_age
         self._overdue.labels(stats.item_type).set(0 if age is None else age.total_seconds())

@@ -28,6 +28,12 @@ class NotificationMetrics:
         self._dropped = Counter(
             "notification_events_dropped", "Attempt events lost because their queue was full.", registry=registry
         )
+        self._indexed = Counter(
+            "notification_events_indexed",
+            "Attempt events that the search index took or refused, or that had waited for it too long.",
+            ["result"],
+            registry=registry,
+        )
         self._delivered = Counter(
             "notification_deliveries", "What the sender did with a message.", ["outcome"], registry=registry
         )
@@ -88,6 +94,10 @@ class NotificationMetrics:
 
     def events_dropped(self, count: int) -> None:
         self._dropped.inc(count)
+
+    def events_indexed(self, indexed: int, refused: int, expired: int) -> None:
+        for result, count in (("indexed", indexed), ("refused", refused), ("expired", expired)):
+            self._indexed.labels(result).inc(count)
 
     def delivered(self, outcome: str) -> None:
         self._delivered.labels(outcome).inc()

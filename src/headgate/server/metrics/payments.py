@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from headgate.apps.payments.model import PaymentStatus
+from headgate.apps.payments.model import AcceptedPayment, IntakeResult, Payment, PaymentStatus
+from headgate.apps.payments.ports import Intake
+from headgate.errors import Conflict, HeadgateError, StoreError
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 VERDICTS = ("EXECUTED", "REJECTED", "UNKNOWN", "POSTPONED")
@@ -77,3 +79,56 @@ class PaymentMetrics:
         self._limit.set(tps)
         for status in PaymentStatus:
             self._payments.labels(status.value).set(counts.get(status, 0))
+
+
+class IntakeMetrics:
+    """Counts the payments that came in, by what became of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._intake = Counter(
+            "payments_intake",
+            "Payments submitted: ACCEPTED, EXISTING (sent before), REFUSED (by a rule or for lack of a slot), "
+            "FAILED (a store or Temporal did not answer).",
+            ["outcome"],
+            registry=registry,
+        )
+        # A rate sees no rise in a counter that is born above zero.
+        for outcome in ("ACCEPTED", "EXISTING", "REFUSED", "FAILED"):
+            self._intake.labels(outcome)
+
+    def came(self, result: IntakeResult, payments: int = 1) -> None:
+        """So many payments had this result."""
+        if isinstance(result, HeadgateError):
+            outcome = "REFUSED" if isinstance(result, Conflict) or not isinstance(result, StoreError) else "FAILED"
+        else:
+            outcome = "EXISTING" if result.existing else "ACCEPTED"
+        self._intake.labels(outcome).inc(payments)
+
+
+class CountedIntake:
+    """An intake whose results are counted."""
+
+    def __init__(self, intake: Intake, metrics: IntakeMetrics) -> None:
+        self._intake = intake
+        self._metrics = metrics
+
+    async def submit(self, payment: Payment) -> AcceptedPayment:
+        """`submit` of the intake."""
+        try:
+            accepted = await self._intake.submit(payment)
+        except HeadgateError as error:
+            self._metrics.came(error)
+            raise
+        self._metrics.came(accepted)
+        return accepted
+
+    async def initiate(self, payments: Sequence[Payment], *, feed_id: str | None = None) -> list[IntakeResult]:
+        """`initiate` of the intake."""
+        try:
+            results = await self._intake.initiate(payments, feed_id=feed_id)
+        except HeadgateError as error:
+            self._metrics.came(error, len(payments))
+            raise
+        for result in results:
+            self._metrics.came(result)
+        return results

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from headgate.errors import HeadgateError, SlotsExhausted
+from headgate.errors import HeadgateError, SlotsExhausted, StoreUnavailable
 from headgate.slots.model import AssignedSlot, PolicyVersion
 from headgate.slots.packing import Booking, proves_config
 
@@ -60,7 +60,7 @@ class SlotMetrics:
         )
         self._failures = Counter(
             "rate_limiter_slot_assignment_failures",
-            "Requests that got no slot.",
+            "Requests that got no slot: exhausted, NotFound (a config that does not exist), or the store's error.",
             ["config", "reason"],
             registry=registry,
         )
@@ -114,6 +114,10 @@ class SlotMetrics:
     def assigned(self, name: str, seconds: float) -> None:
         self._durations.labels(self._label(name)).observe(seconds)
 
+    def failed(self, name: str, requests: int, error: HeadgateError) -> None:
+        label = name if name in self._names else OTHER
+        self._failures.labels(label, type(error).__name__).inc(requests)
+
     def contended(self, name: str) -> None:
         self._contention.labels(name if name in self._names else OTHER).inc()
 
@@ -128,6 +132,7 @@ class SlotMetrics:
         self._names.add(name)
         # A rate sees no rise in a counter that is born above zero: the first refusal would wake nobody.
         self._failures.labels(name, EXHAUSTED)
+        self._failures.labels(name, StoreUnavailable.__name__)
         return name
 
     def _learn(self, name: str) -> None:

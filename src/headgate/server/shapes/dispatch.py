@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Field, WithJsonSchema
 
+from headgate.dispatch.heartbeats import Worker
 from headgate.dispatch.model import QueueStats
 from headgate.dispatch.queue import ItemDetail
 from headgate.dispatch.status import Status
@@ -61,6 +63,8 @@ class QueueStatsShown(_OfType):
     depth: dict[str, int]
     oldest_ready_age_secs: float | None
     in_flight: int
+    workers: int
+    attended: bool
 
     @classmethod
     def of_stats(cls, stats: QueueStats) -> Self:
@@ -70,7 +74,38 @@ class QueueStatsShown(_OfType):
             depth={status.value: stats.depth.get(status, 0) for status in Status},
             oldest_ready_age_secs=None if age is None else age.total_seconds(),
             in_flight=stats.in_flight,
+            workers=stats.workers,
+            attended=stats.attended,
         )
+
+
+class WorkerShown(Shape):
+    """A worker and its last heartbeat."""
+
+    worker_id: str
+    host: str
+    pid: int
+    version: str
+    engine: str
+    roles: list[str]
+    item_types: list[str]
+    concurrency: int | None
+    running: int | None
+    started_at: Instant
+    seen_at: Instant
+    alive: bool
+
+
+class WorkersShown(Shape):
+    """Every worker, and the item types that nobody works on."""
+
+    workers: list[WorkerShown]
+    unattended: list[str]
+
+    @classmethod
+    def of_workers(cls, workers: Sequence[Worker], unattended: Sequence[str]) -> Self:
+        shown = [WorkerShown.of(worker.info, worker) for worker in workers]
+        return cls(workers=shown, unattended=list(unattended))
 
 
 class ItemShown(_OfType):

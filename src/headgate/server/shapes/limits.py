@@ -8,7 +8,8 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headgate.limits.model import MOST, MOST_LOGGED, Decision, Plan
 from headgate.limits.plan_book import KEY_LENGTH
-from headgate.limits.plan_documents import document_of
+from headgate.limits.plan_documents import SEVERAL, document_of
+from headgate.limits.rates import MAX_RATES
 from headgate.server.shapes.members import CONFIG_NAME, DURATION
 from headgate.server.shapes.shape import Expects, Shape, prepare
 
@@ -117,6 +118,15 @@ _SPECS: dict[tuple[str, ...], dict[str, Any]] = {
 }
 
 
+_RATE_STRING = {
+    "type": "string",
+    "maxLength": 256,
+    "pattern": r"^\s*[0-9]+ *(/|per) *[0-9]* *[A-Za-z][A-Za-z0-9.]*( +burst +[0-9]+)?( *[;|] *[0-9]+[^;|]*)*\s*$",
+    "description": "A rate: so many in a window, or with `burst` a token bucket; several hold together.",
+    "example": "100/hour;1000/day",
+}
+
+
 def _spec(algorithms: tuple[str, ...], required: tuple[str, ...], **more: Any) -> dict[str, Any]:
     own = _SPECS[algorithms]
     return {
@@ -127,27 +137,47 @@ def _spec(algorithms: tuple[str, ...], required: tuple[str, ...], **more: Any) -
     }
 
 
-def _plan(algorithms: tuple[str, ...]) -> dict[str, Any]:
-    """A plan with one of these algorithms. Its overrides have the same, unless they name another."""
-    others = [_spec(other, ("algorithm",)) for other in _SPECS if other != algorithms]
-    overrides = {
+_NAMED = [_spec(algorithms, ("algorithm",)) for algorithms in _SPECS]
+_RATED = {"type": "object", "required": ["rate"], "additionalProperties": False, "properties": {"rate": _RATE_STRING}}
+_SEVERAL: dict[str, Any] = {
+    "type": "object",
+    "required": ["algorithm", "limits"],
+    "additionalProperties": False,
+    "properties": {
+        "algorithm": {"type": "string", "enum": [SEVERAL]},
+        "limits": {"type": "array", "minItems": 2, "maxItems": MAX_RATES, "items": {"anyOf": _NAMED}},
+    },
+}
+
+
+def _overrides(*first: dict[str, Any]) -> dict[str, Any]:
+    """Limits of single keys. They have their plan's algorithm (`first`), unless they name another."""
+    return {
         "type": ["object", "null"],
-        "description": "Limits of single keys: `{key: {capacity, perSecond}}` or `{key: {limit, window}}`.",
-        "additionalProperties": {"anyOf": [_spec(algorithms, ()), *others]},
+        "description": "Limits of single keys: `{key: {limit, window}}` or `{key: rate}`.",
+        "additionalProperties": {"anyOf": [*first, *_NAMED, _SEVERAL, _RATED, _RATE_STRING]},
     }
-    return _spec(algorithms, ("algorithm",), **_OPTIONS, overrides=overrides)
+
+
+def _with_options(schema: dict[str, Any], *first: dict[str, Any]) -> dict[str, Any]:
+    return schema | {"properties": {**schema["properties"], **_OPTIONS, "overrides": _overrides(*first)}}
 
 
 PLAN_REQUEST: dict[str, Any] = {
     "title": "PlanRequest",
-    "oneOf": [_plan(algorithms) for algorithms in _SPECS],
+    "oneOf": [
+        *(_with_options(_spec(algorithms, ("algorithm",)), _spec(algorithms, ())) for algorithms in _SPECS),
+        _with_options(_RATED),
+        _with_options(_SEVERAL),
+        _RATE_STRING,
+    ],
     "example": {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1},
 }
 """A plan is a document of the library: `limits.plan_documents` reads and writes it, for files and databases too."""
 
 
 class PlanShown(Shape):
-    """A plan: `capacity` and `perSecond` of a token bucket, `limit` and `window` of the others."""
+    """A plan: `capacity` and `perSecond` of a token bucket, `limit` and `window` of others; `limits` of `several`."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -32,6 +32,14 @@ CONFIG: dict[str, Any] = CONFIG_NAME | {"description": "Left out, slots of every
 EVENT: dict[str, Any] = EVENT_ID
 
 
+class ChargedWindow(Shape):
+    """A window that a slot under several configs is charged in."""
+
+    config_name: str
+    config_version: int
+    window_start: Instant
+
+
 class SlotRecord(Shape):
     """A slot in a listing."""
 
@@ -49,16 +57,22 @@ class SlotRecord(Shape):
     cancelled_at: Instant | None = None
     reason: str | None = None
     actor: str | None = None
+    windows: list[ChargedWindow] = Field(default_factory=list)
 
     @classmethod
     def of_record(cls, record: ListedSlot) -> Self:
         slot = record.slot
         shape = cls.of(
             slot,
+            windows=[],
             status=record.status.value,
             delay_ms=slot.scheduled_ms - slot.requested_ms,
             created_at=record.created_ms,
         )
+        if slot.other_windows:
+            shape.windows = [ChargedWindow.of(window) for window in slot.windows]
+        else:
+            shape.model_fields_set.discard("windows")
         if record.moved_ms is not None:
             shape.moved_at = format_instant(from_ms(record.moved_ms))
         if record.cancelled_ms is not None:

@@ -94,7 +94,13 @@ async def local_dispatch(
     grace, and gives the rest back."""
     limits = limits or DispatchSettings()
     async with dispatching(
-        queue, domains, guard=guard, observer=observer, concurrency=limits.concurrency, backlog=limits.backlog
+        queue,
+        domains,
+        guard=guard,
+        observer=observer,
+        concurrency=limits.concurrency,
+        backlog=limits.backlog,
+        max_context_bytes=limits.claim_bytes,
     ) as engine:
         yield engine
 

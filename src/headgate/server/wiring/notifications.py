@@ -18,6 +18,7 @@ from headgate.apps.notifications.provider_chain import ProviderChain
 from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.apps.notifications.readers import Readers
 from headgate.apps.notifications.relay import Relay
+from headgate.apps.notifications.stores.opensearch import INDEX_GROUP, IndexReader, SearchIndex, index_topic
 from headgate.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 from headgate.durations import parse_duration, to_ms
 from headgate.errors import StoreError
@@ -138,9 +139,12 @@ async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, M
         # Imported here: the driver is an extra.
         from headgate.kafka.log import KafkaLog
 
+        topics = [settings.sms.topic, dead_letter_topic(settings.sms.topic), settings.sms.events_topic]
+        if settings.sms.opensearch_url is not None:
+            topics.append(index_topic(settings.sms.events_topic))
         log = KafkaLog(
             settings.kafka_bootstrap,
-            topics=(settings.sms.topic, dead_letter_topic(settings.sms.topic), settings.sms.events_topic),
+            topics=topics,
             delivery_seconds=settings.sms.kafka_delivery_seconds,
             settings=settings.kafka_config,
         )
@@ -191,7 +195,13 @@ def _start_sender(
         )
 
     readers.start("sender", lambda stop: delivery().run(stop))
-    analytics = AttemptReader(lambda: log.read(sms.events_topic, ANALYTICS_GROUP), SqlAnalyticsStore(shared))
+    events, copies = sms.events_topic, None
+    if sms.opensearch_url is not None:
+        copies = (log, index_topic(events))
+        index = partial(SearchIndex, sms.opensearch_url, sms.opensearch_index, sms.opensearch_headers)
+        join = partial(log.read, index_topic(events), INDEX_GROUP)
+        readers.start("search index", lambda stop: IndexReader(join, index(), observer).run(stop))
+    analytics = AttemptReader(lambda: log.read(events, ANALYTICS_GROUP), SqlAnalyticsStore(shared), copies=copies)
     readers.start("analytics", analytics.run)
     _start_relays(readers, settings, shared, log)
 

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from headgate.apps.payments.intake import PaymentIntake
     from headgate.apps.payments.ports import (
         BreakerStore,
+        Intake,
         Notifier,
         PaymentStore,
     )
     from headgate.apps.payments.rules import RuleBook
-    from headgate.apps.payments.workflows import WorkflowIntake
 
 
 from headgate.server.wiring.database import embedded_url
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 class Payments(NamedTuple):
     """The payments application of a settings tree."""
 
-    intake: PaymentIntake | WorkflowIntake
+    intake: Intake
     """Where payments are accepted: here, or by the init worker where there is Temporal."""
     operations: PaymentOperations
     """Shows, lists, cancels and retries payments."""
@@ -132,7 +132,7 @@ async def open_payments(
         stack.push_async_callback(local_intake.close)
         stop = _stop_executions(engine)
         operations = PaymentOperations(store, OperatorInquiry(bank), stop)
-        intake: PaymentIntake | WorkflowIntake = local_intake
+        intake: Intake = local_intake
         if settings.temporal_address is not None:
             from headgate.apps.payments.workflows import WorkflowIntake, on_temporal
             from headgate.dispatch.engines.temporal.client import connect
@@ -141,6 +141,10 @@ async def open_payments(
             address, security = temporal_address(settings), temporal_security(settings)
             client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
             intake = WorkflowIntake(client, domain.init_task_queue)
+        if registry is not None:
+            from headgate.server.metrics.payments import CountedIntake, IntakeMetrics
+
+            intake = CountedIntake(intake, IntakeMetrics(registry))
         feed_store = await _feed_store(settings, stack)
         feeds = Feeds(feed_store, store, intake, stop)
         background = await stack.enter_async_context(_background())

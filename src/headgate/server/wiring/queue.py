@@ -31,7 +31,10 @@ async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
     """The queue of a settings tree."""
     collect_traces(settings)
     store = await queue_store(
-        embedded_url(settings), pool_size=settings.database_pool_size, followers=queue_followers()
+        embedded_url(settings),
+        pool_size=settings.database_pool_size,
+        followers=queue_followers(),
+        claim_bytes=settings.dispatch.claim_bytes,
     )
     async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
         yield queue

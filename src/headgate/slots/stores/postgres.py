@@ -8,14 +8,19 @@ booking and the host's clock; a wrong guess costs another statement (`SqlWindowR
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_not
 from typing import NamedTuple
 
 from sqlalchemy.engine import Connection
 
+from headgate.slots.joint import JointPacker, JointSide
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
+from headgate.slots.stores import postgres_joint
+from headgate.slots.stores.joint import joint_label
+from headgate.slots.stores.other_windows import parse_other_windows
 from headgate.slots.stores.sql import Booker
 from headgate.slots.stores.window_rows import SqlWindowReader, WindowQuery, window_queries
 from headgate.sql.pipeline import (
@@ -35,6 +40,8 @@ from headgate.sql.schema import instant_text
 
 COPY_FROM = 400
 """Slots in one transaction from which COPY, which a pipeline can't contain, is worth its own round trip."""
+MAX_GUESSES = 10_000
+"""Sets of configs of which it is remembered where their last search ended."""
 
 # Read before the lock, so that nobody waits for it. An event that another config's writer books in between is caught
 # by the key when it is inserted, and the whole transaction is tried again.
@@ -42,7 +49,8 @@ EXISTING = Statement(
     "headgate_slot_existing",
     """
     SELECT event_id, config_name, config_version, (extract(epoch FROM requested_at) * 1000)::bigint,
-        (extract(epoch FROM window_start) * 1000)::bigint, (extract(epoch FROM scheduled_at) * 1000)::bigint, owner
+        (extract(epoch FROM window_start) * 1000)::bigint, (extract(epoch FROM scheduled_at) * 1000)::bigint, owner,
+        other_windows
     FROM headgate_slot WHERE event_id = ANY($1::text[])
     """,
 )
@@ -165,6 +173,11 @@ class BookingSnapshot(NamedTuple):
 class PostgresBooker(Booker):
     """Books in two flushes. A config's last policy is the guess for its next booking."""
 
+    def __init__(self, uniform: Callable[[], float]) -> None:
+        super().__init__(uniform)
+        self._reached: dict[Sequence[str], int] = {}
+        """By the names of several configs: the instant at which the last search under them ended."""
+
     def book(
         self, connection: Connection, name: str, requests: Sequence[SlotRequest], now_ms: int | None, owner: str | None
     ) -> list[Booking]:
@@ -190,6 +203,56 @@ class PostgresBooker(Booker):
             counts, runs = occupancy.changed_windows(), occupancy.changed_runs()
             run_async(connection, lambda raw: _write(raw, active, fresh, counts, runs, at_ms))
         return bookings
+
+    def book_joint(
+        self,
+        connection: Connection,
+        names: Sequence[str],
+        requests: Sequence[SlotRequest],
+        now_ms: int | None,
+        owner: str | None,
+    ) -> list[Booking]:
+        guesses = [self._policies[name] for name in names if name in self._policies]
+        reads = postgres_joint.WindowReads()
+        if len(guesses) == len(names):
+            guessed_now = int(time.time() * 1000) if now_ms is None else now_ms
+            reads.add(guesses, requests, guessed_now)
+            if self._reached.get(names, -1) > max(requests[0].requested_ms, guessed_now):
+                reads.add_from(guesses, self._reached[names], len(requests))
+        ids = texts(event_id for event_id, _ in requests)
+        snapshot: postgres_joint.JointSnapshot = run_async(
+            connection, lambda raw: postgres_joint.read(raw, EXISTING, names, ids, reads)
+        )
+        existing = {slot.event_id: slot for slot in map(_assigned, snapshot.existing)}
+        missing = next((name for name in names if name not in snapshot.versions), None)
+        if missing is not None:
+            return unbooked(missing, requests, existing)
+        actives = [self.policy(connection, name, snapshot.versions[name]) for name in names]
+        at_ms = snapshot.now_ms if now_ms is None else now_ms
+        sides = [
+            JointSide(active, Occupancy(active.policy, PostgresWindowReader(connection, active.name)))
+            for active in actives
+        ]
+        windows = snapshot.windows
+        if len(guesses) != len(names) or any(map(is_not, guesses, actives)):
+            reads = postgres_joint.WindowReads()
+            reads.add(actives, requests, at_ms)
+            (windows,) = run_async(connection, lambda raw: execute_pipeline(raw, reads.calls()))
+        reads.learn(windows, sides)
+        postgres_joint.read_on(connection, sides, requests, at_ms)
+        packer = JointPacker(sides, at_ms, self._uniform)
+        bookings, fresh = book_all(actives[0], packer, requests, existing, owner, joint_label(actives))
+        if fresh:
+            self._remember(names, packer.reached_ms)
+            # Before the pipeline opens: joining runs may have to read from the database.
+            runs = {side.active.name: side.occupancy.changed_runs() for side in sides}
+            run_async(connection, lambda raw: postgres_joint.write(raw, sides, fresh, runs, at_ms, COPY_FROM))
+        return bookings
+
+    def _remember(self, names: Sequence[str], reached_ms: int) -> None:
+        if len(self._reached) >= MAX_GUESSES:
+            self._reached.clear()
+        self._reached[names] = reached_ms
 
 
 async def _read(
@@ -225,12 +288,15 @@ def _whole(text: bytes | None) -> int:
 
 
 def _assigned(row: tuple[bytes | None, ...]) -> AssignedSlot:
-    event_id, name, *rest, owner = row
+    event_id, name, *rest, owner, other_windows = row
     assert event_id is not None
     assert name is not None
     version, requested, window, scheduled = map(_whole, rest)
     owner_name = None if owner is None else owner.decode()
-    return AssignedSlot(event_id.decode(), name.decode(), version, requested, window, scheduled, True, owner_name)
+    others = parse_other_windows(None if other_windows is None else other_windows.decode())
+    return AssignedSlot(
+        event_id.decode(), name.decode(), version, requested, window, scheduled, True, owner_name, others
+    )
 
 
 def _rows_by_window(rows: Rows) -> dict[int, WindowRows]:
@@ -274,7 +340,7 @@ async def _write(
         await copy(raw, COPY_SLOTS, _copy_text(fresh, now_ms))
         calls.append((WRITE_WINDOWS, windows))
     else:
-        _, _, _, requested, window_starts, scheduled, _, _ = zip(*fresh, strict=True)
+        _, _, _, requested, window_starts, scheduled, _, _, _ = zip(*fresh, strict=True)
         booked = (
             texts(slot.event_id for slot in fresh),
             numbers(requested),
@@ -299,5 +365,5 @@ def _copy_text(fresh: Sequence[AssignedSlot], now_ms: int) -> str:
     return "".join(
         f"{event_id.replace(chr(92), chr(92) * 2)}\t{name}\t{version}\t{text(requested)}Z\t{text(window)}Z"
         f"\t{text(scheduled)}Z\t{created}Z\t{owner}\n"
-        for event_id, _, _, requested, window, scheduled, _, _ in fresh
+        for event_id, _, _, requested, window, scheduled, _, _, _ in fresh
     )

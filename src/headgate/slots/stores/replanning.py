@@ -166,8 +166,9 @@ def _standings(
 
 
 def _may_move(assigned: AssignedSlot, carriers: Carriers, standings: Mapping[str, Standing]) -> bool:
-    """A slot that belongs to an application moves only with its work; one that belongs to nobody may have none."""
-    if assigned.owner is not None and assigned.owner not in carriers:
+    """A slot that belongs to an application moves only with its work; one that belongs to nobody may have none. A slot
+    under several configs stays: its time suits all of them."""
+    if assigned.other_windows or (assigned.owner is not None and assigned.owner not in carriers):
         return False
     standing = standings.get(assigned.event_id)
     return standing is Standing.WAITING if assigned.owner is not None else standing in (None, Standing.WAITING)

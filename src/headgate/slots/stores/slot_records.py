@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from headgate.durations import from_ms, to_ms
 from headgate.slots.listing import Cancellation, Cursor, ListedSlot, SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot
+from headgate.slots.stores.other_windows import charged_to, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_cancelled
 from headgate.slots.stores.window_rows import MAX_IN_LIST
 from headgate.sql.schema import now
@@ -24,6 +25,7 @@ _SLOT_NAMES = (
     "window_start",
     "scheduled_at",
     "owner",
+    "other_windows",
     "created_at",
     "moved_at",
 )
@@ -82,13 +84,13 @@ def count_beyond(connection: Connection, name: str, max_delay_ms: int) -> int:
         if kind == "oracle":
             span = sa.func.numtodsinterval(max_delay_ms / 1000, "SECOND")
         is_beyond = slot.c.scheduled_at - span > sa.func.greatest(slot.c.requested_at, slot.c.created_at)
-    ahead = (slot.c.config_name == name) & (slot.c.scheduled_at > now(connection))
+    ahead = charged_to(connection, name) & (slot.c.scheduled_at > now(connection))
     return connection.execute(sa.select(sa.func.count()).select_from(slot).where(ahead, is_beyond)).scalar_one()
 
 
 def _booked(connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
     event = _event_column(connection, slot)
-    query = _select(slot).where(*_conditions(slot, selection))
+    query = _select(slot).where(*_conditions(connection, slot, selection))
     if after is not None:
         # A booked slot comes before the cancelled ones of its event, so one that is equal was listed already.
         query = query.where(_behind(slot, after, event > after.event_id))
@@ -100,7 +102,7 @@ def _cancelled(connection: Connection, selection: SlotFilter, after: Cursor | No
     table = slot_cancelled
     event = _event_column(connection, table)
     query = _select(table, table.c.id, table.c.cancelled_at, table.c.reason, table.c.actor)
-    query = query.where(*_conditions(table, selection))
+    query = query.where(*_conditions(connection, table, selection))
     if after is not None:
         later = (table.c.event_id == after.event_id) & (table.c.id > after.serial)
         query = query.where(_behind(table, after, (event > after.event_id) | later))
@@ -127,19 +129,22 @@ def _select(table: sa.Table, *others: sa.Column[Any]) -> sa.Select[Any]:
     return sa.select(*(table.c[name] for name in _SLOT_NAMES), *others)
 
 
-def _conditions(table: sa.Table, selection: SlotFilter) -> list[sa.ColumnElement[bool]]:
+def _conditions(connection: Connection, table: sa.Table, selection: SlotFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = [
         table.c.scheduled_at >= from_ms(selection.from_ms),
         table.c.scheduled_at < from_ms(selection.to_ms),
     ]
     if selection.config_name is not None:
-        conditions.append(table.c.config_name == selection.config_name)
+        conditions.append(charged_to(connection, selection.config_name, table))
     if selection.owner is not None:
         conditions.append(table.c.owner == selection.owner if selection.owner else table.c.owner.is_(None))
     return conditions
 
 
 def _record(row: sa.Row[Any]) -> ListedSlot:
-    event_id, name, version, requested, window, scheduled, owner, created, moved = row[: len(_SLOT_NAMES)]
-    assigned = AssignedSlot(event_id, name, version, to_ms(requested), to_ms(window), to_ms(scheduled), True, owner)
+    event_id, name, version, requested, window, scheduled, owner, others, created, moved = row[: len(_SLOT_NAMES)]
+    other_windows = parse_other_windows(others)
+    assigned = AssignedSlot(
+        event_id, name, version, to_ms(requested), to_ms(window), to_ms(scheduled), True, owner, other_windows
+    )
     return ListedSlot(assigned, to_ms(created), None if moved is None else to_ms(moved))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -26,6 +26,8 @@ from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.ports import PruneResult
 from headgate.slots.stores import slot_records
+from headgate.slots.stores.joint import book_under, prune_joint
+from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_config, slot_policy, slot_run, slot_window
 from headgate.slots.stores.window_rows import (
     FEW_WINDOWS,
@@ -55,6 +57,7 @@ _slot_columns = (
     slot.c.window_start,
     slot.c.scheduled_at,
     slot.c.owner,
+    slot.c.other_windows,
 )
 _COLUMN_NAMES = [column.name for column in (*_slot_columns, slot.c.created_at)]
 _SLOTS_OF = sa.select(*_slot_columns).where(slot.c.event_id.in_(sa.bindparam("event_ids", expanding=True)))
@@ -93,11 +96,19 @@ class SqlSlotStore:
         return await self._database.read(_configs)
 
     async def book(
-        self, name: str, requests: Sequence[SlotRequest], *, now_ms: int | None = None, owner: str | None = None
+        self,
+        names: str | Sequence[str],
+        requests: Sequence[SlotRequest],
+        *,
+        now_ms: int | None = None,
+        owner: str | None = None,
     ) -> list[Booking]:
         if not requests:
             return []
-        return await self._database.write(self._booker.book, name, requests, now_ms, owner)
+        if isinstance(names, str) or len(names) == 1:
+            name = names if isinstance(names, str) else names[0]
+            return await self._database.write(self._booker.book, name, requests, now_ms, owner)
+        return await self._database.write(self._booker.book_joint, tuple(names), requests, now_ms, owner)
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(_find_all, [event_id])).get(event_id)
@@ -131,6 +142,12 @@ class SqlSlotStore:
                 total += removed
         while await self._database.write(slot_records.prune_cancelled, before_ms, PRUNE_BATCH):
             pass
+        cursor = None
+        while True:
+            page = await self._database.write(prune_joint, ends, before_ms, cursor, PRUNE_BATCH)
+            total += page.removed
+            if (cursor := page.cursor) is None:
+                break
         return PruneResult(total, await self._database.write(_prune_windows, before_ms))
 
     async def close(self) -> None:
@@ -216,6 +233,31 @@ class Booker:
             write_occupancy(connection, name, occupancy)
         return bookings
 
+    def book_joint(
+        self,
+        connection: Connection,
+        names: Sequence[str],
+        requests: Sequence[SlotRequest],
+        now_ms: int | None,
+        owner: str | None,
+    ) -> list[Booking]:
+        """Books every request under several configs in this transaction."""
+        versions: dict[str, int | None] = {
+            name: connection.execute(_LOCK, {"name": name}).scalar() for name in sorted(names)
+        }
+        existing = _find_all(connection, [event_id for event_id, _ in requests])
+        actives = []
+        for name in names:
+            version = versions[name]
+            if version is None:
+                return unbooked(name, requests, existing)
+            actives.append(self.policy(connection, name, version))
+        now_ms = to_ms(now(connection)) if now_ms is None else now_ms
+        bookings, fresh = book_under(connection, actives, requests, existing, now_ms, owner, self._uniform)
+        if fresh:
+            _insert_slots(connection, fresh, now_ms)
+        return bookings
+
     def policy(self, connection: Connection, name: str, version: int) -> PolicyVersion:
         """The policy of a config whose row is locked."""
         active = self._policies.get(name)
@@ -236,27 +278,28 @@ def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, Ass
 def cancel(
     connection: Connection, event_id: str, owner: str | None = None, cause: Cancellation = NO_CAUSE
 ) -> AssignedSlot | None:
-    """Deletes the slot, if it is the owner's, and frees its room in the window that its time falls into today. Its
+    """Deletes the slot, if it is the owner's, and frees its room in the windows that its time falls into today. Its
     record stays, with the cause."""
-    config_name = connection.execute(sa.select(slot.c.config_name).where(slot.c.event_id == event_id)).scalar()
-    if config_name is None:
+    before = _find_all(connection, [event_id]).get(event_id)
+    if before is None:
         return None
-    active = lock_active(connection, config_name)
+    actives = lock_all(connection, before.config_names)
     current = _find_all(connection, [event_id]).get(event_id)
-    if current is None or active is None:
+    if current is None or not actives:
         return None
-    if current.config_name != config_name:
-        # Cancelled and booked again elsewhere while this waited: the lock it holds is not the one it needs.
+    if set(current.config_names) != set(before.config_names):
+        # Cancelled and booked again elsewhere while this waited: the locks it holds are not the ones it needs.
         raise Conflict
     if current.owner != owner:
         raise SlotOwned(event_id, current.owner)
     slot_records.keep_cancelled(connection, [event_id], now(connection), cause)
     connection.execute(slot.delete().where(slot.c.event_id == event_id))
-    occupancy = Occupancy(active.policy, SqlWindowReader(connection, config_name), chunk=1)
-    window = align(current.scheduled_ms, active.policy.size_ms)
-    if occupancy.taken(window):
-        occupancy.release(window)
-        write_occupancy(connection, config_name, occupancy)
+    for name, active in actives.items():
+        occupancy = Occupancy(active.policy, SqlWindowReader(connection, name), chunk=1)
+        window = align(current.scheduled_ms, active.policy.size_ms)
+        if occupancy.taken(window):
+            occupancy.release(window)
+            write_occupancy(connection, name, occupancy)
     return current
 
 
@@ -270,27 +313,27 @@ def cancel_many(
             return 0 if cancel(connection, event_ids[0], owner, cause) is None else 1
         except SlotOwned:
             return 0
-    names = {assigned.config_name for assigned in _find_all(connection, event_ids).values()}
-    total = 0
-    for name in sorted(names):
-        active = lock_active(connection, name)
-        if active is None:
-            continue
-        slots = [
-            assigned
-            for assigned in _find_all(connection, event_ids).values()
-            if assigned.config_name == name and assigned.owner == owner
-        ]
-        for first in range(0, len(slots), MAX_IN_LIST):
-            gone = [assigned.event_id for assigned in slots[first : first + MAX_IN_LIST]]
-            slot_records.keep_cancelled(connection, gone, now(connection), cause)
-            connection.execute(slot.delete().where(slot.c.event_id.in_(gone)))
-        counts = Counter(align(assigned.scheduled_ms, active.policy.size_ms) for assigned in slots)
+    names = {name for assigned in _find_all(connection, event_ids).values() for name in assigned.config_names}
+    actives = lock_all(connection, names)
+    slots = [
+        assigned
+        for assigned in _find_all(connection, event_ids).values()
+        if assigned.owner == owner and not actives.keys().isdisjoint(assigned.config_names)
+    ]
+    if any(not names.issuperset(assigned.config_names) for assigned in slots):
+        # Booked again elsewhere meanwhile, in part under configs that are not locked.
+        raise Conflict
+    for first in range(0, len(slots), MAX_IN_LIST):
+        gone = [assigned.event_id for assigned in slots[first : first + MAX_IN_LIST]]
+        slot_records.keep_cancelled(connection, gone, now(connection), cause)
+        connection.execute(slot.delete().where(slot.c.event_id.in_(gone)))
+    for name, active in actives.items():
+        of_config = [assigned.scheduled_ms for assigned in slots if name in assigned.config_names]
+        counts = Counter(align(scheduled_ms, active.policy.size_ms) for scheduled_ms in of_config)
         release_windows(connection, name, counts)
         # Several windows of one full run may have opened: the runs are written again from the counters.
         rebuild_runs(connection, name, active.policy, to_ms(now(connection)))
-        total += len(slots)
-    return total
+    return len(slots)
 
 
 def _booked(connection: Connection, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
@@ -323,17 +366,19 @@ def _prune_slots(connection: Connection, before_ms: int, limit: int, name: str |
     """Deletes up to `limit` slots scheduled before a time, of one config or of all."""
     old = sa.select(slot.c.event_id).where(slot.c.scheduled_at < from_ms(before_ms)).limit(limit)
     if name is not None:
-        old = old.where(slot.c.config_name == name)
+        old = old.where(slot.c.config_name == name, slot.c.other_windows.is_(None))
     return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
 
 
 def _prune_windows(connection: Connection, before_ms: int) -> int:
     """Deletes the counters and runs of windows that ended before a time."""
     removed = 0
-    names = connection.execute(sa.select(slot_config.c.name).order_by(slot_config.c.name)).scalars().all()
+    # Sorted here, as by everybody who locks several: databases order text by rules of their own.
+    names = sorted(connection.execute(sa.select(slot_config.c.name)).scalars().all())
     for name in names:
         active = lock_active(connection, name)
-        assert active is not None
+        if active is None:
+            continue
         last = from_ms(before_ms - active.policy.size_ms)
         removed += connection.execute(
             slot_window.delete().where(slot_window.c.config_name == name, slot_window.c.window_start <= last)
@@ -356,6 +401,12 @@ def find_active(connection: Connection, name: str) -> PolicyVersion | None:
     return None if version is None else _load_policy(connection, name, version)
 
 
+def lock_all(connection: Connection, names: Iterable[str]) -> dict[str, PolicyVersion]:
+    """Locks the rows of several configs, in the order of their names, and returns the active versions."""
+    locked = {name: lock_active(connection, name) for name in sorted(names)}
+    return {name: active for name, active in locked.items() if active is not None}
+
+
 def _assigned(
     event_id: str,
     config_name: str,
@@ -364,9 +415,12 @@ def _assigned(
     window: datetime,
     scheduled: datetime,
     owner: str | None,
+    other_windows: str | None,
 ) -> AssignedSlot:
     """A stored row as the slot it is."""
-    return AssignedSlot(event_id, config_name, version, to_ms(requested), to_ms(window), to_ms(scheduled), True, owner)
+    others = parse_other_windows(other_windows)
+    times = to_ms(requested), to_ms(window), to_ms(scheduled)
+    return AssignedSlot(event_id, config_name, version, *times, True, owner, others)
 
 
 def _load_policy(connection: Connection, name: str, version: int) -> PolicyVersion:
@@ -394,8 +448,9 @@ def policy_from_json(text: str) -> WindowPolicy:
 def _insert_slots(connection: Connection, slots: Sequence[AssignedSlot], now_ms: int) -> None:
     instant = instant_form(connection)
     created_at = instant(now_ms)
+    texts = {others: other_windows_text(others) for others in {assigned.other_windows for assigned in slots}}
     rows = [
-        (event_id, name, version, instant(requested), instant(window), instant(scheduled), owner, created_at)
-        for event_id, name, version, requested, window, scheduled, _, owner in slots
+        (event_id, name, version, instant(requested), instant(window), instant(at), owner, texts[others], created_at)
+        for event_id, name, version, requested, window, at, _, owner, others in slots
     ]
     insert_rows(connection, slot, _COLUMN_NAMES, rows)

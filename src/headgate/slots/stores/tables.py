@@ -11,7 +11,11 @@ slot_config = sa.Table(
     metadata,
     sa.Column("name", sa.String(128), primary_key=True),
     sa.Column("version", sa.Integer, nullable=False),
-    info={"about": "One row a config: its active version. This row is the lock under which its slots are booked."},
+    sa.Column("template", sa.String(128)),
+    info={
+        "about": "One row a config: its active version. This row is the lock under which its slots are booked. template"
+        " is the config that it was made from and follows, such as merchant-*."
+    },
 )
 
 slot_policy = sa.Table(
@@ -35,11 +39,12 @@ slot = sa.Table(
     sa.Column("scheduled_at", Instant, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("owner", sa.String(64)),
+    sa.Column("other_windows", sa.Text),
     sa.Column("moved_at", Instant),
     sa.Index("headgate_slot_scheduled_at_ix", "scheduled_at"),
     info={
-        "about": "One row an event, and the application it belongs to. window_start is the window it was booked into. "
-        "moved_at is when a re-plan moved it last."
+        "about": "One row an event, and the application it belongs to. window_start is the window it was booked into,"
+        " other_windows the windows of its further configs: name, version, start. moved_at is when a re-plan moved it."
     },
 )
 
@@ -58,6 +63,7 @@ slot_cancelled = sa.Table(
     sa.Column("scheduled_at", Instant, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("owner", sa.String(64)),
+    sa.Column("other_windows", sa.Text),
     sa.Column("moved_at", Instant),
     sa.Column("cancelled_at", Instant, nullable=False),
     sa.Column("reason", sa.String(500)),

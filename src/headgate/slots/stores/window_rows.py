@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from headgate.durations import EPOCH, from_ms, to_ms
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
+from headgate.slots.stores.other_windows import charged_to
 from headgate.slots.stores.tables import slot, slot_run, slot_window
 from headgate.slots.windows import align
 from headgate.sql.schema import insert_rows, instant_form, instant_ms, instant_text
@@ -199,7 +200,7 @@ def recount(connection: Connection, name: str, policy: WindowPolicy, now_ms: int
     """Counts the booked slots again, in windows of the new size."""
     size = policy.size_ms
     connection.execute(slot_window.delete().where(slot_window.c.config_name == name))
-    ahead = (slot.c.config_name == name) & (slot.c.scheduled_at >= from_ms(align(now_ms, size)))
+    ahead = charged_to(connection, name) & (slot.c.scheduled_at >= from_ms(align(now_ms, size)))
     if connection.dialect.name == "postgresql":
         # Counted where the slots are: a hundred thousand windows would take half a minute to be sent back.
         start = sa.func.date_bin(policy.window, slot.c.scheduled_at, EPOCH, type_=slot.c.scheduled_at.type)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import cast
 
-from headgate.apps.notifications.attempts import AttemptLog
+import pytest
+
+from headgate.apps.notifications.attempts import AttemptLog, AttemptReader
 from headgate.apps.notifications.model import AttemptEvent, Outcome
-from headgate.apps.notifications.ports import NullObserver
-from headgate.errors import BrokerUnavailable
+from headgate.apps.notifications.ports import AnalyticsStore, NullObserver
+from headgate.errors import BrokerUnavailable, StoreUnavailable
+from headgate.messaging import Record
 from headgate.testing import eventually
-from tests.unit.apps.notifications.fakes import MemoryLog
+from tests.unit.apps.notifications.fakes import MemoryLog, MemorySource
 
 
 class Dropped(NullObserver):
@@ -54,3 +59,36 @@ async def test_what_the_broker_refused_is_published_later() -> None:
     log.down = None
     await eventually(lambda: len(log.records) == 1)
     await attempts.close()
+
+
+class FailingAnalytics:
+    """An `AnalyticsStore` that can't be reached at first."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.events: list[AttemptEvent] = []
+
+    async def add(self, events: Sequence[AttemptEvent]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable
+        self.events += events
+
+
+async def test_events_that_could_not_be_counted_are_counted_when_the_store_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A log hands out each record once, so who failed with it must keep it."""
+    monkeypatch.setattr("headgate.messaging.FIRST_PAUSE", 0.001)
+    event = AttemptEvent("e1", 7, Outcome.SENT, 5)
+    source = MemorySource([Record("events", "7", event.to_record_value())])
+    store, stop = FailingAnalytics(failures=2), asyncio.Event()
+
+    async def join() -> MemorySource:
+        return source
+
+    reading = asyncio.create_task(AttemptReader(join, cast(AnalyticsStore, store)).run(stop))
+    await asyncio.wait_for(source.drained.wait(), 10)
+    stop.set()
+    await reading
+    assert store.events == [event]

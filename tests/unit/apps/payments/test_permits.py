@@ -103,6 +103,32 @@ def test_a_minute_of_departures_has_the_full_rate_whatever_the_latency() -> None
     assert len(departures) / 60 >= 0.97 * tps
 
 
+def test_a_late_call_that_exchanges_its_permit_costs_little_of_the_rate() -> None:
+    """One call in a hundred is held up for 40 ms, longer than its permit allows for, and takes another."""
+    tps, now, end = 50, NOON, NOON + 60 * SECOND_US
+    policy, state, hold_us = permit_policy(tps, 1, "departure"), Permits({}), round((1 + MARGIN) * SECOND_US)
+    departures: list[int] = []
+    late: list[tuple[int, str]] = []
+    number = 0
+    while now < end:
+        while late and late[0][0] <= now:
+            at, holder = late.pop(0)
+            state, grant = permits.take(state, policy, holder, hold_us, at)
+            assert not grant.wait_us, "its spacing is paid, and its place is its own"
+            departures.append(at + grant.delay_us)
+        state, grant = permits.take(state, policy, str(number), hold_us, now)
+        if grant.wait_us:
+            now += grant.wait_us
+        elif number % 100:
+            departures.append(now + grant.delay_us)
+            number += 1
+        else:
+            late.append((now + grant.delay_us + 40_000, str(number)))
+            number += 1
+    assert len(departures) / 60 >= 0.97 * tps
+    assert most_in_a_second(departures) <= tps
+
+
 def test_counted_at_the_answer_the_rate_is_the_limit_by_one_and_the_latency() -> None:
     tps, latency_us, now, end = 50, 200_000, NOON, NOON + 60 * SECOND_US
     policy, state = permit_policy(tps, 1, "answer"), Permits({})

@@ -53,12 +53,16 @@ class Grant(NamedTuple):
 
 
 def take(state: Permits, policy: PermitPolicy, holder: str, hold_us: int, now_us: int) -> tuple[Permits, Grant]:
-    """Grants a permit until `hold_us` after the call leaves. A holder that has one exchanges it."""
-    held = {name: free_us for name, free_us in state.held.items() if free_us > now_us and name != holder}
-    state = state._replace(held=held)
+    """Grants a permit until `hold_us` after the call leaves.
+
+    A holder that has one exchanges it: its call left too late for the old one, but its spacing is paid.
+    """
+    state = state._replace(held={name: free_us for name, free_us in state.held.items() if free_us > now_us})
+    is_exchange = holder in state.held
+    held = {name: free_us for name, free_us in state.held.items() if name != holder}
     if state.open_us > now_us:
         return state, Grant(min(state.open_us - now_us, SECOND_US), 0, now_us)
-    leave_us = max(now_us, state.paced_us - (policy.burst - 1) * policy.spacing_us)
+    leave_us = now_us if is_exchange else max(now_us, state.paced_us - (policy.burst - 1) * policy.spacing_us)
     excess = len(held) - policy.number
     if excess >= 0:
         leave_us = max(leave_us, sorted(held.values())[excess])
@@ -66,7 +70,7 @@ def take(state: Permits, policy: PermitPolicy, holder: str, hold_us: int, now_us
         # At most a second: a call that is answered in the meantime frees its permit no sooner than that.
         return state, Grant(max(1, min(leave_us - now_us, SECOND_US) - LOOK_AHEAD_US), 0, now_us)
     held[holder] = leave_us + hold_us
-    paced_us = max(state.paced_us, leave_us) + policy.spacing_us
+    paced_us = state.paced_us if is_exchange else max(state.paced_us, leave_us) + policy.spacing_us
     return state._replace(held=held, paced_us=paced_us), Grant(0, leave_us - now_us, now_us)
 
 

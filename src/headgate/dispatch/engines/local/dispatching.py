@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from headgate.dispatch.engines.local.engine import LocalEngine
+from headgate.dispatch.heartbeats import WorkerInfo, heartbeats
+from headgate.dispatch.model import CLAIM_BYTES
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
@@ -25,6 +27,7 @@ async def dispatching(
     concurrency: int = 100,
     backlog: int = 2000,
     threads: Threads | None = None,
+    max_context_bytes: int = CLAIM_BYTES,
 ) -> AsyncIterator[WorkflowEngine]:
     """Inside, items of these domains are dispatched and executed in this process. Leaving ends what runs, within its
     grace, and gives the rest back."""
@@ -33,17 +36,25 @@ async def dispatching(
         await queue.define(domain.config)
     outcomes = OutcomeReporter(queue.store, observer=observer)
     engine = LocalEngine(
-        registry, outcomes, guard=guard, concurrency=concurrency, backlog=backlog, threads=threads or Threads()
+        registry,
+        outcomes,
+        guard=guard,
+        concurrency=concurrency,
+        backlog=backlog,
+        threads=threads or Threads(),
+        max_context_bytes=max_context_bytes,
     )
     item_types = [domain.item_type for domain in registry]
     if observer is not None:
         for item_type in item_types:
             observer.known(item_type)
     worker = DispatchWorker(queue.store, engine, item_types, observer=observer)
-    running = asyncio.create_task(worker.run())
-    try:
-        yield engine
-    finally:
-        worker.stop()
-        await running
-        await outcomes.close()
+    info = WorkerInfo.here("local", ("dispatch", "exec"), item_types, concurrency)
+    async with heartbeats(queue.store.workers, info, lambda: engine.running):
+        running = asyncio.create_task(worker.run())
+        try:
+            yield engine
+        finally:
+            worker.stop()
+            await running
+            await outcomes.close()

@@ -19,7 +19,7 @@ from headgate.dispatch.current_task import CurrentTask, enter_task
 from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
 from headgate.dispatch.kill_switch import OFF, SWITCH_SECONDS
-from headgate.dispatch.model import Claim, Completion, GiveUp, Postponed
+from headgate.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Postponed
 from headgate.dispatch.outcomes import Retry
 from headgate.dispatch.ports import (
     STARTED,
@@ -43,6 +43,7 @@ class LocalEngine:
     """A `WorkflowEngine` in this process.
 
     At most `concurrency` executions of an item type run at once and at most `backlog` are held, waiting ones included.
+    While the contexts of those have `max_context_bytes` or more, it takes no further items of the type.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class LocalEngine:
         guard: Guard | None = None,
         concurrency: int = 100,
         backlog: int = 2000,
+        max_context_bytes: int = CLAIM_BYTES,
         grace: float = 10.0,
         threads: Threads | None = None,
     ) -> None:
@@ -65,6 +67,8 @@ class LocalEngine:
         self._threads = threads or Threads()
         self._runs: dict[str, Run] = {}
         self._held: Counter[str] = Counter()
+        self._context_bytes: Counter[str] = Counter()
+        self._max_context_bytes = max_context_bytes
         self._lanes: dict[str, asyncio.Semaphore] = {}
         self._closing = False
         self._heartbeats: asyncio.Task[None] | None = None
@@ -102,6 +106,7 @@ class LocalEngine:
                 running.task.cancel()
         self._runs[request.execution_id] = run
         self._held[item_type] += 1
+        self._context_bytes[item_type] += len(request.context_json)
         if heartbeat_interval(request) < self._heartbeat_interval:
             self._shorter_interval.set()
         run.task = asyncio.create_task(self._run_to_end(run), name=request.execution_id)
@@ -121,7 +126,14 @@ class LocalEngine:
                 run.task.cancel()
 
     def room(self, item_type: str) -> int | None:
-        return 0 if self._closing else self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
+        if self._closing or self._context_bytes[item_type] >= self._max_context_bytes:
+            return 0
+        return self._start_check.room(item_type, max(0, self._backlog - self._held[item_type]))
+
+    @property
+    def running(self) -> int:
+        """Executions that have begun and not ended."""
+        return sum(run.begun and not run.executed for run in self._runs.values())
 
     async def drained(self) -> None:
         """Returns when what was started before has ended, and its outcome is committed."""
@@ -161,6 +173,7 @@ class LocalEngine:
             if self._runs.get(run.request.execution_id) is run:
                 del self._runs[run.request.execution_id]
             self._held[run.claim.item_type] -= 1
+            self._context_bytes[run.claim.item_type] -= len(run.request.context_json)
 
     async def _execute(self, run: Run) -> Report | None:
         """Runs the item at its time; returns the report to make, if any."""

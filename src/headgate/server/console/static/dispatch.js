@@ -66,7 +66,11 @@ function tile(config, stats, active, turn) {
       'div',
       {class: 'row between'},
       h('b', {}, link(config.itemType, 'dispatch', config.itemType)),
-      config.enabled ? badge('running', 'good') : badge('stopped', 'warn'),
+      config.enabled
+        ? stats.attended
+          ? badge('running', 'good')
+          : badge('nobody works on it', 'wrong')
+        : badge('stopped', 'warn'),
     ),
     h(
       'div',
@@ -81,7 +85,7 @@ function tile(config, stats, active, turn) {
         ),
       ),
     ),
-    h('small', {}, `${count(stats.inFlight)} in flight`),
+    h('small', {}, `${count(stats.inFlight)} in flight · ${count(stats.workers)} workers`),
     h('small', {}, late === null ? 'nothing is due' : `the oldest due item is late by ${span(late * 1000)}`),
     button(config.enabled ? 'Stop dispatching' : 'Start dispatching', () => turn(config), {
       kind: config.enabled ? 'danger' : 'main',

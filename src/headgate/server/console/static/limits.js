@@ -153,7 +153,9 @@ export const limits = {
 const limitOf = plan =>
   plan.algorithm === 'token_bucket'
     ? `${count(plan.capacity)} at once, ${plan.perSecond} a second`
-    : `${count(plan.limit)} every ${spanOf(plan.window)}`
+    : plan.limits
+      ? plan.limits.map(limitOf).join('; ')
+      : `${count(plan.limit)} every ${spanOf(plan.window)}`
 
 function outcome(operation, key, decision) {
   const word =

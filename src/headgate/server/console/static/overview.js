@@ -81,7 +81,7 @@ export const overview = {
             ['Oldest is late by', 'number'],
             '',
           ],
-          types.map(({itemType, enabled, depth, late}) => [
+          types.map(({itemType, enabled, attended, depth, late}) => [
             shell.may('admin') ? link(itemType, 'dispatch', itemType) : itemType,
             ...DEPTHS.slice(0, 3).map(status => count(depth[status] ?? 0)),
             depth.DEAD_LETTER
@@ -90,7 +90,11 @@ export const overview = {
                 : badge(count(depth.DEAD_LETTER), 'wrong')
               : '0',
             late === null || late === undefined ? '–' : span(late * 1000),
-            enabled === false ? badge('stopped', 'warn') : '',
+            enabled === false
+              ? badge('stopped', 'warn')
+              : attended === false
+                ? badge('nobody works on it', 'wrong')
+                : '',
           ]),
           'No item type has been dispatched yet.',
         ),
@@ -131,7 +135,7 @@ async function asked() {
   return Promise.all(
     itemTypes.map(async ({itemType, enabled}) => {
       const stats = await get(`/admin/dispatch/${encodeURIComponent(itemType)}/stats`)
-      return {itemType, enabled, depth: stats.depth, late: stats.oldestReadyAgeSecs}
+      return {itemType, enabled, attended: stats.attended, depth: stats.depth, late: stats.oldestReadyAgeSecs}
     }),
   )
 }

@@ -8,7 +8,7 @@ from alembic import op
 from headgate.sql.schema import Instant
 
 revision = "0019_slot_records"
-down_revision = "0016_task_reports"
+down_revision = "0020_joint_slots"
 branch_labels = None
 depends_on = None
 
@@ -28,6 +28,7 @@ def upgrade() -> None:
         sa.Column("scheduled_at", Instant, nullable=False),
         sa.Column("created_at", Instant, nullable=False),
         sa.Column("owner", sa.String(64)),
+        sa.Column("other_windows", sa.Text),
         sa.Column("moved_at", Instant),
         sa.Column("cancelled_at", Instant, nullable=False),
         sa.Column("reason", sa.String(500)),

@@ -23,14 +23,16 @@ if not redis.call('ZSCORE', key, life) then
   write('#open', now + ARGV[6])
 end
 redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
-redis.call('ZREM', key, holder)
+-- A holder that has a permit exchanges it: its spacing is paid.
+local exchange = redis.call('ZSCORE', key, holder)
 local open = redis.call('ZSCORE', key, '#open')
 if open then
   return {math.min(tonumber(open) - now, 1000000), 0, now}
 end
 local paced = tonumber(redis.call('ZSCORE', key, '#paced')) or 0
 redis.call('ZREM', key, '#paced')
-local leave = math.max(now, paced - (burst - 1) * spacing)
+local leave = exchange and now or math.max(now, paced - (burst - 1) * spacing)
+redis.call('ZREM', key, holder)
 local excess = redis.call('ZCARD', key) - 1 - count
 if excess >= 0 then
   leave = math.max(leave, tonumber(redis.call('ZRANGE', key, excess, excess, 'WITHSCORES')[2]))
@@ -39,8 +41,14 @@ if leave - now > ahead then
   if paced > now then
     write('#paced', paced)
   end
+  if exchange then
+    redis.call('ZADD', key, exchange, holder)
+  end
   return {math.max(1, math.min(leave - now, 1000000) - ahead), 0, now}
 end
 write(holder, leave + hold)
-write('#paced', math.max(paced, leave) + spacing)
+paced = exchange and paced or math.max(paced, leave) + spacing
+if paced > now then
+  write('#paced', paced)
+end
 return {0, leave - now, now}

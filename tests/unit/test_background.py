@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 
 import pytest
 
-from headgate.sql.background import Background
+from headgate.background import Background
 
 
 class Database:

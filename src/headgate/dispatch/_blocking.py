@@ -1,0 +1,203 @@
+# Generated from dispatch/queue.py by scripts/generate_blocking.py. Do not edit.
+"""`BlockingDispatchQueue`: the same calls for threads, without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Unpack
+
+from headgate.dispatch.background_queue import BackgroundQueue
+from headgate.dispatch.config import DispatchConfig, DispatchSettings
+from headgate.dispatch.heartbeats import Worker
+from headgate.dispatch.model import (
+    AuditEntry,
+    EnqueueResult,
+    Item,
+    PruneResult,
+    QueueStats,
+)
+from headgate.dispatch.queue import ItemDetail
+from headgate.dispatch.status import Status
+from headgate.slots.model import AssignedSlot
+
+
+class BlockingDispatchQueue(BackgroundQueue):
+    """A `DispatchQueue` for scripts and WSGI applications: each call returns when it is done.
+
+        with BlockingDispatchQueue("sqlite:///work.db") as queue:
+            queue.configure("INVOICE")
+            queue.enqueue("INVOICE", "inv-1", context={"total": "12.00"})
+
+    Any number of threads may call it. Their calls share transactions. A forked process opens its own connections.
+    """
+
+    def enqueue(
+        self,
+        item_type: str,
+        item_id: str,
+        *,
+        context: Any = None,
+        execute_at: datetime | str | None = None,
+        slot: AssignedSlot | None = None,
+        init_workflow_id: str | None = None,
+        connection: Any = None,
+    ) -> EnqueueResult:
+        """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
+
+        With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
+        `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
+        `sqlite3` connection, or Django's `connection`, to the queue's own database.
+
+        Called inside a trace, the item's execution is part of that trace, whenever and wherever it runs.
+
+        Raises:
+            InvalidInput: the id, the context, the time or the connection is wrong.
+            NotFound: there is no such item type.
+            StoreUnavailable: the store does not answer; the item may have been queued.
+        """
+        return self._run_within(
+            connection,
+            item_type,
+            lambda queue: queue.enqueue(
+                item_type,
+                item_id,
+                context=context,
+                execute_at=execute_at,
+                slot=slot,
+                init_workflow_id=init_workflow_id,
+                connection=connection,
+            ),
+        )
+
+    def enqueue_many(
+        self,
+        item_type: str,
+        items: Iterable[tuple[str, Any, datetime | str | None]],
+        *,
+        slotted: bool = False,
+        connection: Any = None,
+    ) -> list[EnqueueResult]:
+        """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
+        are written in one transaction; with `connection`, as in `enqueue`, all in yours. `slotted` says that their
+        times are booked slots. Each item's execution is a
+        trace of its own: thousands in one would be of no use to anybody.
+
+        Raises:
+            InvalidInput: an item is wrong; nothing was written.
+            NotFound: there is no such item type.
+        """
+        return self._run_within(
+            connection,
+            item_type,
+            lambda queue: queue.enqueue_many(item_type, items, slotted=slotted, connection=connection),
+        )
+
+    def configure(self, item_type: str, **settings: Unpack[DispatchSettings]) -> DispatchConfig:
+        """Changes some of an item type's settings, in snake_case or camelCase; a new type begins with the defaults.
+
+        Raises:
+            ConfigurationError: there is no such setting, or its value is wrong.
+        """
+        return self._run(lambda queue: queue.configure(item_type, **settings))
+
+    def define(self, config: DispatchConfig) -> DispatchConfig:
+        """Makes `config` an item type's first settings; a type that has settings keeps them."""
+        return self._run(lambda queue: queue.define(config))
+
+    def config(self, item_type: str) -> DispatchConfig:
+        """The item type's settings.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.config(item_type))
+
+    def configs(self) -> list[DispatchConfig]:
+        """Every item type's settings."""
+        return self._run(lambda queue: queue.configs())
+
+    def pause(self, item_type: str) -> DispatchConfig:
+        """Throws the kill switch: nothing of this type starts any more, nothing is lost.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.pause(item_type))
+
+    def resume(self, item_type: str) -> DispatchConfig:
+        """Lets a paused type go on.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.resume(item_type))
+
+    def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
+        """How many items stand where, and how late the oldest due one is.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.stats(item_type, now=now))
+
+    def workers(self, *, now: datetime | None = None) -> tuple[Sequence[Worker], Sequence[str]]:
+        """The workers of all item types, and the item types that nobody works on."""
+        return self._run(lambda queue: queue.workers(now=now))
+
+    def list(
+        self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None
+    ) -> list[Item]:
+        """A page of items in order of their ids; `after` is the last id of the page before.
+
+        Raises:
+            InvalidInput: the status, the limit or the id is wrong.
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.list(item_type, status, limit=limit, after=after))
+
+    def show(self, item_type: str, item_id: str) -> ItemDetail:
+        """One item with its context and its audit.
+
+        Raises:
+            NotFound: there is no such item.
+        """
+        return self._run(lambda queue: queue.show(item_type, item_id))
+
+    def audit(
+        self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
+    ) -> Sequence[AuditEntry]:
+        """Audit entries, newest first; `before` is the last `audit_id` of the page before.
+
+        Raises:
+            InvalidInput: the id, the limit or `before` is wrong.
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.audit(item_type, item_id=item_id, limit=limit, before=before))
+
+    def requeue(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
+        """Makes dead letters READY again, as new; without ids, all of the type. All or, if one of them is not a dead
+        letter, none.
+
+        Raises:
+            Conflict: one of them is not a dead letter; nothing was changed.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        return self._run(lambda queue: queue.requeue(item_type, item_ids))
+
+    def discard(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
+        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none.
+
+        Raises:
+            Conflict: one of them is in flight or finished; nothing was changed.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        return self._run(lambda queue: queue.discard(item_type, item_ids))
+
+    def prune(self, before: datetime | str) -> PruneResult:
+        """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
+
+        Raises:
+            InvalidInput: the time is wrong.
+        """
+        return self._run(lambda queue: queue.prune(before))

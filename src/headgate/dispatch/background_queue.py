@@ -1,0 +1,102 @@
+"""What `BlockingDispatchQueue` stands on: a `DispatchQueue` on an event loop in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from headgate.background import Background
+from headgate.dispatch.queue import DispatchQueue, QueueOptions
+from headgate.errors import InvalidInput
+
+R = TypeVar("R")
+
+
+class BackgroundQueue:
+    """Calls from any number of threads share one `DispatchQueue` and its transactions. A forked child opens its own."""
+
+    def __init__(self, url: str, **options: Unpack[QueueOptions]) -> None:
+        self._background = Background(lambda: _Opened(url, options))
+        self._run(_nothing)
+
+    @classmethod
+    def open(cls, url: str, **options: Unpack[QueueOptions]) -> Self:
+        """A queue on the database at `url`, migrated and ready. Use it in a `with` block, or close it.
+
+        Raises:
+            ConfigurationError: the URL is wrong.
+            StoreUnavailable: the store does not answer.
+        """
+        return cls(url, **options)
+
+    def close(self) -> None:
+        """Lets accepted items be written, then closes the store. A later call opens it again."""
+        self._background.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, call: Callable[[DispatchQueue], Coroutine[Any, Any, R]]) -> R:
+        async def work(opened: _Opened) -> R:
+            return await call(await opened.queue())
+
+        return self._background.run(work)
+
+    def _run_within(
+        self, connection: Any, item_type: str, call: Callable[[DispatchQueue], Coroutine[Any, Any, R]]
+    ) -> R:
+        """With a connection, `call` runs in this thread: Django's and sqlite3's may be used in no other."""
+        if connection is None:
+            return self._run(call)
+        if any(kind.__name__.lower().startswith("async") for kind in type(connection).__mro__):
+            raise InvalidInput("connection", "is asynchronous; use it with DispatchQueue, or give a blocking one")
+
+        async def work(opened: _Opened) -> DispatchQueue:
+            queue = await opened.queue()
+            await queue.config(item_type)
+            return queue
+
+        running = call(self._background.run(work))
+        try:
+            # On a connection that blocks, it comes to its end without waiting for an event loop.
+            running.send(None)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        finally:
+            running.close()
+        raise RuntimeError("a call in the caller's transaction waited for an event loop")
+
+
+class _Opened:
+    """Opens the queue at its first use, on the event loop that uses it."""
+
+    def __init__(self, url: str, options: QueueOptions) -> None:
+        self._url = url
+        self._options = options
+        self._stack = AsyncExitStack()
+        self._opening = asyncio.Lock()
+        self._queue: DispatchQueue | None = None
+
+    async def queue(self) -> DispatchQueue:
+        async with self._opening:
+            if self._queue is None:
+                opening = DispatchQueue.open(self._url, **self._options)
+                self._queue = await self._stack.enter_async_context(opening)
+            return self._queue
+
+    async def close(self) -> None:
+        self._queue = None
+        await self._stack.aclose()
+
+
+async def _nothing(_queue: DispatchQueue) -> None:
+    """Opening is all."""

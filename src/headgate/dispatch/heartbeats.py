@@ -1,0 +1,136 @@
+"""Who works on what: each worker writes a heartbeat, and a queue that nobody works on shows as such."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from typing import Protocol
+
+from headgate.errors import HeadgateError
+
+log = logging.getLogger("headgate.dispatch")
+
+HEARTBEAT_SECONDS = 10.0
+ALIVE = timedelta(seconds=3 * HEARTBEAT_SECONDS)
+"""A worker whose last heartbeat is older counts as dead, or frozen."""
+FORGOTTEN = timedelta(days=1)
+"""The first heartbeat of another worker removes one that was silent for so long."""
+NEEDED = ("dispatch", "exec")
+"""The roles without which a queue stands still."""
+LONGEST_HOST = 255
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker as it describes itself."""
+
+    worker_id: str
+    host: str
+    pid: int
+    version: str
+    """Of headgate."""
+    engine: str
+    """`local`, or `temporal`."""
+    roles: tuple[str, ...]
+    """`dispatch` claims and starts items, `exec` executes them, `init` prepares them."""
+    item_types: tuple[str, ...]
+    concurrency: int | None
+    """How many executions of each item type it runs at once; None if its engine decides."""
+
+    @classmethod
+    def here(
+        cls, engine: str, roles: Iterable[str], item_types: Iterable[str], concurrency: int | None = None
+    ) -> WorkerInfo:
+        """A worker in this process."""
+        host = socket.gethostname()[:LONGEST_HOST]
+        names = tuple(sorted(roles)), tuple(sorted(item_types))
+        return cls(uuid.uuid4().hex, host, os.getpid(), version("headgate"), engine, *names, concurrency)
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker and its last heartbeat."""
+
+    info: WorkerInfo
+    running: int | None
+    """Executions that had begun and not ended at the last heartbeat; None if its engine does not tell."""
+    started_at: datetime
+    seen_at: datetime
+    alive: bool
+    """Its last heartbeat is recent, by the store's clock."""
+
+
+class WorkerStore(Protocol):
+    """Keeps the heartbeats of workers. Time is the store's own clock unless `now` is given."""
+
+    async def beat(self, info: WorkerInfo, running: int | None, *, now: datetime | None = None) -> None:
+        """Records a heartbeat. The first one removes workers that were silent for `FORGOTTEN`."""
+        ...
+
+    async def leave(self, worker_id: str) -> None:
+        """Removes a worker that ended in good order."""
+        ...
+
+    async def workers(self, *, now: datetime | None = None) -> list[Worker]:
+        """All workers, by host, process and start."""
+        ...
+
+
+def is_alive(seen_at: datetime, now: datetime) -> bool:
+    """Whether a worker with this last heartbeat counts as alive."""
+    return now - seen_at <= ALIVE
+
+
+def of_type(workers: Iterable[Worker], item_type: str) -> list[Worker]:
+    """The living workers of an item type."""
+    return [worker for worker in workers if worker.alive and item_type in worker.info.item_types]
+
+
+def is_attended(workers: Iterable[Worker], item_type: str) -> bool:
+    """Whether somebody claims the item type's items, and somebody executes them."""
+    roles = {role for worker in of_type(workers, item_type) for role in worker.info.roles}
+    return roles.issuperset(NEEDED)
+
+
+def unattended(workers: Sequence[Worker], item_types: Iterable[str]) -> list[str]:
+    """Those of the item types that nobody works on."""
+    return [item_type for item_type in item_types if not is_attended(workers, item_type)]
+
+
+@asynccontextmanager
+async def heartbeats(
+    store: WorkerStore,
+    info: WorkerInfo,
+    running: Callable[[], int | None] = lambda: None,
+    *,
+    every: float = HEARTBEAT_SECONDS,
+) -> AsyncIterator[None]:
+    """Inside, the worker writes a heartbeat at once and then `every` so many seconds. Leaving removes it."""
+    beating = asyncio.create_task(_beat(store, info, running, every))
+    try:
+        yield
+    finally:
+        beating.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await beating
+        # A worker that can't say goodbye is soon seen to be silent.
+        with contextlib.suppress(HeadgateError):
+            await store.leave(info.worker_id)
+
+
+async def _beat(store: WorkerStore, info: WorkerInfo, running: Callable[[], int | None], every: float) -> None:
+    while True:
+        try:
+            await store.beat(info, running())
+        except HeadgateError as error:
+            log.warning("the worker's heartbeat was not written: %s", error)
+        await asyncio.sleep(every)

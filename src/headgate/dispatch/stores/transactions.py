@@ -1,0 +1,159 @@
+"""Joins a transaction of the caller's: which connections are accepted, and how a store's work runs on them."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from types import ModuleType
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+from headgate.dispatch.model import EnqueueRequest
+from headgate.errors import InvalidInput, StoreError
+from headgate.sql.errors import DRIVER_ERRORS, fault, translated
+
+FIELD = "connection"
+ACCEPTED = (
+    "must be a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection, a psycopg Connection or "
+    "AsyncConnection, a sqlite3 Connection, or Django's connection"
+)
+NO_TRANSACTION = "has no transaction open and commits every statement by itself; begin a transaction first"
+ASYNCPG = "asyncpg is not supported; use psycopg (in SQLAlchemy: postgresql+psycopg://)"
+
+Keys = set[tuple[str, str]]
+
+
+async def enqueue(
+    dialect: str,
+    statements: ModuleType,
+    connection: Any,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    hints: Sequence[str],
+) -> Keys:
+    """Queues the items in the caller's transaction; returns the new ones. Waits for nothing but an asynchronous
+    connection.
+
+    Raises:
+        InvalidInput: the connection is of no accepted kind, leads to another database, or has no transaction.
+    """
+    try:
+        owner = await _unwrapped(connection)
+        if _is_of(owner, "psycopg", "Connection", "AsyncConnection"):
+            _check(dialect, "postgresql", owner.autocommit and owner.info.transaction_status.name == "IDLE")
+            return await _with_psycopg(statements, owner, requests, now, hints)
+        if isinstance(owner, sqlite3.Connection):
+            _check(dialect, "sqlite", _autocommits(owner))
+            with _borrowed(owner) as borrowed:
+                return statements.enqueue(borrowed, requests, now, hints)  # type: ignore[no-any-return]
+        if _is_of(owner, "sqlalchemy.ext.asyncio", "AsyncConnection"):
+            return await owner.run_sync(_checked_work, dialect, statements, requests, now, hints)  # type: ignore[no-any-return]
+        if isinstance(owner, sa.Connection):
+            return _checked_work(owner, dialect, statements, requests, now, hints)
+    except DRIVER_ERRORS as error:
+        raise _explained(translated(error)) from error
+    module = type(connection).__module__
+    raise InvalidInput(FIELD, ASYNCPG if module.partition(".")[0] == "asyncpg" else ACCEPTED)
+
+
+async def _unwrapped(connection: Any) -> Any:
+    """The connection inside a session, or inside Django's connection."""
+    if _is_of(connection, "sqlalchemy.orm", "scoped_session") or _is_of(
+        connection, "sqlalchemy.ext.asyncio", "async_scoped_session"
+    ):
+        connection = connection()
+    if _is_of(connection, "sqlalchemy.orm", "Session"):
+        return connection.connection()
+    if _is_of(connection, "sqlalchemy.ext.asyncio", "AsyncSession"):
+        return await connection.connection()
+    if hasattr(connection, "in_atomic_block") and hasattr(connection, "vendor"):
+        if not connection.in_atomic_block:
+            raise InvalidInput(FIELD, "Django's connection has no transaction open; use transaction.atomic()")
+        return connection.connection
+    return connection
+
+
+def _checked_work(
+    connection: sa.Connection,
+    dialect: str,
+    statements: ModuleType,
+    requests: Sequence[EnqueueRequest],
+    now: datetime | None,
+    hints: Sequence[str],
+) -> Keys:
+    if connection.dialect.driver == "asyncpg":
+        raise InvalidInput(FIELD, ASYNCPG)
+    _check(dialect, connection.dialect.name, _autocommits(connection.connection.dbapi_connection))
+    return statements.enqueue(connection, requests, now, hints)  # type: ignore[no-any-return]
+
+
+async def _with_psycopg(
+    statements: ModuleType, connection: Any, requests: Sequence[EnqueueRequest], now: datetime | None, hints: Any
+) -> Keys:
+    import psycopg
+    from psycopg.rows import tuple_row
+
+    call = statements.enqueue_call(requests, now, hints)
+    try:
+        # The caller's rows may be of any form.
+        if isinstance(connection, psycopg.AsyncConnection):
+            async with connection.cursor(row_factory=tuple_row) as cursor:
+                await cursor.execute(*call)
+                rows = await cursor.fetchall()
+        else:
+            with connection.cursor(row_factory=tuple_row) as cursor:
+                rows = cursor.execute(*call).fetchall()
+    except psycopg.Error as error:
+        state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
+        raise _explained(fault(state, str(error))) from error
+    return statements.new_keys(rows)  # type: ignore[no-any-return]
+
+
+def _check(dialect: str, given: str, autocommits: bool) -> None:
+    if given != dialect:
+        raise InvalidInput(FIELD, f"leads to {given}; the queue is in {dialect}")
+    if autocommits:
+        raise InvalidInput(FIELD, NO_TRANSACTION)
+
+
+def _autocommits(raw: Any) -> bool:
+    """Whether a driver's connection commits every statement by itself and is in no transaction."""
+    if isinstance(raw, sqlite3.Connection):
+        by_itself = raw.isolation_level is None or getattr(raw, "autocommit", False) is True
+        return by_itself and not raw.in_transaction
+    return getattr(raw, "autocommit", False) is True
+
+
+def _explained(error: StoreError) -> StoreError | InvalidInput:
+    text = str(error)
+    if "headgate_dispatch" in text and ("does not exist" in text or "no such table" in text):
+        return InvalidInput(FIELD, "leads to a database that has no queue; connect it to the queue's own database")
+    return error
+
+
+class _Borrowed(SQLiteDialect_pysqlite):
+    """For a connection that is the caller's: it is neither prepared nor ended."""
+
+    supports_statement_cache = True
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        """The caller's to do."""
+
+    def do_commit(self, dbapi_connection: Any) -> None:
+        """The caller's to do."""
+
+
+def _borrowed(raw: sqlite3.Connection) -> sa.Connection:
+    pool = sa.StaticPool(lambda: raw, reset_on_return=None)  # type: ignore[arg-type]
+    return sa.Engine(pool, _Borrowed(dbapi=sqlite3), sa.make_url("sqlite://")).connect()
+
+
+def _is_of(value: object, module: str, *names: str) -> bool:
+    """Whether it is an instance of one of the module's classes. Whoever has one has loaded the module; loading it for
+    others could need an extra that they do not have."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(value, tuple(getattr(loaded, name) for name in names))

@@ -1,0 +1,198 @@
+"""Specs: the algorithms of limits and their numbers.
+
+Every number a store computes with is an integer that fits a double (below 2^53), so a Lua script and Python agree to
+the last unit. The bounds that guarantee it are checked here, when a spec is made, never while deciding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
+from math import gcd, isfinite
+from typing import ClassVar, TypeAlias
+
+from headgate.durations import duration_us, format_duration, parse_duration
+from headgate.errors import ConfigurationError, InvalidInput
+
+MOST = 2**50
+"""No product or state of any algorithm exceeds this, so sums of a few of them stay exact in a double."""
+
+LONGEST = timedelta(days=3660)
+MOST_LOGGED = 100_000
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class TokenBucket:
+    """Holds up to `capacity` tokens and gains `per_second` of them, continuously, losing no fraction.
+
+    A float rate is read as the nearest simple fraction (0.1 is 1/10, 0.6666666666666666 is 2/3); give a `Fraction` to
+    choose one yourself.
+    """
+
+    tag: ClassVar[int] = 1
+    algorithm: ClassVar[str] = "token_bucket"
+
+    capacity: int
+    per_second: Fraction
+    unit: int = field(compare=False, repr=False)
+    """Ticks in one token."""
+    gain: int = field(compare=False, repr=False)
+    """Ticks gained per microsecond."""
+    full: int = field(compare=False, repr=False)
+    """Ticks in a full bucket: capacity × unit."""
+    life_us: int = field(compare=False, repr=False)
+    """Microseconds from empty to full: an idle state older than this is as new."""
+
+    def __init__(self, capacity: int, per_second: int | float | Decimal | Fraction) -> None:
+        _whole("capacity", capacity)
+        rate = _rate(per_second)
+        per_us = rate.denominator * 1_000_000
+        shared = gcd(rate.numerator, per_us)
+        unit, gain = per_us // shared, rate.numerator // shared
+        full = capacity * unit
+        if full > MOST or gain > MOST:
+            raise ConfigurationError(
+                "per_second",
+                f"{rate} is too fine a fraction for a capacity of {capacity}; use a rounder rate or a smaller capacity",
+            )
+        _set(
+            self,
+            capacity=capacity,
+            per_second=rate,
+            unit=unit,
+            gain=gain,
+            full=full,
+            life_us=-(-full // gain),
+        )
+
+    @property
+    def size(self) -> int:
+        """The most one call may cost."""
+        return self.capacity
+
+    @property
+    def span(self) -> timedelta:
+        """The time it takes to fill."""
+        return timedelta(microseconds=self.life_us)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class _Window:
+    """`limit` per `window`."""
+
+    limit: int
+    window: timedelta
+    window_us: int = field(compare=False, repr=False)
+    life_us: int = field(compare=False, repr=False)
+    """Microseconds after which an idle state is as new."""
+
+    def __init__(self, limit: int, window: str | timedelta) -> None:
+        _whole("limit", limit)
+        span, window_us = _window(window)
+        _set(self, limit=limit, window=span, window_us=window_us, life_us=window_us)
+
+    @property
+    def size(self) -> int:
+        """The most one call may cost."""
+        return self.limit
+
+    @property
+    def span(self) -> timedelta:
+        """The window."""
+        return self.window
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class FixedWindow(_Window):
+    """`limit` per `window`; a window opens at the first use after the last one ended."""
+
+    tag: ClassVar[int] = 2
+    algorithm: ClassVar[str] = "fixed_window"
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class SlidingWindow(_Window):
+    """`limit` per `window`, estimated from two counters: this window's, and the last one's by its share still in view.
+
+    It stores two integers per key, whatever the limit. Use `SlidingLog` where the estimate is not good enough.
+    """
+
+    tag: ClassVar[int] = 3
+    algorithm: ClassVar[str] = "sliding_window"
+
+    grain_us: int = field(compare=False, repr=False)
+    """The view slides in grains of this many microseconds: 1 unless limit × window would outgrow a double."""
+    grains: int = field(compare=False, repr=False)
+    """Grains in a window, rounded up."""
+
+    def __init__(self, limit: int, window: str | timedelta) -> None:
+        _Window.__init__(self, limit, window)
+        grain_us = -(-self.window_us * limit // MOST)
+        _set(self, grain_us=grain_us, grains=-(-self.window_us // grain_us), life_us=2 * self.window_us)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class SlidingLog(_Window):
+    """`limit` in every span of length `window`, exactly, by storing each admitted call."""
+
+    tag: ClassVar[int] = 4
+    algorithm: ClassVar[str] = "sliding_log"
+
+    def __init__(self, limit: int, window: str | timedelta) -> None:
+        _Window.__init__(self, limit, window)
+        if limit > MOST_LOGGED:
+            raise ConfigurationError(
+                "limit", f"{limit} calls are too many to remember; at most {MOST_LOGGED}; use sliding_window"
+            )
+
+
+Spec: TypeAlias = TokenBucket | FixedWindow | SlidingWindow | SlidingLog
+
+
+def describe(*specs: Spec) -> str:
+    """Specs in a few words: `10 burst, 1/s` or `100 per PT1H; 1000 per P1D`."""
+    return "; ".join(_describe(spec) for spec in specs)
+
+
+def _describe(spec: Spec) -> str:
+    if isinstance(spec, TokenBucket):
+        return f"{spec.capacity} burst, {spec.per_second}/s"
+    return f"{spec.limit} per {format_duration(spec.window)}"
+
+
+def _set(target: object, **values: object) -> None:
+    for name, value in values.items():
+        object.__setattr__(target, name, value)
+
+
+def _whole(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigurationError(name, f"{value!r} is not a whole number of at least 1")
+    if value > MOST:
+        raise ConfigurationError(name, f"{value} is too large; use at most {MOST}")
+
+
+def _rate(value: object) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
+        raise ConfigurationError("per_second", f"{value!r} is not a number")
+    if not isinstance(value, Fraction) and not isfinite(value):
+        raise ConfigurationError("per_second", f"{value!r} is not a finite rate")
+    if value <= 0:
+        raise ConfigurationError("per_second", f"{value} would never admit a second call; use a rate above 0")
+    rate = Fraction(value)
+    if isinstance(value, float):
+        # 0.1 is not 1/10 in binary; the fraction its writer meant is the simplest one nearby, on either side of 1.
+        rate = rate.limit_denominator(10**6) if rate >= 1 else 1 / (1 / rate).limit_denominator(10**6)
+    return rate
+
+
+def _window(value: str | timedelta) -> tuple[timedelta, int]:
+    try:
+        span = parse_duration(value, "window")
+    except InvalidInput as error:
+        raise ConfigurationError("window", error.problem) from None
+    if not timedelta(0) < span <= LONGEST:
+        raise ConfigurationError("window", f"use a span above zero and up to {format_duration(LONGEST)}")
+    return span, duration_us(span)

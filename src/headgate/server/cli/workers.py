@@ -1,0 +1,47 @@
+"""`headgate workers`: who works on which queue."""
+
+from __future__ import annotations
+
+import click
+
+from headgate.dispatch.heartbeats import Worker
+from headgate.server.cli.parameters import Command, as_json
+from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_table, run
+from headgate.server.settings import Settings
+from headgate.server.shapes.dispatch import WorkersShown
+from headgate.server.wiring.queue import open_queue
+
+COLUMNS = ["host", "pid", "version", "engine", "roles", "itemTypes", "concurrency", "running", "startedAt", "seenAt"]
+
+
+@click.command("workers", cls=Command)
+@as_json
+def workers(as_json: bool) -> None:
+    """Show who works on which queue, and which queues nobody works on.
+
+    A worker that was killed is shown as not alive for a day.
+    """
+    with read_only_settings() as settings:
+        document = WorkersShown.of_workers(*run(_workers(settings))).dump()
+    if as_json:
+        print_json(document)
+        return
+    rows = [[_cell(worker[name]) for name in COLUMNS] + [_cell(worker["alive"])] for worker in document["workers"]]
+    print_table([*COLUMNS, "alive"], rows)
+    for item_type in document["unattended"]:
+        print_line(f"nobody works on {item_type}")
+
+
+async def _workers(settings: Settings) -> tuple[list[Worker], list[str]]:
+    async with open_queue(settings) as queue:
+        workers, unattended = await queue.workers()
+        return list(workers), list(unattended)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else str(value)

@@ -1,0 +1,17 @@
+"""`/admin/workers`: who works on which queue."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from headgate.server.http.raw_routes import json_response
+from headgate.server.http.services import services_of
+from headgate.server.shapes.dispatch import WorkersShown
+
+router = APIRouter(prefix="/admin/workers", tags=["dispatch"])
+
+
+@router.get("", summary="List the workers", response_model=WorkersShown)
+async def workers(request: Request) -> Response:
+    """Every worker with its last heartbeat. `unattended` has the item types that nobody works on."""
+    return json_response(WorkersShown.of_workers(*await services_of(request).queue.workers()))

@@ -1,0 +1,179 @@
+"""Packing under several configs: an event gets the earliest instant that all of them admit. Pure.
+
+A config admits an instant if the window that holds it is open and has room for the event. The instant of a slot under
+several configs lies in one such window of each, and each is charged. The search jumps: each config names the next
+window of its own that has room, past its full runs and closed hours, and the latest of these windows is where the
+others go on, until one instant lies in a window of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headgate.durations import LATEST_MS
+from headgate.slots.model import PolicyVersion, SlotWindow, Spread
+from headgate.slots.occupancy import Occupancy
+from headgate.slots.packing import NOWHERE, Full, Place
+from headgate.slots.windows import Usable, align, position, usable
+
+DAY_MS = 86_400_000
+SEARCHED_MS = 3660 * DAY_MS
+"""How far past an event's time a common window is looked for: configs that have none in ten years never will."""
+
+
+class JointSide:
+    """One config of several: its active policy and its windows."""
+
+    def __init__(self, active: PolicyVersion, occupancy: Occupancy) -> None:
+        self.active = active
+        self.occupancy = occupancy
+        self.size_ms = active.policy.size_ms
+
+    def horizon(self, effective_ms: int) -> int:
+        """The last instant that a slot may have."""
+        delay = self.active.policy.max_delay_ms
+        return LATEST_MS - 1 if delay is None else min(effective_ms + delay, LATEST_MS - 1)
+
+    def usable(self, start_ms: int, effective_ms: int, horizon_ms: int = LATEST_MS - 1) -> Usable:
+        """What a window offers to an event."""
+        policy = self.active.policy
+        return usable(policy.max_per_window, self.size_ms, start_ms, effective_ms, horizon_ms, policy.first_window)
+
+    def free_from(self, at_ms: int, effective_ms: int) -> int:
+        """The first open window that ends after `at_ms` and has room for an event; `LATEST_MS` if there is none. The
+        horizon does not count here."""
+        policy, start = self.active.policy, align(at_ms, self.size_ms)
+        following = policy.next_open(start)
+        if following == start <= effective_ms:
+            if self.occupancy.taken(start) < self.usable(start, effective_ms).capacity:
+                return start
+            following = policy.next_open(start + self.size_ms)
+        return self.occupancy.first_free(following)
+
+
+class JointRoom(NamedTuple):
+    """Windows with room, one of each config, and the part [low, high) that they have in common."""
+
+    starts_ms: tuple[int, ...]
+    others: tuple[SlotWindow, ...]
+    """The windows but for the first config's."""
+    low_ms: int
+    high_ms: int
+    places: int
+    """For how many further events all of them have room."""
+    step_ms: float
+    """How far the low end moves with each place taken, if a horizon ends the part before its windows do."""
+
+
+@dataclass(slots=True)
+class JointPacker:
+    """Places requests one after another into the windows of several configs, at one moment in time.
+
+    No window of any config exceeds its limit, no place lies before the effective time, and no earlier instant that
+    all configs admit is passed over. Nothing may be released meanwhile.
+    """
+
+    sides: Sequence[JointSide]
+    now_ms: int
+    uniform: Callable[[], float]
+    _narrowest: int = 0
+    _effective_ms: int = -1
+    _reached_ms: int = -1
+    _room: JointRoom | Full = NOWHERE
+    """The result of the last search, which was for the effective time above and reached that instant."""
+    _places: int = 0
+    _no_room_since_ms: int = LATEST_MS
+    """From this effective time on, no common instant exists."""
+
+    def __post_init__(self) -> None:
+        def narrowness(index: int) -> tuple[int, bool]:
+            policy = self.sides[index].active.policy
+            return policy.size_ms, policy.spread is not Spread.EVEN
+
+        self._narrowest = min(range(len(self.sides)), key=narrowness)
+
+    @property
+    def reached_ms(self) -> int:
+        """The instant at which the last search ended."""
+        return self._reached_ms
+
+    def place(self, requested_ms: int) -> Place | Full:
+        """Takes a place in a window of each config, or nothing at all."""
+        effective = requested_ms if requested_ms > self.now_ms else self.now_ms
+        if effective != self._effective_ms or not self._places:
+            self._room = self._search(effective)
+            self._effective_ms = effective
+            self._places = 0 if isinstance(self._room, Full) else self._room.places
+        room = self._room
+        if isinstance(room, Full):
+            return room
+        low = room.low_ms
+        if room.step_ms:
+            low = min(low + int(room.step_ms * (room.places - self._places)), room.high_ms - 1)
+        self._places -= 1
+        ordinals = [side.occupancy.take(start) for side, start in zip(self.sides, room.starts_ms, strict=True)]
+        spread = self.sides[self._narrowest].active.policy.spread
+        at = position(spread, ordinals[self._narrowest], low, room.high_ms, self.uniform)
+        return Place(room.starts_ms[0], at, room.others)
+
+    def _search(self, effective_ms: int) -> JointRoom | Full:
+        # Whoever comes later is admitted to nothing that an earlier event was refused: its first windows offer less.
+        at = effective_ms
+        if self._effective_ms <= effective_ms < self._reached_ms:
+            at = self._reached_ms
+        starts = self._common(at, effective_ms)
+        if starts is None:
+            self._reached_ms = effective_ms
+            return NOWHERE
+        self._reached_ms = at = max(effective_ms, *starts)
+        parts: list[Usable] = []
+        for side, start in zip(self.sides, starts, strict=True):
+            horizon = side.horizon(effective_ms)
+            if at > horizon:
+                return Full(at)
+            part = side.usable(start, effective_ms, horizon)
+            if side.occupancy.taken(start) >= part.capacity:
+                # What this window has left lies beyond the horizon.
+                beyond = self._common(part.high_ms, effective_ms) if part.high_ms < LATEST_MS else None
+                return Full(None if beyond is None else max(part.high_ms, *beyond))
+            parts.append(part)
+        return self._room_of(starts, parts)
+
+    def _common(self, at_ms: int, effective_ms: int) -> list[int] | None:
+        """The windows, one of each config, that hold the first instant at or after `at_ms` that all admit."""
+        if effective_ms >= self._no_room_since_ms or at_ms >= LATEST_MS:
+            return None
+        starts = [side.free_from(at_ms, effective_ms) for side in self.sides]
+        agreed = False
+        while not agreed:
+            at = max(at_ms, *starts)
+            if at >= LATEST_MS or at > effective_ms + SEARCHED_MS:
+                self._no_room_since_ms = min(self._no_room_since_ms, effective_ms)
+                return None
+            agreed = True
+            for index, side in enumerate(self.sides):
+                if starts[index] + side.size_ms <= at:
+                    starts[index] = side.free_from(at, effective_ms)
+                    agreed = agreed and starts[index] <= at
+        return starts
+
+    def _room_of(self, starts: Sequence[int], parts: Sequence[Usable]) -> JointRoom:
+        low, high = max(part.low_ms for part in parts), min(part.high_ms for part in parts)
+        places = min(
+            part.capacity - side.occupancy.taken(start)
+            for side, start, part in zip(self.sides, starts, parts, strict=True)
+        )
+        step = 0.0
+        for side, start, part in zip(self.sides, starts, parts, strict=True):
+            if part.high_ms == high < start + side.size_ms:
+                # As `Packer`: the horizon moves with the clock, and places keep pace with it.
+                pace = (high - part.low_ms) / part.capacity
+                low = max(low, min(part.low_ms + int(side.occupancy.taken(start) * pace), high - 1))
+                step = max(step, pace)
+        others = tuple(
+            SlotWindow(side.active.name, side.active.version, start)
+            for side, start in zip(self.sides[1:], starts[1:], strict=True)
+        )
+        return JointRoom(tuple(starts), others, low, high, places, step)

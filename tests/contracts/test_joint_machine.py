@@ -1,0 +1,222 @@
+"""Random bookings under one and several configs, bursts, raises, resizes, calendars, cancels and prunes, on every
+store, against a naive model.
+
+The model knows no windows that have room, no runs and no jumps. It keeps a list of booked times per config, and asks
+of one instant after another whether every config admits it: an instant is worth asking if it is the event's own or
+begins a window of one of the configs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Coroutine, Iterator, Sequence
+from datetime import timedelta
+from heapq import merge
+from itertools import count
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from headgate.durations import LATEST_MS
+from headgate.slots.calendars import Calendar
+from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from headgate.slots.ports import SlotStore
+from headgate.slots.stores import slot_store
+from tests.contracts.conftest import slot_store_url
+from tests.contracts.slot_windows import check_windows
+from tests.contracts.test_slot_machine import T_MS
+from tests.effort import examples
+
+R = TypeVar("R")
+
+START = T_MS - 10_000
+BURST = 260
+CONFIGS = 4
+CLOSED = [(), (), ((T_MS + 6000, T_MS + 41_000),), ((T_MS - 3000, T_MS + 1500), (T_MS + 90_000, T_MS + 95_250))]
+"""Blackouts, as epoch milliseconds: the model needs no calendar to know what is closed."""
+
+policies = st.builds(
+    WindowPolicy,
+    st.integers(1, 5),
+    st.sampled_from(["PT1S", "PT4S", "PT0.5S", "PT7S", "PT30S"]),
+    spread=st.sampled_from(["jitter", "even"]),
+    calendar=st.sampled_from(CLOSED).map(lambda closed: Calendar("UTC", blackouts=closed) if closed else None),
+    max_delay=st.sampled_from([None, None, None, None, "PT60S", "PT3S"]),
+)
+times = st.one_of(st.just(T_MS), st.integers(T_MS - 2000, T_MS + 40_000))
+name_sets = st.lists(st.integers(0, CONFIGS - 1), min_size=1, max_size=CONFIGS, unique=True)
+
+
+class Book:
+    """One config as the model sees it: a policy, and when its slots are."""
+
+    def __init__(self, policy: WindowPolicy) -> None:
+        self.policy = policy
+        self.times: list[int] = []
+
+    @property
+    def step(self) -> int:
+        return self.policy.window // timedelta(milliseconds=1)
+
+    def admits(self, at: int, effective: int) -> bool:
+        """Whether a slot may lie at an instant: the window is open, and less is in it than may be."""
+        policy, begin = self.policy, at - at % self.step
+        end = begin + self.step
+        if policy.calendar and any(begin < until and since < end for since, until in policy.calendar.blackouts):
+            return False
+        share = policy.max_per_window * (end - max(begin, effective)) // self.step
+        if policy.max_delay is not None:
+            last = effective + policy.max_delay // timedelta(milliseconds=1)
+            if at > last:
+                return False
+            if last + 1 < end:
+                cut = policy.max_per_window * (last + 1 - max(begin, effective)) // self.step
+                share = max(cut, min(share, 1)) if begin <= effective else cut
+        return bisect_left(self.times, end) - bisect_left(self.times, begin) < share
+
+    def beginnings(self, after: int) -> Iterator[int]:
+        return count(after - after % self.step + self.step, self.step)
+
+
+def earliest(books: Sequence[Book], effective: int, since: int) -> int | None:
+    """The first instant from `since` on that all admit, or None if they never do. Past the last slot and the last
+    blackout every window is alike, so nothing is found later that was not found in the first minutes of it."""
+    end = max([effective, T_MS + 100_000, *(book.times[-1] for book in books if book.times)]) + 120_000
+    for at in merge([since], *(book.beginnings(since) for book in books)):
+        if at > end:
+            return None
+        if all(book.admits(at, effective) for book in books):
+            return at
+    raise AssertionError("beginnings never end")
+
+
+def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBasedStateMachine]:
+    """The machine's class for one store; every run has configs of its own in it."""
+
+    class JointMachine(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            run = uuid4().hex
+            # Of names in no order of their own: locks are taken by name, windows are listed as named.
+            self.names = [f"{letter}-{run}" for letter in "bADc"]
+            self.books = [Book(WindowPolicy(2, "PT4S")) for _ in self.names]
+            self.booked: dict[str, AssignedSlot] = {}
+            self.now = START
+            self.serial = count()
+            for name, book in zip(self.names, self.books, strict=True):
+                self.run(store.configure(name, book.policy, now_ms=self.now))
+
+        def run(self, work: Coroutine[Any, Any, R]) -> R:
+            return loop.run_until_complete(work)
+
+        @rule(chosen=name_sets, at=times)
+        def burst(self, chosen: list[int], at: int) -> None:
+            self.book(chosen, [at] * BURST)
+
+        @rule(chosen=name_sets, requested=st.lists(times, min_size=1, max_size=12))
+        def book(self, chosen: list[int], requested: list[int]) -> None:
+            names = [self.names[index] for index in chosen]
+            books = [self.books[index] for index in chosen]
+            requests = [SlotRequest(f"{self.names[0]}-{next(self.serial)}", at) for at in requested]
+            bookings = self.run(store.book(names, requests, now_ms=self.now))
+            before = (-1, -1)
+            for request, booking in zip(requests, bookings, strict=True):
+                effective = max(request.requested_ms, self.now)
+                # A burst is for one instant, and nothing becomes free meanwhile: each looks on from the one before.
+                expected = earliest(books, effective, before[1] if before[0] == effective else effective)
+                if expected is None:
+                    assert not isinstance(booking, AssignedSlot)
+                    continue
+                assert isinstance(booking, AssignedSlot)
+                before = effective, expected
+                at = booking.scheduled_ms
+                assert booking.config_names == tuple(names)
+                assert [window.window_start_ms for window in booking.windows] == [
+                    expected - expected % book.step for book in books
+                ]
+                assert at >= expected
+                assert all(book.admits(at, effective) for book in books)
+                assert all(at - at % book.step == expected - expected % book.step for book in books)
+                for book in books:
+                    insort(book.times, at)
+                self.booked[request.event_id] = booking
+
+        @rule(chosen=name_sets, pick=st.integers(0, 10**6), at=times)
+        def ask_again(self, chosen: list[int], pick: int, at: int) -> None:
+            if self.booked:
+                event_id = sorted(self.booked)[pick % len(self.booked)]
+                names = [self.names[index] for index in chosen]
+                (booking,) = self.run(store.book(names, [SlotRequest(event_id, at)], now_ms=self.now))
+                assert booking == self.booked[event_id]._replace(existing=True)
+
+        @rule(pick=st.integers(0, 10**6), many=st.sampled_from([1, 1, 7, 60]))
+        def cancel(self, pick: int, many: int) -> None:
+            events = sorted(self.booked)
+            for event_id in events[pick % len(events) :][:many] if events else ():
+                slot = self.booked.pop(event_id)
+                assert self.run(store.cancel(event_id)) == slot._replace(existing=True)
+                for name in slot.config_names:
+                    self.books[self.names.index(name)].times.remove(slot.scheduled_ms)
+
+        @rule(index=st.integers(0, CONFIGS - 1), policy=policies)
+        def change(self, index: int, policy: WindowPolicy) -> None:
+            self.books[index].policy = policy
+            self.run(store.configure(self.names[index], policy, now_ms=self.now))
+
+        @rule(index=st.integers(0, CONFIGS - 1), limit=st.integers(1, 6))
+        def raise_or_lower(self, index: int, limit: int) -> None:
+            shape = self.books[index].policy
+            self.change(index, WindowPolicy(limit, shape.window, shape.spread, shape.calendar, shape.max_delay))
+
+        @rule(step=st.sampled_from([1, 250, 1500, 9000, 35_000]))
+        def pass_time(self, step: int) -> None:
+            self.now += step
+
+        @rule()
+        def prune(self) -> None:
+            self.run(store.prune(self.now))
+            kept = {slot.event_id for slot in self.run(store.booked(LATEST_MS - 1, None, 1_000_000))}
+            for event_id in set(self.booked) - kept:
+                slot = self.booked.pop(event_id)
+                for name in slot.config_names:
+                    book = self.books[self.names.index(name)]
+                    assert slot.scheduled_ms < self.now - self.now % book.step, "its windows have ended"
+                    del book.times[bisect_right(book.times, slot.scheduled_ms) - 1]
+
+        def teardown(self) -> None:
+            self.run(store.prune(LATEST_MS - 1))
+
+        @invariant()
+        def counters_agree(self) -> None:
+            for name, book in zip(self.names, self.books, strict=True):
+                held = self.run(check_windows(store, name, self.now))
+                first = self.now - self.now % book.step
+                assert sum(held.values()) == len(book.times) - bisect_left(book.times, first)
+
+    return JointMachine
+
+
+@pytest.mark.parametrize(("kind", "requested"), [("memory", 40), ("sqlite", 15), ("postgresql", 12), ("oracle", 15)])
+def test_every_store_does_what_the_naive_model_does(kind: str, requested: int, request: pytest.FixtureRequest) -> None:
+    url = slot_store_url(kind, request)
+    loop = asyncio.new_event_loop()
+    store = loop.run_until_complete(slot_store(url))
+    try:
+        run_state_machine_as_test(
+            machine_on(store, loop),
+            settings=settings(
+                max_examples=examples(requested),
+                stateful_step_count=25,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                phases=[Phase.explicit, Phase.generate, Phase.shrink],
+            ),
+        )
+    finally:
+        loop.run_until_complete(store.close())
+        loop.close()
