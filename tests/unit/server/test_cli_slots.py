@@ -123,3 +123,29 @@ def test_known_events_may_come_from_a_url(headgate: Headgate) -> None:
             assert "can't be read" in headgate(*early, f"{address}/gone", status=2)
         finally:
             server.shutdown()
+
+
+def test_a_backlog_is_pulled_forward_after_a_raise(headgate: Headgate) -> None:
+    headgate("config", "set", "c", "--max", "1", "--window", "PT4S")
+    Path("events.jsonl").write_text("".join(f'{{"eventId": "e{n}"}}\n' for n in range(6)))
+    headgate("slots", "assign", "--config", "c", "--at", AT, "--file", "events.jsonl")
+    headgate("config", "set", "c", "--max", "3")
+    replan = ("slots", "replan", "--config", "c")
+    tried = json.loads(headgate(*replan, "--dry-run", "--plot", "replan.png", "--json"))
+    assert (tried["dryRun"], tried["examined"]) == (True, 6)
+    assert Path("replan.png").read_bytes().startswith(b"\x89PNG")
+    done = json.loads(headgate(*replan, "--json"))
+    assert set(done) >= {"examined", "moved", "savedMs", "lastBefore", "lastAfter", "dryRun"}
+    assert done["lastAfter"] < "2030-09-01T00:00:08.000Z" < done["lastBefore"]
+    assert "0 of 6 slots of c were moved" in headgate(*replan)
+    headgate("config", "set", "c", "--max", "1", "--yes")
+    spread = json.loads(headgate(*replan, "--direction", "spread", "--json"))
+    assert spread["savedMs"] < 0
+    listed = json.loads(headgate("slots", "list", "--config", "c", "--json"))["slots"]
+    assert len({slot["windowStart"] for slot in listed}) == 6
+    assert all("movedAt" in slot for slot in listed[1:])
+    explained = json.loads(headgate("slots", "explain", listed[-1]["eventId"], "--json"))
+    assert explained["movedAt"]
+    assert "--direction" in headgate(*replan, "--direction", "sideways", status=2)
+    assert "--plot" in headgate(*replan, "--plot", "x.png", status=2)
+    assert "no config named" in headgate("slots", "replan", "--config", "nowhere", status=1)

@@ -19,6 +19,7 @@ from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.slot_reconcile import reconcile
 from headgate.server.cli.slot_records import explain, list_slots
+from headgate.server.cli.slot_replan import replan
 from headgate.server.cli.terminal import print_json, print_line, print_status, run
 from headgate.server.settings import Settings
 from headgate.server.shapes.slots import FailedLine, Slot
@@ -96,6 +97,7 @@ def cancel(event_id: str, reason: str | None, as_json: bool) -> None:
     _show(run(work()), as_json)
 
 
+app.add_command(replan)
 app.add_command(reconcile)
 
 

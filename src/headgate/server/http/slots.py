@@ -13,6 +13,7 @@ from headgate.server.http.raw_routes import add_raw_route, json_response, send_j
 from headgate.server.http.services import services_of
 from headgate.server.shapes import slot_records
 from headgate.server.shapes.members import EVENT_ID
+from headgate.server.shapes.replan import ReplanRequest, ReplanShown
 from headgate.server.shapes.slot_records import Explained, SlotPage, SlotRecord
 from headgate.server.shapes.slots import Slot, SlotRequest
 from headgate.slots.listing import MOST_LISTED, SlotFilter
@@ -50,6 +51,27 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
     config_name = request.config_name or services.settings.slots.default_config
     slot = await services.slots.assign(request.event_id, config_name, request.requested_time)
     await send_json(send, Slot.of_slot(slot).dump_json())
+
+
+@router.post(
+    "/slots/replan",
+    summary="Re-plan booked slots",
+    response_model=ReplanShown,
+    responses=documented(400, 404, 409, 413, 415),
+    openapi_extra=json_body(ReplanRequest),
+)
+async def replan(request: Request) -> Response:
+    """Moves booked slots to earlier free places after a limit was raised, in order; or, with `direction: "spread"`,
+    what is over a lowered limit to later windows.
+
+    No slot within `notice` (one minute) of now moves, nor one whose work has begun, nor one under several configs.
+    Queue items and payments move with their slots, and the outbox has a record `slot-moved` of each. Bookings go on
+    meanwhile. Idempotent: a call that broke off may be repeated, and one more moves nothing.
+    """
+    services = services_of(request)
+    asked = ReplanRequest.parse(await read_object(request.scope, request.receive))
+    name = asked.config_name if asked.config_name is not None else services.settings.slots.default_config
+    return json_response(ReplanShown.of_replan(await services.slots.replan(name, **asked.options())))
 
 
 @router.get(
