@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from headgate import DispatchQueue
 from headgate.apps.payments.stores.tables import payment
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.stores.slot_carrier import QueueCarrier
 from headgate.dispatch.stores.tables import queue as queue_table
 from headgate.durations import format_instant, parse_instant
 from headgate.slots import SlotScheduler, WindowPolicy
@@ -111,7 +110,7 @@ def _execute(connection: sa.Connection, statement: sa.Update) -> None:
 @pytest.mark.parametrize("direction", ["earlier", "spread"])
 async def test_items_under_the_events_own_id_move_and_subscribers_hear_of_it(url: str, direction: str) -> None:
     async with (
-        SlotScheduler.open(url, carriers={None: QueueCarrier()}) as slots,
+        SlotScheduler.open(url, carriers=DispatchQueue.slot_carriers()) as slots,
         DispatchQueue.open(url) as queue,
     ):
         await queue.define(DispatchConfig(item_type="INVOICE", exec_workflow_type="w", exec_task_queue="q"))

@@ -102,7 +102,7 @@ class SlotScheduler(SlotInspection):
         cls, url: str, *, carriers: Carriers | None = None, **options: Unpack[SchedulerOptions]
     ) -> AsyncIterator[SlotScheduler]:
         """A scheduler on the database at `url`, migrated and ready; closed when the block ends. `carriers` move what
-        starts at a slot's time when slots are re-planned, by the slots' owner: `{None: QueueCarrier()}` for items.
+        starts at a slot's time when slots are re-planned: `DispatchQueue.slot_carriers()` for queue items.
 
         Raises:
             ConfigurationError: the URL is not a database's, or its driver is not installed.
