@@ -74,29 +74,31 @@ class Counts:
 
     def __init__(self, occupancy: Occupancy) -> None:
         self.occupancy = occupancy
-        self._changes: dict[int, int] = {}
+        self._taken: dict[int, int] = {}
 
     def taken(self, start_ms: int) -> int:
-        return self.occupancy.taken(start_ms) + self._changes.get(start_ms, 0)
+        taken = self._taken.get(start_ms)
+        if taken is None:
+            taken = self._taken[start_ms] = self.occupancy.taken(start_ms)
+        return taken
 
     def move(self, from_ms: int, to_ms: int) -> None:
-        self._changes[from_ms] = self._changes.get(from_ms, 0) - 1
-        self._changes[to_ms] = self._changes.get(to_ms, 0) + 1
+        self._taken[from_ms] = self.taken(from_ms) - 1
+        self._taken[to_ms] = self.taken(to_ms) + 1
 
 
 def assign_earlier(limits: Limits, candidates: Iterable[Candidate], counts: Counts) -> list[Assignment]:
     """The window of each candidate, in order: the earliest one with room that keeps the order, or its own."""
-    policy = limits.policy
+    policy, earliest = limits.policy, limits.earliest_ms
     size = policy.size_ms
     assignments: list[Assignment] = []
     reached = 0
     for candidate in candidates:
         slot = candidate.slot
-        own = align(slot.scheduled_ms, size)
-        start = own
-        if candidate.may_move and slot.scheduled_ms >= limits.earliest_ms:
-            effective = limits.effective(slot)
-            start = policy.next_open(max(align(effective, size), reached))
+        own = start = slot.scheduled_ms - slot.scheduled_ms % size
+        if candidate.may_move and slot.scheduled_ms >= earliest and own > reached:
+            effective = slot.requested_ms if slot.requested_ms > earliest else earliest
+            start = policy.next_open(max(effective - effective % size, reached))
             while start < own and counts.taken(start) >= limits.capacity(start, effective):
                 start = policy.next_open(start + size)
             if start < own:

@@ -33,8 +33,8 @@ MOST_SPREAD = 1_000_000
 """Slots that one call spreads: the plan is kept in memory."""
 PASSES = 5
 """How often a spread is planned again because others booked the places that it meant to use."""
-FEW, MANY = 500, 20_000
-TARGET_SECONDS = 0.05
+FIRST, FEW, MANY = 2000, 1000, 20_000
+TARGET_SECONDS = 0.1
 """How long one transaction may keep a config's bookings waiting."""
 
 
@@ -174,7 +174,7 @@ async def replan(store: ReplanStore, span: Span, direction: Direction, *, dry_ru
 
 async def _pull(store: ReplanStore, span: Span, result: Replan) -> Replan:
     active, now_ms = await store.survey(span)
-    limit = FEW
+    limit = min(FIRST, MANY)
     # From the start of a window: those who are in it make room for those who come.
     reading: Reading | None = Reading(align(span.earliest(now_ms), active.policy.size_ms))
     while reading is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -25,16 +25,6 @@ _MOVE = (
         queue.c.queue_status == Status.READY.value,
     )
     .values(scheduled_exec_time=sa.bindparam("b_at"), due_at=sa.bindparam("b_at"), updated_at=sa.bindparam("b_now"))
-)
-# One statement for PostgreSQL: row by row, ten thousand of them would hold the config's lock for seconds.
-_MOVE_ALL = sa.text(
-    """
-    UPDATE headgate_dispatch_queue AS item
-    SET scheduled_exec_time = 'epoch'::timestamptz + moved.at * interval '1 ms',
-        due_at = 'epoch'::timestamptz + moved.at * interval '1 ms', updated_at = :now
-    FROM unnest(CAST(:types AS text[]), CAST(:ids AS text[]), CAST(:times AS bigint[])) AS moved(item_type, item_id, at)
-    WHERE item.item_type = moved.item_type AND item.item_id = moved.item_id AND item.queue_status = 'READY'
-    """
 )
 
 
@@ -87,6 +77,12 @@ def item_standings(
     """The items of these types and ids; `times` says, by id, when an item that waits is due."""
     if not types:
         return
+    if lock and connection.dialect.name == "postgresql":
+        # Imported here: the driver is an extra that SQLite's users do not have.
+        from headgate.dispatch.stores import postgres_carrier
+
+        yield from postgres_carrier.item_standings(connection, types, times)
+        return
     for has_id in _with_ids(connection, list(times)):
         named = sa.select(
             queue.c.item_type, queue.c.item_id, queue.c.queue_status, queue.c.scheduled_exec_time, queue.c.retry_count
@@ -98,7 +94,8 @@ def item_standings(
             again = connection.execute(named.with_for_update(skip_locked=True)).all()
             locked = set(map(tuple, again))
         for row in rows:
-            standing = _standing(row, times[row.item_id])
+            is_due = row.scheduled_exec_time == times[row.item_id]
+            standing = standing_of(Status(row.queue_status), is_due, row.retry_count)
             if lock and standing is Standing.WAITING and tuple(row) not in locked:
                 standing = Standing.BEGUN
             yield ItemStanding(row.item_type, row.item_id, standing)
@@ -119,17 +116,17 @@ def move_items(connection: Connection, moved: Sequence[NewTime], now: datetime) 
     if not moved:
         return
     if connection.dialect.name == "postgresql":
-        types, ids, times = (list(values) for values in zip(*moved, strict=True))
-        connection.execute(_MOVE_ALL, {"types": types, "ids": ids, "times": times, "now": now})
+        from headgate.dispatch.stores import postgres_carrier
+
+        postgres_carrier.move_items(connection, moved)
         return
     connection.execute(
         _MOVE, [{"b_type": kind, "b_id": name, "b_at": from_ms(at), "b_now": now} for kind, name, at in moved]
     )
 
 
-def _standing(row: Any, due: datetime) -> Standing:
-    status = Status(row.queue_status)
+def standing_of(status: Status, is_due: bool, retries: int) -> Standing:
+    """How far an item has come; `is_due` says whether its time is the slot's."""
     if status in _ENDED:
         return Standing.ENDED
-    is_fresh = status is Status.READY and row.retry_count == 0 and row.scheduled_exec_time == due
-    return Standing.WAITING if is_fresh else Standing.BEGUN
+    return Standing.WAITING if status is Status.READY and is_due and not retries else Standing.BEGUN

@@ -33,6 +33,8 @@ from headgate.sql.schema import now
 
 TOPIC = "slot-moved"
 KEY = 128
+WINDOWS = 256
+"""Windows that are read at once."""
 _MOVE = (
     slot.update()
     .where(slot.c.event_id == sa.bindparam("b_event"), slot.c.scheduled_at == sa.bindparam("b_old"))
@@ -42,29 +44,6 @@ _MOVE = (
         config_version=sa.bindparam("b_version"),
         moved_at=sa.bindparam("b_now"),
     )
-)
-# One statement for PostgreSQL, which also publishes the moves: row by row, a thousand of them would hold the config's
-# lock for a second.
-_MOVE_ALL = sa.text(
-    """
-    WITH moved AS (
-        UPDATE headgate_slot AS slot
-        SET window_start = 'epoch'::timestamptz + new.start * interval '1 ms',
-            scheduled_at = 'epoch'::timestamptz + new.at * interval '1 ms',
-            config_version = :version, moved_at = :now
-        FROM unnest(
-            CAST(:events AS text[]), CAST(:olds AS bigint[]), CAST(:starts AS bigint[]), CAST(:times AS bigint[])
-        ) AS new(event_id, old, start, at)
-        WHERE slot.event_id = new.event_id
-            AND slot.scheduled_at = 'epoch'::timestamptz + new.old * interval '1 ms'
-        RETURNING slot.event_id
-    ), published AS (
-        INSERT INTO headgate_outbox (topic, message_key, message_value, created_at)
-        SELECT :topic, left(event_id, :key), value, :now
-        FROM unnest(CAST(:events AS text[]), CAST(:values AS text[])) AS record(event_id, value)
-    )
-    SELECT count(*) FROM moved
-    """
 )
 
 
@@ -132,7 +111,7 @@ def _candidates(
     """The next slots in order, and whether each may move. A page may be shorter than `limit` only at the end."""
     candidates: list[Candidate] = []
     while (missing := limit - len(candidates)) > 0:
-        records = _records(connection, span, reading, missing)
+        records = _records(connection, span, reading, missing, lock)
         slots = [record.slot for record in records]
         standings = _standings(connection, carriers, slots, lock)
         candidates += [
@@ -146,7 +125,12 @@ def _candidates(
     return candidates
 
 
-def _records(connection: Connection, span: Span, reading: Reading, limit: int) -> list[ListedSlot]:
+def _records(connection: Connection, span: Span, reading: Reading, limit: int, lock: bool) -> list[ListedSlot]:
+    if lock and connection.dialect.name == "postgresql":
+        # Imported here: the driver is an extra that SQLite's users do not have.
+        from headgate.slots.stores import postgres_replan
+
+        return postgres_replan.read(connection, span, reading, limit)
     # Behind an event: its id with a NUL, which no database stores.
     event_id = reading.event_id.removesuffix("\x00")
     behind = Cursor(reading.at_ms, event_id, 0) if reading.event_id else None
@@ -182,13 +166,14 @@ def _pull_forward(
     limit: int,
     uniform: Callable[[], float],
 ) -> Chunk:
+    _begin(connection)
     candidates = _candidates(connection, carriers, span, reading, limit, True)
     active = sql.lock_active(connection, span.name)
     if active is None:
         raise NotFound("config", span.name)
     policy = active.policy
     limits = Limits(policy, span.earliest(to_ms(now(connection))))
-    occupancy = Occupancy(policy, _window_reader(connection, span.name))
+    occupancy = Occupancy(policy, _window_reader(connection, span.name), chunk=WINDOWS)
     is_last = len(candidates) < limit
     assignments = assign_earlier(limits, candidates, Counts(occupancy))
     kept = whole_windows(assignments, is_last=is_last)
@@ -201,6 +186,13 @@ def _pull_forward(
     return Chunk([assignment.candidate.slot for assignment in kept], moves, following)
 
 
+def _begin(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        from headgate.slots.stores import postgres_replan
+
+        postgres_replan.begin(connection)
+
+
 def _following(assignments: Sequence[Assignment], kept: Sequence[Assignment], moves: Sequence[SlotMove]) -> Reading:
     if len(kept) < len(assignments):
         return Reading(assignments[-1].window_ms)
@@ -210,6 +202,7 @@ def _following(assignments: Sequence[Assignment], kept: Sequence[Assignment], mo
 
 
 def _push_back(connection: Connection, carriers: Carriers, span: Span, moves: Sequence[SlotMove]) -> list[SlotMove]:
+    _begin(connection)
     slots = [move.slot for move in moves]
     standings = _standings(connection, carriers, slots, True)
     active = sql.lock_active(connection, span.name)
@@ -218,7 +211,7 @@ def _push_back(connection: Connection, carriers: Carriers, span: Span, moves: Se
     policy = active.policy
     current = slot_records.find_all(connection, [assigned.event_id for assigned in slots])
     earliest = span.earliest(to_ms(now(connection)))
-    occupancy = Occupancy(policy, _window_reader(connection, span.name))
+    occupancy = Occupancy(policy, _window_reader(connection, span.name), chunk=WINDOWS)
     before: dict[int, int] = {}
     possible: list[SlotMove] = []
     for move in reversed(moves):
@@ -269,20 +262,10 @@ def _write(
 
 
 def _move_slots(connection: Connection, active: PolicyVersion, moves: Sequence[SlotMove], moment: Any) -> None:
-    values = [_record(active.name, move) for move in moves]
     if connection.dialect.name == "postgresql":
-        parameters = {
-            "events": [move.slot.event_id for move in moves],
-            "olds": [move.slot.scheduled_ms for move in moves],
-            "starts": [move.window_start_ms for move in moves],
-            "times": [move.scheduled_ms for move in moves],
-            "values": values,
-            "version": active.version,
-            "now": moment,
-            "topic": TOPIC,
-            "key": KEY,
-        }
-        if connection.execute(_MOVE_ALL, parameters).scalar_one() != len(moves):
+        from headgate.slots.stores import postgres_replan
+
+        if postgres_replan.move(connection, active, moves, TOPIC, KEY) != len(moves):
             raise Conflict
         return
     moved = connection.execute(
@@ -301,8 +284,7 @@ def _move_slots(connection: Connection, active: PolicyVersion, moves: Sequence[S
     )
     if moved.rowcount != len(moves):
         raise Conflict
-    records = [Record(TOPIC, move.slot.event_id[:KEY], value, None) for move, value in zip(moves, values, strict=True)]
-    append(connection, records)
+    append(connection, [Record(TOPIC, move.slot.event_id[:KEY], _record(active.name, move)) for move in moves])
 
 
 def _record(name: str, move: SlotMove) -> str:
