@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from urllib.request import Request, urlopen
 
 from benchmarks.measure import Race, Row, Table, Target, per_second, race, rate, summary
 from benchmarks.slot_http import server
 from headgate.testing.load import KeepAlive
 
 CONNECTIONS = 32
+BATCH = 100
 
 _HEAD = """
 import socket
@@ -56,8 +59,10 @@ SERVERS = {
 }
 
 
-def load(port: int, requests: int) -> Callable[[], float]:
-    """Posts `requests` times over some connections; requests a second."""
+def load(
+    port: int, requests: int, path: str = "/resource", body: bytes = b"{}", decisions: int = 1
+) -> Callable[[], float]:
+    """Posts `requests` times over some connections; decisions a second."""
 
     async def post_all() -> None:
         left = iter(range(requests))
@@ -65,12 +70,35 @@ def load(port: int, requests: int) -> Callable[[], float]:
         async def caller() -> None:
             async with KeepAlive(port) as connection:
                 for _ in left:
-                    status, answer = await connection.post("/resource", b"{}")
+                    status, answer = await connection.post(path, body)
                     assert status == 200, answer
 
         await asyncio.gather(*(caller() for _ in range(CONNECTIONS)))
 
-    return lambda: rate(lambda: asyncio.run(post_all()), requests)
+    return lambda: rate(lambda: asyncio.run(post_all()), requests * decisions)
+
+
+def batches(table: Table, quick: bool) -> None:
+    """Adds the row of `acquire/batch`: decisions a second in batches, beside single calls of the same service."""
+    calls = 2000 if quick else 5000
+    single = json.dumps({"key": "user:1", "plans": ["gold"]}).encode()
+    batch = json.dumps({"requests": [{"key": f"user:{n}", "plans": ["gold"]} for n in range(BATCH)]}).encode()
+    environment = {"HEADGATE_DATABASE_URL": "memory://", "HEADGATE_LOG_LEVEL": "error"}
+    with server("-m", "headgate", "serve", "--port", "0", **environment) as port:
+        plan = json.dumps({"algorithm": "token_bucket", "capacity": 10**9, "perSecond": 10**6}).encode()
+        url, kind = f"http://127.0.0.1:{port}/admin/plans/gold", {"Content-Type": "application/json"}
+        urlopen(Request(url, plan, kind, method="PUT")).close()
+        result = race(
+            {
+                "single": load(port, calls, "/api/v1/limits/acquire", single),
+                "batches": load(port, calls // 5, "/api/v1/limits/acquire/batch", batch, BATCH),
+            },
+            repeats=3 if quick else 7,
+        )
+    shown = per_second(result.spread("batches").median)
+    ratio = result.ratio("batches", "single")
+    table.add(Row("POST /api/v1/limits/acquire/batch, batches of 100", shown, "single calls", ratio, Target(least=20)))
+    table.note(summary("acquire/batch", result))
 
 
 def endpoint(table: Table, quick: bool) -> None:

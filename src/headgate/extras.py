@@ -12,16 +12,22 @@ from importlib.util import find_spec
 from headgate.errors import MissingExtra
 
 MODULES = {
+    "aiohttp": ("aiohttp",),
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
+    "drf": ("django", "asgiref", "rest_framework"),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
+    "grpc": ("grpc", "grpc_health", "envoy_data_plane", "yaml"),
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
+    "litestar": ("litestar",),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
+    "periodic": ("cronsim",),
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
+    "quart": ("quart",),
     "redis": ("hiredis",),
     "requests": ("requests",),
     "server": (
@@ -36,6 +42,7 @@ MODULES = {
         "schwifty",
     ),
     "sms": ("httpx2", "phonenumbers"),
+    "starlette": ("starlette",),
     "temporal": ("temporalio",),
     "traces": ("opentelemetry.sdk", "opentelemetry.exporter"),
 }

@@ -18,6 +18,9 @@ BUCKET = {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}
 HOUR = {"algorithm": "fixed_window", "limit": 3, "window": "PT1H"}
 
 
+HOURLY = {"key": "x", "plans": ["hour"]}
+
+
 @pytest.fixture(params=["database", "memory", "redis"], scope="module")
 def http(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client of a service on each store."""
@@ -60,6 +63,47 @@ def test_acquire_decides_and_tells(http: httpx.Client) -> None:
     assert 3590 < body["retryAfter"] <= 3600
     # The denial consumed nothing: gold has what it had, or more by now.
     assert body["plans"][0]["remaining"] >= 8
+
+
+def test_a_batch_is_decided_one_by_one(http: httpx.Client) -> None:
+    requests = [
+        {"key": "many", "plans": ["hour"], "cost": 2},
+        {"key": "many", "plans": ["gold", "hour"], "cost": 2},
+        {"key": "many", "plans": ["hour"]},
+        {"key": "other", "plans": ["nobody's"]},
+        {"key": "other", "plans": ["hour"], "cost": 4},
+        {"key": "other", "plans": ["2/day"], "cost": None},
+    ]
+    answer = http.post("/api/v1/limits/acquire/batch", json={"requests": requests})
+    assert answer.status_code == 200
+    decisions = answer.json()["decisions"]
+    assert [each.get("allowed") for each in decisions] == [True, False, True, None, None, True]
+    assert [each["error"]["status"] for each in decisions[3:5]] == [404, 400]
+    assert decisions[4]["error"]["field"] == "cost"
+    assert (decisions[1]["plan"], decisions[1]["reason"]) == ("hour", "DENIED")
+    assert set(decisions[0]) == set(ask(http, "peek", "many", "hour").json())
+    assert ask(http, "peek", "many", "gold", "hour").json()["plans"][0]["remaining"] == 10
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "requests"),
+        ({"requests": []}, "requests"),
+        ({"requests": {}}, "requests"),
+        ({"requests": [{"key": "x", "plans": ["hour"]}] * 1001}, "requests"),
+        ({"requests": [{"key": "x", "plans": ["hour"]}, 7]}, "requests[1]"),
+        ({"requests": [{"key": "x", "plans": ["hour"]}, {"plans": ["hour"]}]}, "requests[1].key"),
+        ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": "hour"}]}, "requests[1].plans"),
+        ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": ["hour", 7]}]}, "requests[1].plans[1]"),
+        ({"requests": [HOURLY, HOURLY | {"cost": 1.5}]}, "requests[1].cost"),
+        ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": ["hour"], "n": 1}]}, "requests[1].n"),
+    ],
+)  # fmt: skip
+def test_a_batch_with_a_mistake_charges_nothing(http: httpx.Client, body: dict[str, Any], field: str) -> None:
+    refused = http.post("/api/v1/limits/acquire/batch", json=body)
+    assert (refused.status_code, refused.json()["field"]) == (400, field)
+    assert ask(http, "peek", "x", "hour").json()["remaining"] == 3
 
 
 def test_peek_refund_and_reset(http: httpx.Client) -> None:

@@ -11,7 +11,17 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from headgate.limits.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.model import (
+    Charge,
+    Decision,
+    FixedWindow,
+    Gcra,
+    Rule,
+    SlidingLog,
+    SlidingWindow,
+    Spec,
+    TokenBucket,
+)
 from headgate.limits.ports import Hold, LimitStore
 from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
@@ -38,6 +48,7 @@ SPECS: list[Spec] = [
     FixedWindow(10, "PT1M"),
     SlidingWindow(10, "PT1M"),
     SlidingLog(10, "PT1M"),
+    Gcra("10/minute", 10),
 ]
 
 
@@ -379,3 +390,29 @@ def test_the_shortest_way_gives_the_decisions_of_the_reference(history: Any) -> 
     first, actions = history
     forward = [(name, argument) for name, argument in actions if name != "back"]
     Replay(_Shortest(), first).run(forward)  # type: ignore[arg-type]
+
+
+def test_a_batch_is_decided_in_order_and_each_chain_by_itself(store: LimitStore, key: str, ten_a_minute: Rule) -> None:
+    other, hour = Rule(f"two{key}", FixedWindow(2, "PT1H")), Rule(f"hour{key}", SlidingLog(4, "PT1H"))
+    chains = [
+        [Charge(key, ten_a_minute, 7)],
+        [Charge(key, ten_a_minute, 7)],  # denied: denies no other
+        [Charge(f"{key}-2", other), Charge(f"{key}-2", hour)],
+        [Charge(key, ten_a_minute, 3)],
+        [Charge(f"{key}-2", other), Charge(f"{key}-2", hour)],
+        [Charge(key, ten_a_minute, 1)],
+        [Charge(f"{key}-2", other), Charge(f"{key}-2", hour)],
+    ]
+    decisions = store.decide_many(chains, now_us=T0)
+    assert [decision.allowed for decision in decisions] == [True, False, True, True, True, False, False]
+    assert store.decide([Charge(f"{key}-2", hour)], spend=False, now_us=T0).remaining == 2
+    assert store.decide_many([], now_us=T0) == []
+
+
+def test_a_batch_larger_than_a_pipeline_is_exact(store: LimitStore, key: str) -> None:
+    rule = Rule(f"many{key}", FixedWindow(1500, "PT1H"))
+    hot = [[Charge(key, rule)]] * 2000
+    assert sum(decision.allowed for decision in store.decide_many(hot, now_us=T0)) == 1500
+    cold = [[Charge(f"{key}-{number}", rule)] for number in range(1200)]
+    decisions = store.decide_many(cold, now_us=T0)
+    assert {decision.remaining for decision in decisions} == {1499}

@@ -5,18 +5,19 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from headgate.clock import Clock, SystemClock
 from headgate.durations import from_ms
-from headgate.errors import Conflict, NotFound, SlotOwned
+from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned
 from headgate.slots.joint import JointPacker, JointSide
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.packing import Booking, Packer, RequestPacker, book_all, unbooked
 from headgate.slots.ports import PruneResult
+from headgate.slots.templates import best_template
 from headgate.slots.windows import align
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ class _Config:
     counts: dict[int, WindowCount] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
     runs: list[FullRun] = field(default_factory=list)
+    template: str | None = None
 
     @property
     def active(self) -> PolicyVersion:
@@ -106,6 +108,15 @@ class MemorySlotStore:
             config.recount(counts)
         config.find_runs(now_ms)
         return version
+
+    async def make_from_template(self, name: str, max_configs: int) -> PolicyVersion | None:
+        template = best_template(self._configs, name)
+        if template is None:
+            return None
+        if len([config for config in self._configs.values() if config.template == template]) >= max_configs:
+            raise InvalidInput("config_name", f"{template!r} has {max_configs} configs in use")
+        version = replace(self._configs[template].active, name=name)
+        return self._configs.setdefault(name, _Config([version], template=template)).active
 
     async def active_version(self, name: str) -> int | None:
         config = self._configs.get(name)
@@ -211,6 +222,14 @@ class MemorySlotStore:
         if config is None:
             raise NotFound("config", name)
         return look(config.active, Occupancy(config.active.policy, config), self._now(None))
+
+    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+        for name in names:
+            if name not in self._configs:
+                raise NotFound("config", name)
+        configs = [self._configs[name] for name in names]
+        sides = [JointSide(config.active, Occupancy(config.active.policy, config)) for config in configs]
+        return look(sides, self._now(None))
 
     async def prune(self, before_ms: int) -> PruneResult:
         sizes = {name: config.active.policy.size_ms for name, config in self._configs.items()}

@@ -17,12 +17,30 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from headgate.errors import InvalidInput, NotFound, StoreUnavailable
-from headgate.integrations.request_limiter import Fields, Limit, PathRule, Refusal, RequestLimiter, error_refusal
-from headgate.integrations.route_patterns import Route, starlette_routes, warn_of_unmatched
+from headgate.integrations.limit import Limit, OnDenied, PathRule, Response, resolved
+from headgate.integrations.own_answers import own_body
+from headgate.integrations.request_limiter import (
+    Admission,
+    Refusal,
+    RequestLimiter,
+    ResponseCharge,
+    error_refusal,
+)
+from headgate.integrations.route_patterns import Route, matching_route, starlette_routes, warn_of_unmatched
 from headgate.limits._blocking import Limiter
 from headgate.limits.fast_path import FastPath
 from headgate.limits.headers import RawFields, prepared_fields
-from headgate.limits.keys import KeyValue, client_address, composite, everyone, header, path, principal
+from headgate.limits.keys import (
+    KeyValue,
+    client_address,
+    composite,
+    everyone,
+    header,
+    method,
+    path,
+    principal,
+    route,
+)
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Decision
 
@@ -33,8 +51,10 @@ __all__ = [
     "composite",
     "everyone",
     "header",
+    "method",
     "path",
     "principal",
+    "route",
 ]
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -43,8 +63,11 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Principal: TypeAlias = Callable[[Any], KeyValue | Awaitable[KeyValue]]
-"""Response fields as ASGI carries them."""
-Answer: TypeAlias = RawFields | Refusal
+Answer: TypeAlias = RawFields | Admission | Refusal
+"""The fields alone, of a request that the fast path admitted."""
+
+DECISION = "rate_limit"
+"""Where `request.state` has the decision of a limit that does not block."""
 
 STARTS = ("http.response.start", "websocket.accept")
 TRY_LATER = 1013
@@ -55,7 +78,9 @@ class RateLimitMiddleware:
     """Limits requests by `rules` before the application sees them.
 
     `principal` finds the authenticated user from the scope; by default it is Starlette's `scope["user"]`.
-    `partition_keys` adds `pk` to the RateLimit fields. What is neither HTTP nor WebSocket passes.
+    `partition_keys` adds `pk` to the RateLimit fields, `legacy_headers` adds `X-RateLimit-*`. `on_denied` makes the
+    response of a denial, of the scope and the decision: an ASGI application, or a body. What is neither HTTP nor
+    WebSocket passes.
 
     Raises:
         ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never
@@ -70,9 +95,13 @@ class RateLimitMiddleware:
         *,
         principal: Principal | None = None,
         partition_keys: bool = False,
+        legacy_headers: bool = False,
+        on_denied: OnDenied | None = None,
     ) -> None:
         self._app = app
-        self._request_limiter = AsgiRequestLimiter(limiter, partition_keys=partition_keys)
+        self._request_limiter = AsgiRequestLimiter(
+            limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
+        )
         self._rules = tuple(rules)
         self._request_limiter.require_rules(self._rules)
         self._principal = principal or user_of
@@ -88,7 +117,7 @@ class RateLimitMiddleware:
         if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        request = AsgiRequest(scope, self._principal)
+        request = AsgiRequest(scope, self._principal, self._app)
         method, path = request.method, route_path(scope, self._root_path)
         limits = [rule.limit for rule in self._rules if rule.applies(method, path)]
         if not limits:
@@ -100,31 +129,67 @@ class RateLimitMiddleware:
         if isinstance(answer, Coroutine):
             answer = await answer
         if isinstance(answer, Refusal):
-            await refuse(answer, scope, send)
+            await self._refuse(answer, scope, receive, send)
+        elif isinstance(answer, Admission):
+            if answer.decision is not None:
+                scope.setdefault("state", {})[DECISION] = answer.decision
+            sending = with_fields(send, encoded(answer.fields))
+            observer = ResponseObserver(self._request_limiter, scope, list(answer.charges))
+            await (
+                run_observed(self._app, scope, receive, sending, observer)
+                if answer.charges
+                else self._app(scope, receive, sending)
+            )
         else:
             await self._app(scope, receive, with_fields(send, answer))
+
+    async def _refuse(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+        own = None
+        if refusal.on_denied is not None and refusal.decision is not None and scope["type"] == "http":
+            own = await resolved(refusal.on_denied(scope, refusal.decision))
+        if callable(own):
+            await own(scope, receive, with_fields(send, encoded(refusal.limit_fields), missing_only=True))
+            return
+        if own is not None:
+            body, content_type = own_body(own)
+            refusal = refusal._replace(body=body, fields=[*refusal.limit_fields, ("Content-Type", content_type)])
+        await refuse(refusal, scope, send)
 
 
 def route_path(scope: Scope, root_path: str = "") -> str:
     """The path without the prefix that the application is mounted or served under. Servers leave the prefix in the path
     (`--root-path`), a proxy may have taken it off before."""
-    path: str = scope["path"]
-    root_path = root_path or scope.get("root_path", "")
+    return _without(root_path or scope.get("root_path", ""), scope["path"])
+
+
+def _without(root_path: str, path: str) -> str:
     return path[len(root_path) :] if root_path and f"{path}/".startswith(f"{root_path}/") else path
+
+
+def _app_with_routes(app: Any) -> Any:
+    """The application behind any middlewares."""
+    while not hasattr(app, "routes") and hasattr(app, "app"):
+        app = app.app
+    return app
 
 
 def _routes_of(app: Any) -> Iterator[Route]:
     """The routes of an application behind any middlewares; none if it does not keep them as Starlette does."""
-    while not hasattr(app, "routes") and hasattr(app, "app"):
-        app = app.app
-    return starlette_routes(getattr(app, "routes", ()))
+    return starlette_routes(getattr(_app_with_routes(app), "routes", ()))
 
 
 class AsgiRequestLimiter(RequestLimiter):
     """A `RequestLimiter` with a fast path for decisions that need no `await`, and with fields as ASGI sends them."""
 
-    def __init__(self, limiter: Limiter | AsyncLimiter, *, partition_keys: bool = False) -> None:
-        super().__init__(limiter, partition_keys=partition_keys)
+    def __init__(
+        self,
+        limiter: Limiter | AsyncLimiter,
+        *,
+        partition_keys: bool = False,
+        legacy_headers: bool = False,
+        on_denied: OnDenied | None = None,
+    ) -> None:
+        super().__init__(limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied)
         self._limit_paths: dict[Limit, _LimitPath] = {}
 
     def admit_fast(self, limits: Sequence[Limit], scope: Scope) -> Answer | None:
@@ -147,26 +212,27 @@ class AsgiRequestLimiter(RequestLimiter):
         if limit_path is None or limit_path.fast_paths is not self._limiter.fast_paths:
             limit_path = self._new_limit_path(limit)
         if limit_path.fast_path is _no_path or len(limits) > 1:
-            return _raw(self.admit_async(limits, request))
+            return self.admit_async(limits, request)
         try:
             key = limit.key(request)
         except (InvalidInput, StoreUnavailable) as error:
             return error_refusal(error)
         decision = limit_path.fast_path(key) if isinstance(key, str) else None
         if decision is None:
-            return _raw(self._admit_plain(limit, key))
+            return self._admit_plain(limit, key)
         return self._respond(limit, limit_path, key, decision)  # type: ignore[arg-type]  # it is a string
 
     def _respond(self, limit: Limit, limit_path: _LimitPath, key: str, decision: Decision) -> Answer:
         if decision.allowed:
             return limit_path.fields_of(decision)
-        answer = self._answer(decision, [(key, limit.plans[0])])
-        return answer if isinstance(answer, Refusal) else encoded(answer)
+        return self._answer(decision, [(key, limit.plans[0])])
 
     def _new_limit_path(self, limit: Limit) -> _LimitPath:
-        fast_paths, plan = self._limiter.fast_paths, limit.plans[0]
+        fast_paths = self._limiter.fast_paths
         limit_path = _LimitPath(fast_paths)
-        if limit.is_single and self._never_waits and not self._partition_keys and plan in fast_paths:
+        with_more_fields = self._partition_keys or self._legacy_headers
+        plan = limit.plans[0] if limit.is_single and self._never_waits and not with_more_fields else ""
+        if plan in fast_paths:
             with suppress(NotFound):  # the plan may be deleted by another thread
                 fields_of = prepared_fields(self._limiter.rule(plan, "")).raw_fields
                 limit_path = _LimitPath(fast_paths, fast_paths[plan], fields_of, limit.key.from_peer or _no_path)
@@ -188,19 +254,17 @@ class _LimitPath:
     from_peer: Callable[[str], str | None] = _no_path
 
 
-async def _raw(answer: Awaitable[Fields | Refusal]) -> Answer:
-    fields = await answer
-    return fields if isinstance(fields, Refusal) else encoded(fields)
-
-
 class AsgiRequest:
     """An ASGI scope as key resolvers see it."""
 
-    __slots__ = ("_principal", "_scope")
+    __slots__ = ("_app", "_principal", "_root_path", "_scope")
 
-    def __init__(self, scope: Scope, principal: Principal) -> None:
+    def __init__(self, scope: Scope, principal: Principal, app: Any, root_path: str | None = None) -> None:
         self._scope = scope
         self._principal = principal
+        self._app = app
+        self._root_path = root_path
+        """The prefix that `app` is served under; `None`: the one in the scope."""
 
     @property
     def native(self) -> Any:
@@ -213,6 +277,16 @@ class AsgiRequest:
     @property
     def path(self) -> str:
         return str(self._scope["path"])
+
+    @property
+    def route(self) -> str | None:
+        app = _app_with_routes(self._scope.get("app") if self._app is None else self._app)
+        if self._root_path is None:
+            path = route_path(self._scope, getattr(app, "root_path", ""))
+        else:  # in an application mounted in this one, the scope has another
+            path = _without(self._root_path, self.path)
+        match = matching_route(getattr(app, "routes", ()), self._scope, path)
+        return None if match is None else match.pattern
 
     @property
     def peer(self) -> str | None:
@@ -241,15 +315,75 @@ def user_of(scope: Scope) -> KeyValue:
         return str(user.display_name)
 
 
-def with_fields(send: Send, fields: RawFields) -> Send:
-    """`send`, with the fields that are there when the response starts."""
+def with_fields(send: Send, fields: RawFields, *, missing_only: bool = False) -> Send:
+    """`send`, with the fields added when the response starts; or those of them that the response does not have."""
 
     def send_with_fields(message: Message) -> Awaitable[None]:
         if fields and message["type"] in STARTS:
-            message["headers"] = [*message.get("headers", ()), *fields]
+            own = message.get("headers", ())
+            message["headers"] = [*own, *(missing(fields, own) if missing_only else fields)]
         return send(message)
 
     return send_with_fields
+
+
+def missing(fields: RawFields, own: Iterable[tuple[bytes, bytes]]) -> RawFields:
+    """The fields whose names are not among `own`."""
+    names = {bytes(name).lower() for name, _ in own}
+    return [field for field in fields if field[0] not in names]
+
+
+class ResponseObserver:
+    """Watches a response on its way to the client, and settles the charges that depend on it: before the last part of
+    the body is sent, so that whoever has read a response is charged for it; or when the application ends."""
+
+    __slots__ = ("_headers", "_request_limiter", "_status", "charges", "native")
+
+    def __init__(self, request_limiter: RequestLimiter, native: Any, charges: list[ResponseCharge]) -> None:
+        self._request_limiter = request_limiter
+        self._status = 0
+        self._headers: Iterable[tuple[bytes, bytes]] = ()
+        self.native = native
+        self.charges = charges
+
+    def is_end(self, message: Message) -> bool:
+        """Whether the response ends with this message."""
+        kind = message["type"].removeprefix("websocket.")
+        if kind == "http.response.start":
+            self._status, self._headers = message["status"], message.get("headers", ())
+        elif kind == "accept":
+            self._status = 101
+        elif kind == "close" and not self._status:
+            self._status = 403
+        return kind == "http.response.body" and not message.get("more_body", False)
+
+    async def settle(self, *, completed: bool = True, failed: bool = False) -> None:
+        """Settles what was not settled before. A client who left before there was a response stays charged."""
+        charges, self.charges = self.charges, []
+        if charges and (self._status or failed):
+            fields = [(bytes(name).decode("latin-1"), bytes(value).decode("latin-1")) for name, value in self._headers]
+            response = Response(self.native, self._status or 500, fields, completed=completed)
+            self.native = None
+            await self._request_limiter.settle_async(charges, response)
+
+
+async def run_observed(app: App, scope: Scope, receive: Receive, send: Send, observer: ResponseObserver) -> None:
+    """Runs the application, and settles its response's charges however it ends."""
+
+    async def send_observed(message: Message) -> None:
+        if observer.is_end(message):
+            await observer.settle()
+        await send(message)
+
+    try:
+        await app(scope, receive, send_observed)
+    except Exception:
+        await observer.settle(completed=False, failed=True)
+        raise
+    except BaseException:
+        await observer.settle(completed=False)
+        raise
+    await observer.settle(completed=scope["type"] == "websocket")
 
 
 def encoded(fields: Iterable[tuple[str, str]]) -> RawFields:

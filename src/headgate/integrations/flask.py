@@ -12,15 +12,18 @@ fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
-from headgate.integrations.request_limiter import Cost, Limit, PathRule, Refusal, RequestLimiter, denial
+from headgate.integrations import limit as limits_of
+from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans, check_defaults
+from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
 from headgate.integrations.route_patterns import Route, in_angles, warn_of_unmatched
-from headgate.integrations.stack import attach_limits, attached_limits
+from headgate.integrations.settling import SettlingIterator
+from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
 from headgate.limits._blocking import Limiter
 from headgate.limits.keys import (
     Key,
@@ -30,31 +33,39 @@ from headgate.limits.keys import (
     composite,
     everyone,
     header,
+    method,
     path,
     principal,
+    route,
 )
+from headgate.limits.model import Decision
 
 with needed("headgate.integrations.flask", "flask"):
-    from flask import Flask, Request, Response, current_app, request
+    from flask import Flask, Request, Response, current_app, make_response, request
+    from werkzeug.exceptions import TooManyRequests
 
 __all__ = [
+    "Limit",
     "PathRule",
     "client_address",
     "composite",
     "everyone",
+    "exempt",
     "header",
     "install",
+    "method",
     "path",
     "principal",
     "rate_limit",
+    "route",
 ]
 
 View = TypeVar("View", bound=Callable[..., Any])
 PrincipalFinder = Callable[[Request], KeyValue]
 
 NAME = "headgate"
-FIELDS = "__headgate_fields__"
-"""Where a request keeps the fields its response will carry. `flask.g` may outlive it, in a pushed `app_context()`."""
+EXCHANGE = "__headgate_exchange__"
+"""Where a request keeps its `_Exchange`. `flask.g` may outlive it, in a pushed `app_context()`."""
 
 
 def install(
@@ -62,14 +73,22 @@ def install(
     limiter: Limiter,
     rules: Iterable[PathRule] = (),
     *,
+    defaults: Iterable[Limit] = (),
     principal: PrincipalFinder | None = None,
     partition_keys: bool = False,
+    legacy_headers: bool = False,
+    on_denied: OnDenied | None = None,
 ) -> None:
     """Makes `rate_limit` work in `app`, by `limiter`, and limits all requests by `rules`.
 
+    `defaults` hold for every request, also one that matches no route, but not for views that have a limit of their own
+    or are `exempt`.
+
     `principal` finds the authenticated user of a request; by default it is the one the WSGI server tells
     (`REMOTE_USER`). With Flask-Login: `principal=lambda request: current_user.get_id()`. `partition_keys` adds `pk` to
-    the RateLimit fields.
+    the RateLimit fields, `legacy_headers` adds `X-RateLimit-*`. `on_denied` makes the response of denials whose limit
+    has no `on_denied` of its own; without one, the application's own error handler for `RateLimitExceeded`, or for
+    429, does.
 
     Raises:
         ConfigurationError: the limiter is no `Limiter`, a rule names an unknown plan, or rules that always apply
@@ -77,23 +96,32 @@ def install(
     """
     if not isinstance(limiter, Limiter):
         raise ConfigurationError("limiter", f"Flask blocks while it waits, so it needs a Limiter, not {limiter!r}")
-    request_limiter = RequestLimiter(limiter, partition_keys=partition_keys)
-    extension = _Extension(request_limiter, tuple(rules), principal or _remote_user)
+    request_limiter = RequestLimiter(
+        limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
+    )
+    extension = _Extension(request_limiter, tuple(rules), check_defaults(defaults), principal or _remote_user)
     request_limiter.require_rules(extension.rules)
+    request_limiter.require(extension.defaults)
+    request_limiter.require_chain(extension.defaults)
     app.extensions[NAME] = extension
-    if extension.rules:
+    if extension.rules or extension.defaults:
         app.before_request(extension.guard)
-    app.after_request(_add_fields)
-    app.register_error_handler(RateLimitExceeded, lambda error: _response(denial(error.decision)))
+    app.after_request(extension.finish)
+    app.teardown_request(extension.end)
+    app.error_handler_spec[None][None].setdefault(RateLimitExceeded, _answer)
 
 
-def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> Callable[[View], View]:
+def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOptions]) -> Callable[[View], View]:
     """Limits a view, async or not. Put it below the route's decorator.
 
     Several plans, and several such decorators directly on one another, are one atomic decision; if another decorator is
-    between them, each decides for itself, in order. A key function and a cost function are given Flask's `request`.
+    between them, each decides for itself, in order. Functions for the plans, the key, the cost and exemptions are given
+    Flask's `request`. For the options see `LimitOptions`. With `block=False` the decision is `request.rate_limit`.
+
+    Raises:
+        ConfigurationError: the plans, the key or an option can't be used.
     """
-    limit = Limit(plans, key=key, cost=cost)
+    limit = Limit(plans, key=key, **options)
 
     def decorate(view: View) -> View:
         below, bare = attached_limits(view)
@@ -104,7 +132,8 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
             extension = current_app.extensions.get(NAME)
             if extension is None:
                 raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.flask")
-            return extension.admit(limits) or current_app.ensure_sync(bare)(*args, **kwargs)
+            refused = extension.admit(limits)
+            return current_app.ensure_sync(bare)(*args, **kwargs) if refused is None else refused
 
         attach_limits(admitted, limits, bare)
         return admitted  # type: ignore[return-value]  # the same to whoever calls it through Flask
@@ -112,35 +141,113 @@ def rate_limit(plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost
     return decorate
 
 
+class _Denied(RateLimitExceeded, TooManyRequests):
+    """A denial on its way out; error handlers of the app's own, for `RateLimitExceeded` or 429, can make a response of
+    it."""
+
+    def __init__(self, refusal: Refusal, decision: Decision) -> None:
+        TooManyRequests.__init__(self)
+        self.refusal = refusal
+        self.decision = decision
+
+
+class _Exchange:
+    """What a request keeps until its response is known."""
+
+    __slots__ = ("charges", "denied", "fields")
+
+    def __init__(self) -> None:
+        self.fields: list[tuple[str, str]] = []
+        self.denied = False
+        """Whether the fields are those of a denial, which a handler of the application's own may also have set."""
+        self.charges: list[ResponseCharge] = []
+
+
 class _Extension:
     """What `install` leaves in `app.extensions`."""
 
     def __init__(
-        self, request_limiter: RequestLimiter, rules: tuple[PathRule, ...], principal: PrincipalFinder
+        self,
+        request_limiter: RequestLimiter,
+        rules: tuple[PathRule, ...],
+        defaults: tuple[Limit, ...],
+        principal: PrincipalFinder,
     ) -> None:
-        self._request_limiter = request_limiter
+        self.request_limiter = request_limiter
         self._principal = principal
         self._checked = False
         self.rules = rules
+        self.defaults = defaults
 
-    def guard(self) -> Response | None:
-        """Limits the current request by the rules that match it."""
+    def guard(self) -> Any:
+        """Limits the current request by the rules that match it, and by the defaults."""
         if not self._checked:
             self._checked = True  # Flask has no event for the start of an application
             warn_of_unmatched(self.rules, _routes)
-        method, path, route = request.method, request.path, request.url_rule
+        method, path, matched = request.method, request.path, request.url_rule
         # Without strict slashes the view of `/users/` also serves `/users`.
-        full = f"{path}/" if route is not None and route.rule.endswith("/") and not path.endswith("/") else path
+        full = f"{path}/" if matched is not None and matched.rule.endswith("/") and not path.endswith("/") else path
         limits = [rule.limit for rule in self.rules if rule.applies(method, path) or rule.applies(method, full)]
+        view = current_app.view_functions.get(request.endpoint or "")
+        if not is_limited(view) and not is_exempt(view):
+            limits += self.defaults
         return self.admit(limits) if limits else None
 
-    def admit(self, limits: Iterable[Limit]) -> Response | None:
-        """A response if the current request is refused."""
-        answer = self._request_limiter.admit(tuple(limits), _FlaskRequest(request, self._principal))
-        if isinstance(answer, Refusal):
+    def admit(self, limits: Sequence[Limit]) -> Any:
+        """A response if the current request is refused; a denial without `on_denied` is raised."""
+        answer = self.request_limiter.admit(limits, _FlaskRequest(request, self._principal))
+        exchange = _exchange()
+        if not isinstance(answer, Refusal):
+            exchange.fields += answer.fields
+            exchange.charges += answer.charges
+            if answer.decision is not None:
+                request.rate_limit = answer.decision  # type: ignore[attr-defined]  # promised by `rate_limit`
+            return None
+        if answer.decision is None:
             return _response(answer)
-        setattr(request, FIELDS, [*getattr(request, FIELDS, ()), *answer])
-        return None
+        exchange.fields, exchange.denied = answer.limit_fields, True
+        own = _own_response(answer)
+        if own is None:
+            raise _Denied(answer, answer.decision)
+        return own
+
+    def finish(self, response: Response) -> Response:
+        """Adds the fields to the response, and settles its charges."""
+        exchange = _exchange()
+        for name, value in exchange.fields:
+            if not exchange.denied or name not in response.headers:
+                response.headers.add(name, value)
+        charges, exchange.charges = exchange.charges, []
+        if charges:
+            known = limits_of.Response(
+                request._get_current_object(),  # type: ignore[attr-defined]  # the proxy's own method
+                response.status_code,
+                response.headers.items(),
+                native=response,
+            )
+            if response.is_streamed:
+                settled = SettlingIterator(
+                    response.response, lambda: self.request_limiter.settle(charges, known), known
+                )
+                response.response = settled
+            else:
+                self.request_limiter.settle(charges, known)
+        return response
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Settles what no response was made for: Flask raised the error of a view."""
+        exchange = _exchange()
+        if exchange.charges and isinstance(error, Exception):
+            self.request_limiter.settle(exchange.charges, limits_of.Response(request, 500, completed=False))
+        exchange.charges = []
+
+
+def _exchange() -> _Exchange:
+    exchange: _Exchange | None = getattr(request, EXCHANGE, None)
+    if exchange is None:
+        exchange = _Exchange()
+        setattr(request, EXCHANGE, exchange)
+    return exchange
 
 
 class _FlaskRequest:
@@ -161,6 +268,11 @@ class _FlaskRequest:
         return self.native.path
 
     @property
+    def route(self) -> str | None:
+        matched = self.native.url_rule
+        return None if matched is None else matched.rule
+
+    @property
     def peer(self) -> str | None:
         return self.native.remote_addr or None
 
@@ -179,10 +291,23 @@ def _remote_user(request: Request) -> KeyValue:
     return request.remote_user
 
 
-def _add_fields(response: Response) -> Response:
-    for name, value in getattr(request, FIELDS, ()):
-        response.headers.add(name, value)
-    return response
+def _answer(error: RateLimitExceeded) -> Any:
+    """The response of a denial, unless the application has a handler of its own."""
+    if isinstance(error, _Denied):
+        return _response(error.refusal)
+    raised = denial(error.decision)._replace(on_denied=current_app.extensions[NAME].request_limiter.on_denied)
+    own = _own_response(raised)
+    return _response(raised) if own is None else own
+
+
+def _own_response(refusal: Refusal) -> Any:
+    """The response that `on_denied` made; `None` if it made none."""
+    if refusal.on_denied is None or refusal.decision is None:
+        return None
+    own = current_app.ensure_sync(refusal.on_denied)(request, refusal.decision)
+    if own is None or isinstance(own, tuple | current_app.response_class):
+        return own
+    return make_response(own, refusal.status)
 
 
 def _response(refusal: Refusal) -> Response:

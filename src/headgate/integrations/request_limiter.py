@@ -1,7 +1,8 @@
 """The request limiter that every web integration shares: the limits of a request, the decision, the HTTP response.
 
 An integration turns its framework's request into a `RequestSource` and calls `admit` (or `admit_async`). It sends the
-`Refusal` that it gets, or adds the fields that it gets to the response.
+`Refusal` that it gets. Of an `Admission` it adds the fields to the response, puts the decision on the request, and
+settles the charges when the response is known.
 """
 
 from __future__ import annotations
@@ -9,124 +10,85 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from fnmatch import translate
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound, StoreUnavailable
+from headgate.errors import (
+    ConfigurationError,
+    CostExceedsCapacity,
+    HeadgateError,
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+)
+from headgate.integrations.limit import (
+    Cost,
+    Limit,
+    LimitOptions,
+    OnDenied,
+    PathRule,
+    Response,
+    cost_error,
+    resolved,
+)
 from headgate.limits import headers
-from headgate.limits._blocking import Limiter
-from headgate.limits.keys import Key, KeyFunction, RequestSource, key_from
-from headgate.limits.limiter import AsyncLimiter
+from headgate.limits._blocking import Limiter, Reservation
+from headgate.limits.keys import RequestSource
+from headgate.limits.limiter import AsyncLimiter, AsyncReservation
 from headgate.limits.model import Decision
+
+__all__ = ["Cost", "Limit", "LimitOptions", "OnDenied", "PathRule", "RequestLimiter", "Response"]
 
 log = logging.getLogger("headgate.integrations")
 
-Cost: TypeAlias = int | Callable[[Any], int]
+T = TypeVar("T")
 Charges: TypeAlias = dict[tuple[str, str], int]
 """Costs by key and plan."""
-
-
-class Limit:
-    """Plans, the key they hold for, and what a request costs: a number, or a function of the framework's request."""
-
-    __slots__ = ("cost", "is_plain", "is_single", "key", "plans")
-
-    def __init__(self, plans: str | Iterable[str], *, key: Key | KeyFunction, cost: Cost = 1) -> None:
-        self.plans = (plans,) if isinstance(plans, str) else tuple(plans)
-        if not self.plans:
-            raise ConfigurationError("plans", "name at least one plan")
-        self.key = key_from(key)
-        if not callable(cost) and (not isinstance(cost, int) or isinstance(cost, bool) or cost < 1):
-            raise ConfigurationError("cost", f"{cost!r} is not a whole number of at least 1, nor a function")
-        self.cost = cost
-        self.is_plain = len(self.plans) == 1 and not callable(cost)
-        """Whether it is one plan at one cost."""
-        self.is_single = self.is_plain and cost == 1
-
-    def charge(self, charges: Charges, key: str, request: RequestSource) -> None:
-        """Adds what `key` is charged. A plan that several limits hold on one key is charged once, the highest cost."""
-        cost = self.cost if isinstance(self.cost, int) else _check_cost(self.cost(request.native))
-        for plan in self.plans:
-            link = (key, plan)
-            charges[link] = max(cost, charges[link]) if link in charges else cost
-
-
-def _check_cost(cost: object) -> int:
-    """The result of a cost function, if it is a whole number of at least 1."""
-    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 1:
-        raise cost_error(f"the cost function gave {cost!r}, which is not a whole number of at least 1")
-    return cost
-
-
-def cost_error(problem: str) -> ConfigurationError:
-    """The error of a cost that the application got wrong: no client could send a better request. It is logged."""
-    log.error("a limit's cost is wrong: %s", problem)
-    return ConfigurationError("cost", problem)
-
-
-_WILDCARD = re.compile(r"[*?[]")
-
-
-class PathRule:
-    """A `Limit` for the requests whose path matches a pattern (`/api/*`; `*` also spans slashes) and, if given, whose
-    method is one of `methods`; HEAD counts as GET.
-
-    The path is relative to the application: without the prefix that it is mounted or served under. One slash at its
-    end makes no difference, so nobody passes `/login` by asking for `/login/`.
-    """
-
-    __slots__ = ("_matches", "limit", "methods", "pattern")
-
-    def __init__(
-        self,
-        pattern: str,
-        plans: str | Iterable[str],
-        *,
-        key: Key | KeyFunction,
-        cost: Cost = 1,
-        methods: Iterable[str] | None = None,
-    ) -> None:
-        if not pattern.startswith(("/", "*")):
-            raise ConfigurationError("pattern", f"{pattern!r} matches no path; begin it with / or *")
-        if isinstance(methods, str):
-            raise ConfigurationError("methods", f"give a list, as in [{methods!r}]")
-        self.pattern = pattern
-        self.limit = Limit(plans, key=key, cost=cost)
-        self.methods = None if methods is None else frozenset(method.upper() for method in methods)
-        bare = pattern.removesuffix("/")
-        self._matches = re.compile(f"{translate(bare)}|{translate(bare + '/')}").match
-
-    def applies(self, method: str, path: str) -> bool:
-        return self._matches(path) is not None and (
-            self.methods is None or ("GET" if method == "HEAD" else method) in self.methods
-        )
-
-    def is_covered_by(self, other: PathRule) -> bool:
-        """Whether `other` certainly applies to every request that this rule applies to."""
-        if other.methods is not None and (self.methods is None or not self.methods <= other.methods):
-            return False
-        if other.pattern in (self.pattern, "*"):
-            return True
-        return not _WILDCARD.search(self.pattern) and other._matches(self.pattern) is not None
-
-    def __repr__(self) -> str:
-        methods = "" if self.methods is None else f", methods={sorted(self.methods)}"
-        return f"PathRule({self.pattern!r}, {', '.join(self.limit.plans)!r}{methods})"
-
-
 Fields: TypeAlias = list[tuple[str, str]]
 """Response fields, by name."""
+Call: TypeAlias = Callable[..., Awaitable[Any]]
+"""Calls a method of the limiter with its arguments."""
+
+RESPONSE_TTL = 600.0
+"""Seconds within which the charge of a response can be settled. After that it stays as reserved."""
 
 
 class Refusal(NamedTuple):
-    """The response of a request that was refused."""
+    """The response of a request that was refused. `decision` is there if a limit denied it."""
 
     status: int
     fields: Fields
     body: bytes
+    decision: Decision | None = None
+    on_denied: OnDenied | None = None
+    """What makes the response instead, if the application wants one of its own."""
+
+    @property
+    def limit_fields(self) -> Fields:
+        """The fields for a response of the application's own: all but those of the body."""
+        return [field for field in self.fields if field[0] != "Content-Type"]
+
+
+class ResponseCharge(NamedTuple):
+    """A cost that was reserved, to be settled when the response is known."""
+
+    limit: Limit
+    cost: int
+    reservation: Reservation | AsyncReservation
+
+
+class Admission(NamedTuple):
+    """What follows from admitting a request."""
+
+    fields: Fields
+    charges: Sequence[ResponseCharge] = ()
+    decision: Decision | None = None
+    """That of a limit which does not block, to be put on the request."""
+
+
+NOT_LIMITED = Admission([])
 
 
 class RequestLimiter:
@@ -137,7 +99,14 @@ class RequestLimiter:
     also when a function made it: it is logged and raised. While the store is unavailable the plans' `on_error` decides.
     """
 
-    def __init__(self, limiter: Limiter | AsyncLimiter, *, partition_keys: bool = False) -> None:
+    def __init__(
+        self,
+        limiter: Limiter | AsyncLimiter,
+        *,
+        partition_keys: bool = False,
+        legacy_headers: bool = False,
+        on_denied: OnDenied | None = None,
+    ) -> None:
         if not isinstance(limiter, Limiter | AsyncLimiter):
             raise ConfigurationError("limiter", f"{limiter!r} is neither a Limiter nor an AsyncLimiter")
         self._limiter = limiter
@@ -147,6 +116,9 @@ class RequestLimiter:
         """Whether `limiter.fast_paths` never blocks an event loop. With leases, a `Limiter`'s waits for the thread that
         refills one."""
         self._partition_keys = partition_keys
+        self._legacy_headers = legacy_headers
+        self.on_denied = on_denied
+        self._settling: set[asyncio.Task[None]] = set()
 
     def require(self, limits: Iterable[Limit]) -> None:
         """Refuses limits by plans that the limiter does not have, before the first request."""
@@ -155,7 +127,8 @@ class RequestLimiter:
 
     def require_chain(self, limits: Sequence[Limit]) -> None:
         """Refuses limits that are always one decision, and whose keys the limiter's store can never decide at once."""
-        self._limiter.require((), [limit.key.starts() for limit in limits])
+        together = [limit for limit in limits if limit.block and not limit.by_response]
+        self._limiter.require((), [limit.key.starts() for limit in together])
 
     def require_rules(self, rules: Sequence[PathRule]) -> None:
         """Refuses rules that can't be decided: by unknown plans, or together with another rule that always applies."""
@@ -164,66 +137,187 @@ class RequestLimiter:
             if first.is_covered_by(second) or second.is_covered_by(first):
                 self.require_chain((first.limit, second.limit))
 
-    def admit(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
+    def admit(self, limits: Sequence[Limit], request: RequestSource) -> Admission | Refusal:
         """Decides a request, blocking."""
-        limiter = self._limiter
-        if not isinstance(limiter, Limiter):
+        if not isinstance(self._limiter, Limiter):
             raise ConfigurationError("limiter", "an AsyncLimiter can't be asked outside an event loop; use a Limiter")
-        try:
-            charges: Charges = {}
-            for limit in limits:
-                key = None if limit.key.is_async else limit.key(request)
-                if limit.key.is_async or not isinstance(key, str | None):
-                    raise ConfigurationError("key", f"{limit.key.source} is async, which works in async apps only")
-                if key is not None:
-                    limit.charge(charges, key, request)
-            return self._answer(limiter.acquire_chain(chain(charges)), charges) if charges else []
-        except (InvalidInput, StoreUnavailable) as error:
-            return error_refusal(error)
+        for limit in limits:
+            if limit.key.is_async:
+                raise ConfigurationError("key", f"{limit.key.source} is async, which works in async apps only")
+        return run_blocking(self._admit(limits, request, _call_directly))
 
-    async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Fields | Refusal:
+    async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Admission | Refusal:
         """Decides a request in an event loop."""
-        try:
-            if len(limits) == 1 and limits[0].is_plain:
+        if len(limits) == 1 and limits[0].is_plain:
+            try:
                 return await self._admit_plain(limits[0], limits[0].key(request))
-            charges: Charges = {}
-            for limit in limits:
-                key = limit.key(request)
-                if key is not None and not isinstance(key, str):
-                    key = await key
-                if key is not None:
-                    limit.charge(charges, key, request)
-            if not charges:
-                return []
-            return self._answer(await self._call_limiter(self._limiter.acquire_chain, chain(charges)), charges)
-        except (InvalidInput, StoreUnavailable) as error:
-            return error_refusal(error)
+            except (InvalidInput, StoreUnavailable) as error:
+                return error_refusal(error)
+        return await self._admit(limits, request, self._call_limiter)
 
-    async def _admit_plain(self, limit: Limit, key: str | Awaitable[str | None] | None) -> Fields | Refusal:
+    def settle(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
+        """Settles charges, blocking. Without a response they stay as reserved."""
+        run_blocking(self._settle(charges, response, _call_directly))
+
+    def cancel(self, charges: Sequence[ResponseCharge]) -> None:
+        """Gives charges back, blocking: something else refused the request."""
+        run_blocking(self._cancel(charges, _call_directly))
+
+    async def settle_async(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
+        """Settles charges in an event loop. Cancelling the caller does not stop it."""
+        await self._finish(self._settle(charges, response, self._call_limiter))
+
+    async def _admit_plain(self, limit: Limit, key: str | Awaitable[str | None] | None) -> Admission | Refusal:
         """The common case: one plan at one cost."""
         try:
             if key is not None and not isinstance(key, str):
                 key = await key
             if key is None:
-                return []
+                return self._exempt(limit)
             decision = await self._call_limiter(self._limiter.acquire, key, limit.plans, limit.cost)
             return self._answer(decision, [(key, limit.plans[0])])
         except (InvalidInput, StoreUnavailable) as error:
             return error_refusal(error)
 
-    async def _call_limiter(self, method: Callable[..., Any], *args: Any) -> Any:
-        if self._is_async:
-            return await method(*args)
-        return await asyncio.to_thread(method, *args) if self._waits else method(*args)
+    async def _admit(self, limits: Sequence[Limit], request: RequestSource, call: Call) -> Admission | Refusal:
+        """Reserves what is charged by response, then decides the rest at once. A denial charges nothing: what was
+        reserved is given back. Limits that do not block come last, so they count only requests that were admitted."""
+        pending: list[ResponseCharge] = []
+        try:
+            admission = await self._admit_all(limits, request, call, pending)
+        except (InvalidInput, StoreUnavailable) as error:
+            await self._give_back(pending, call)
+            return error_refusal(error)
+        except BaseException:  # also a client who left meanwhile
+            await self._give_back(pending, call)
+            raise
+        if isinstance(admission, Refusal):
+            await self._give_back(pending, call)
+        return admission
 
-    def _answer(self, decision: Decision, links: Collection[tuple[str, str]]) -> Fields | Refusal:
+    async def _admit_all(
+        self, limits: Sequence[Limit], request: RequestSource, call: Call, pending: list[ResponseCharge]
+    ) -> Admission | Refusal:
+        charges: Charges = {}
+        chain_limits: list[Limit] = []
+        watching: list[tuple[Limit, str, tuple[str, ...], int]] = []
+        fields: Fields = []
+        watched: Decision | None = None
+        for limit in limits:
+            if limit.exempt is not None and await resolved(limit.exempt(request.native)):
+                self._exempt(limit)
+                continue
+            plans = await limit.plans_of(request)
+            key = await resolved(limit.key(request)) if plans else None
+            if key is None:
+                self._exempt(limit)
+                continue
+            cost = limit.cost_of(request)
+            if not limit.by_response and limit.block:
+                chain_limits.append(limit)
+                for plan in plans:
+                    charges[key, plan] = max(cost, charges.get((key, plan), 0))
+                continue
+            if not limit.by_response:
+                watching.append((limit, key, plans, cost))
+                continue
+            reservation = await call(self._limiter.reserve, key, plans, cost, ttl=RESPONSE_TTL)
+            if reservation:
+                pending.append(ResponseCharge(limit, cost, reservation))
+            answer = self._answer(reservation.decision, [(key, plan) for plan in plans], (limit,))
+            if limit.block and isinstance(answer, Refusal):
+                return answer
+            watched = watched if limit.block else reservation.decision
+            fields += answer.fields if isinstance(answer, Admission) else answer.limit_fields
+        if charges:
+            answer = self._answer(await call(self._limiter.acquire_chain, chain(charges)), charges, chain_limits)
+            if isinstance(answer, Refusal):
+                return answer
+            fields += answer.fields
+        for limit, key, plans, cost in watching:
+            watched = await call(self._limiter.acquire, key, plans, cost)
+            answer = self._answer(watched, [(key, plan) for plan in plans], (limit,))
+            fields += answer.fields if isinstance(answer, Admission) else answer.limit_fields
+        return Admission(fields, tuple(pending), watched)
+
+    async def _settle(self, charges: Iterable[ResponseCharge], response: Response | None, call: Call) -> None:
+        for limit, cost, reservation in charges if response is not None else ():
+            try:
+                actual = limit.actual_cost(response, cost)  # type: ignore[arg-type]  # there is one
+                if actual != cost:
+                    await call(reservation.settle, actual)
+            except HeadgateError as error:
+                log.warning("the charge of a response stays at %d, as reserved: %s", cost, error)
+            except Exception:
+                log.exception("the charge of a response stays at %d, as reserved: its function raised", cost)
+
+    async def _give_back(self, pending: Sequence[ResponseCharge], call: Call) -> None:
+        if pending and call is _call_directly:
+            await self._cancel(pending, call)
+        elif pending:
+            await self._finish(self._cancel(pending, call))
+
+    async def _cancel(self, pending: Sequence[ResponseCharge], call: Call) -> None:
+        for charge in pending:
+            try:
+                await call(charge.reservation.cancel)
+            except HeadgateError as error:
+                log.warning("a reservation of %d could not be given back, it stays spent: %s", charge.cost, error)
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Awaits work that must go on if its caller is cancelled."""
+        if self._limiter.in_process:
+            await work  # it never waits
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        await asyncio.wait((task,))
+
+    async def _call_limiter(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if self._is_async:
+            return await method(*args, **options)
+        return await asyncio.to_thread(method, *args, **options) if self._waits else method(*args, **options)
+
+    def _exempt(self, limit: Limit) -> Admission:
+        self._limiter.record_exempt(limit.label)
+        return NOT_LIMITED
+
+    def _answer(
+        self, decision: Decision, links: Collection[tuple[str, str]], limits: Sequence[Limit] = ()
+    ) -> Admission | Refusal:
         try:
             rules = [(key, rule) for key, plan in links for rule in self._limiter.rules(plan, key)]
         except NotFound:
             rules = []  # the plan was deleted since it decided
         keys = [key for key, _ in rules] if self._partition_keys and rules else None
         fields = headers.fields(decision, [rule for _, rule in rules], keys)
-        return fields if decision.allowed else denial(decision, fields)
+        if self._legacy_headers or any(limit.legacy_headers for limit in limits):
+            fields += headers.legacy_fields(decision, time.time())
+        if decision.allowed:
+            return Admission(fields)
+        # Plans chosen by a function are not known here; then the limit is one of those with such a function.
+        deniers = [limit for limit in limits if decision.plan in limit.plans or limit.choose_plans is not None]
+        own = next((limit.on_denied for limit in deniers if limit.on_denied is not None), self.on_denied)
+        return denial(decision, fields)._replace(on_denied=own)
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits for an event loop.
+
+    Raises:
+        ConfigurationError: it waited for one.
+    """
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    work.close()
+    raise ConfigurationError("limit", "its function is async, which works in async apps only")
+
+
+async def _call_directly(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    return method(*args, **options)
 
 
 def chain(charges: Charges) -> list[tuple[str, str, int]]:
@@ -234,7 +328,7 @@ def chain(charges: Charges) -> list[tuple[str, str, int]]:
 def denial(decision: Decision, fields: Sequence[tuple[str, str]] | None = None) -> Refusal:
     """429, with the decision's fields, or at least `Retry-After` if they are not known."""
     known_fields = headers.fields(decision, []) if fields is None else fields
-    return _refusal(429, known_fields, headers.problem(decision))
+    return _refusal(429, known_fields, headers.problem(decision))._replace(decision=decision)
 
 
 def error_refusal(error: InvalidInput | StoreUnavailable) -> Refusal:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from headgate.integrations.request_limiter import PathRule
+    from headgate.integrations.limit import PathRule
 
 log = logging.getLogger("headgate.integrations")
 
@@ -67,6 +67,49 @@ def starlette_routes(routes: Iterable[Any], prefix: str = "", depth: int = 0) ->
             yield Route(prefix + in_braces(path), getattr(route, "methods", None))
         else:
             yield Route(prefix + in_braces(path) + ANYTHING)  # a mounted application that shows no routes
+
+
+class RouteMatch(NamedTuple):
+    """The route that serves a request, and its pattern from the application on: `/shops/{shop}/items/{id}`."""
+
+    pattern: str
+    route: Any
+
+
+def flat_routes(routes: Iterable[Any]) -> Iterator[Any]:
+    """The routes of a Starlette application, with those of the routers that FastAPI included."""
+    for route in routes:
+        if hasattr(route, "effective_route_contexts"):  # since 0.137 FastAPI does not copy them
+            for context in route.effective_route_contexts():
+                yield context.starlette_route or context
+        else:
+            yield route
+
+
+def matching_route(routes: Iterable[Any], scope: Any, path: str, depth: int = 0) -> RouteMatch | None:
+    """The route of a Starlette application that serves a request for `path`, also one of what is mounted in it; `None`
+    if there is none, or it is of a kind unknown here. A route of another method counts if no route takes the method."""
+    is_websocket, other_method = scope["type"] == "websocket", None
+    for route in flat_routes(routes):
+        regex = getattr(route, "path_regex", None)
+        match = None if regex is None else regex.match(path)
+        if match is None:
+            continue
+        pattern = str(route.path)
+        below = getattr(route, "routes", None)
+        if not hasattr(route, "endpoint"):  # a mount
+            remaining = "/" + match.groupdict().get("path", "")
+            inner = matching_route(below, scope, remaining, depth + 1) if below and depth < DEEPEST else None
+            if below and inner is None:
+                return None
+            return RouteMatch(pattern + (inner.pattern if inner else "/*"), inner.route if inner else route)
+        methods = getattr(route, "methods", None)
+        if is_websocket != (methods is None and "WebSocket" in type(route).__name__):
+            continue
+        if is_websocket or methods is None or scope["method"] in methods:
+            return RouteMatch(pattern, route)
+        other_method = other_method or RouteMatch(pattern, route)
+    return other_method
 
 
 def django_routes(patterns: Iterable[Any], prefix: str = "/") -> Iterator[Route]:

@@ -1,12 +1,12 @@
-"""Several `rate_limit`s directly on one another: one decision."""
+"""Several `rate_limit`s directly on one another: one decision. Views that are exempt from an application's limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from weakref import ref
 
-from headgate.integrations.request_limiter import Limit
+from headgate.integrations.limit import Limit
 
 Limits: TypeAlias = tuple[Limit, ...]
 View: TypeAlias = Callable[..., Any]
@@ -27,3 +27,23 @@ def attached_limits(view: View) -> tuple[Limits, View]:
     limited view, has none: it is called as it is."""
     itself, limits, bare = getattr(view, LIMITED, (None, (), view))
     return (limits, bare) if itself is not None and itself() is view else ((), view)
+
+
+V = TypeVar("V")
+EXEMPT = "__headgate_exempt__"
+
+
+def exempt(view: V) -> V:
+    """Marks a view, an endpoint or a class of them: the application's default limits leave it alone."""
+    setattr(view, EXEMPT, True)
+    return view
+
+
+def is_exempt(view: Any) -> bool:
+    """Whether a view is marked as exempt. A decorator that uses `functools.wraps` copies the mark."""
+    return bool(getattr(view, EXEMPT, False))
+
+
+def is_limited(view: Any) -> bool:
+    """Whether a view has limits of its own, also below other decorators that use `functools.wraps`."""
+    return hasattr(view, LIMITED)

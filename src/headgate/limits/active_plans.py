@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock, SystemClock
@@ -11,7 +13,7 @@ from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits.fast_path import FastPath, fast_paths
 from headgate.limits.keys import KeyStart
 from headgate.limits.local_lease import LocalLeases
-from headgate.limits.model import OnError, Plan, Rule
+from headgate.limits.model import Decision, OnError, Plan, Reason, Rule
 from headgate.limits.observing import QuietObserver
 from headgate.limits.plan_book import PlanBook
 from headgate.limits.ports import AdmissionObserver
@@ -50,6 +52,25 @@ class ActivePlans:
         self._loaded: Mapping[str, Plan] | None = None
         """The plans the registry returned last."""
         self._refresh_at_us: int | None = None
+        self._exempt_calls: Counter[str] = Counter()
+
+    @classmethod
+    def from_settings(cls, file: str | Path | None = None, **options: Any) -> Self:
+        """A limiter as `headgate.toml` and `HEADGATE_…` describe it: store, plans, failure policy, deadline, leases.
+
+            limiter = Limiter.from_settings()
+
+        `file` is read instead of the one that `HEADGATE_SETTINGS_FILE` names, or of `headgate.toml` in the working
+        directory, if there is one. Variables come before the file, and `options`, those of the class, before both.
+        Plans are the file's table `plans`. A change of it is in force within `limits.plans_ttl_seconds`.
+
+        Raises:
+            ConfigurationError: the file can't be read, or a setting can't be used; names it as it was given.
+        """
+        # Imported here: most limiters are made in code, and need no parser of files.
+        from headgate.limits.settings_file import limiter_options
+
+        return cls(**{**limiter_options(file), **options})
 
     @property
     def plans(self) -> dict[str, Plan]:
@@ -101,6 +122,17 @@ class ActivePlans:
     def shadow_denials(self) -> dict[str, int]:
         """How often each shadow plan would have denied."""
         return dict(self._health.shadow_denials)
+
+    @property
+    def exempt_calls(self) -> dict[str, int]:
+        """How many calls were exempt from each plan."""
+        return dict(self._exempt_calls)
+
+    def record_exempt(self, plan: str) -> None:
+        """Counts a call that no limit was asked about, and reports it to the observer."""
+        self._exempt_calls[plan] += 1
+        if self._observer is not None:
+            self._observer.decided(Decision.of(True, 0, 0, 0, 0, plan, Reason.EXEMPT))
 
     @property
     def breaker_state(self) -> str:

@@ -13,11 +13,13 @@ from base64 import b64encode
 from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
+from math import ceil
 from typing import Any, TypeAlias
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from headgate.limits.model import Decision, PlanState, Reason, Rule, Spec, TokenBucket
+from headgate.durations import duration_us
+from headgate.limits.model import Decision, Gcra, PlanState, Reason, Rule, Spec, TokenBucket
 
 POLICY = "RateLimit-Policy"
 LIMIT = "RateLimit"
@@ -81,9 +83,26 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
     return result
 
 
+def legacy_fields(decision: Decision, now: float) -> list[tuple[str, str]]:
+    """`X-RateLimit-*` of the plan that bound the decision, as slowapi, flask-limiter and GitHub send them.
+
+    `X-RateLimit-Reset` is a Unix time in seconds: when the plan is as new; on a denial, when a lone caller is admitted.
+    """
+    if decision.reason in UNKNOWN or (decision.chain and all(state.shadow for state in decision.chain)):
+        return []
+    wait_us = decision.reset_after_us if decision.allowed else decision.retry_after_us
+    return [
+        ("X-RateLimit-Limit", str(decision.limit)),
+        ("X-RateLimit-Remaining", str(decision.remaining)),
+        ("X-RateLimit-Reset", str(ceil(now + wait_us / 1_000_000))),
+    ]
+
+
 def policy_item(plan: str, spec: Spec, partition_key: str | None = None) -> str:
-    """One item of `RateLimit-Policy`. The window of a token bucket is the time it takes to fill."""
-    item = f"{string(plan)};q={min(spec.size, LARGEST)};w={seconds_up(_window_us(spec)) or 1}"
+    """One item of `RateLimit-Policy`. The window of a token bucket is the time it takes to fill; what
+    is paced shows its rate."""
+    quota = spec.rate.limit if isinstance(spec, Gcra) else spec.size
+    item = f"{string(plan)};q={min(quota, LARGEST)};w={seconds_up(_window_us(spec)) or 1}"
     return item if partition_key is None else f"{item};pk={partition_key}"
 
 
@@ -184,6 +203,8 @@ def prepared_fields(rule: Rule) -> PreparedFields:
 
 
 def _window_us(spec: Spec) -> int:
+    if isinstance(spec, Gcra):
+        return duration_us(spec.rate.span)
     return spec.life_us if isinstance(spec, TokenBucket) else spec.window_us
 
 

@@ -4,12 +4,15 @@
     principal()                the authenticated user
     client_address()           the client's address; proxies are believed only if trusted
     path()                     the path
+    route()                    the route's pattern: /items/1 and /items/2 are both /items/{id}
+    method()                   the method: GET, POST, …
     composite(a, b)            several of them together
     everyone("search")         one key for all requests, on purpose
     lambda request: ...        anything, from the framework's own request; may be async
 
 A request without its key is an error (HTTP 400), never a bucket shared by mistake. To allow such requests, say how
-they count: `default="anonymous"` puts them on one key, `skip=True` does not limit them.
+they count: `default="anonymous"` puts them on one key, `skip=True` does not limit them. If a function returns `None`,
+the request is not limited. Requests that are not limited are counted: `Limiter.exempt_calls`.
 """
 
 from __future__ import annotations
@@ -42,6 +45,11 @@ class RequestSource(Protocol):
     def path(self) -> str: ...
 
     @property
+    def route(self) -> str | None:
+        """The pattern of the route that the request matches; `None` if it matches none."""
+        ...
+
+    @property
     def peer(self) -> str | None:
         """The address at the other end of the connection; `None` if it has none (a Unix socket)."""
         ...
@@ -72,7 +80,7 @@ class Key:
     async. It raises `InvalidInput` if the request has no key, and there is neither a `default` nor `skip`.
     """
 
-    __slots__ = ("default", "find", "from_peer", "is_async", "prefix", "skip", "source", "start", "what")
+    __slots__ = ("default", "find", "from_peer", "is_async", "none_skips", "prefix", "skip", "source", "start", "what")
 
     def __init__(
         self,
@@ -86,6 +94,7 @@ class Key:
         is_async: bool = False,
         from_peer: Callable[[str], str | None] | None = None,
         start: KeyStart | None = None,
+        none_skips: bool = False,
     ) -> None:
         if default is not None and (skip or not isinstance(default, str) or not default):
             raise ConfigurationError("default", "give a key that is not empty, or skip=True, not both")
@@ -101,6 +110,8 @@ class Key:
         """The key by the peer's address alone; returns `None` where more of the request is needed."""
 
         self.start = KeyStart(prefix, False) if start is None else start
+        self.none_skips = none_skips
+        """Whether `None`, but no empty text, means that the request is not limited."""
 
     def starts(self) -> tuple[KeyStart, ...]:
         """How its keys may begin; none if requests may be without a key."""
@@ -123,6 +134,8 @@ class Key:
         return self._check(await value)
 
     def _check(self, value: KeyValue) -> str | None:
+        if value is None and self.none_skips:
+            return None
         if value is None or value == "":
             return self._missing()
         if isinstance(value, bool) or not isinstance(value, str | int | UUID):
@@ -223,6 +236,21 @@ def path(*, prefix: str = "") -> Key:
     return Key("path", "the request has no path", attrgetter("path"), prefix=prefix)
 
 
+def route(*, prefix: str = "") -> Key:
+    """The pattern of the route, as the framework writes it. Requests that match no route share one key."""
+    return Key("route", "the request has no route", attrgetter("route"), prefix=prefix, default=f"{prefix}(no route)")
+
+
+def method(*, prefix: str = "") -> Key:
+    """The method of the request; HEAD counts as GET."""
+    return Key("method", "the request has no method", _method, prefix=prefix)
+
+
+def _method(request: RequestSource) -> str:
+    name = request.method
+    return "GET" if name == "HEAD" else name
+
+
 def everyone(name: str) -> Key:
     """One key for all requests: the limit is shared by everybody."""
     if not isinstance(name, str) or not name:
@@ -266,9 +294,10 @@ def key_from(value: Key | KeyFunction) -> Key:
         name = getattr(value, "__name__", type(value).__name__)
         return Key(
             f"key function {name}",
-            "it found no key",
+            "it found an empty key",
             lambda request: value(request.native),
             is_async=iscoroutinefunction(value),
+            none_skips=True,
         )
     raise ConfigurationError(
         "key",

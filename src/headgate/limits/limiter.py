@@ -11,16 +11,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 from uuid import uuid4
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
-from headgate.errors import NotFound, RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.errors import HeadgateError, NotFound, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
 from headgate.limits.local_lease import AsyncRefillLock, LeasePolicy, LocalLease, LocalLeases, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
-from headgate.limits.plan_book import check_key
+from headgate.limits.plan_book import Request, check_key
 from headgate.limits.plan_loader import AsyncPlanLoader
 from headgate.limits.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
 from headgate.limits.reservations import (
@@ -128,6 +128,38 @@ class AsyncLimiter(ActivePlans):
         if self._refresh_at_us is not None:
             await self._maybe_refresh()
         return await self._acquire_and_observe(self._book.links(links))
+
+    @overload
+    async def acquire_many(
+        self, requests: Iterable[Request], *, return_errors: Literal[False] = False
+    ) -> list[Decision]: ...
+
+    @overload
+    async def acquire_many(
+        self, requests: Iterable[Request], *, return_errors: Literal[True]
+    ) -> list[Decision | HeadgateError]: ...
+
+    async def acquire_many(
+        self, requests: Iterable[Request], *, return_errors: bool = False
+    ) -> Sequence[Decision | HeadgateError]:
+        """`acquire` for each `(key, plans, cost)`, in one round trip. Returns the decisions in the same order.
+
+            decisions = await limiter.acquire_many([("user:1", "gold", 1), ("user:2", ["gold", "daily"], 5)])
+
+        The decisions are independent: a denial of one denies no other. Requests of the same key are decided in their
+        order. All requests are checked before the first is decided. A request that can't be used is raised, and nothing
+        is charged; with `return_errors` its error stands in its place, and the others are decided.
+
+        Raises:
+            InvalidInput: a request can't be used; names its number. Besides, what `acquire` raises.
+        """
+        if self._refresh_at_us is not None:
+            await self._maybe_refresh()
+        chains, errors = self._book.chains(requests, return_errors)
+        results: list[Decision | HeadgateError] = [*await self._decide_many(chains)]
+        for number, error in errors:
+            results.insert(number, error)
+        return results
 
     async def check(self, key: str, plans: str | Sequence[str], cost: int = 1) -> Decision:
         """`acquire` that raises a denial.
@@ -272,6 +304,21 @@ class AsyncLimiter(ActivePlans):
         if self._leases is None or not self._may_lease or not self._leases.is_leasable(chain):
             return await self._decide(chain)
         return await self._acquire_from_lease(chain, self._leases)
+
+    async def _decide_many(self, chains: list[list[Charge]]) -> list[Decision]:
+        observe = self._health.observe
+        if not chains:
+            return []
+        if self._leases is not None:
+            # Most are decided in this process.
+            return [observe(await self._acquire_with_lease(chain)) for chain in chains]
+        if self._local:
+            return [observe(decision) for decision in await self._store.decide_many(chains)]
+        try:
+            decisions = await self._call_store("decide_many", lambda: self._store.decide_many(chains))
+        except StoreUnavailable:
+            decisions = [await self._fall_back(chain) for chain in chains]
+        return [observe(decision) for decision in decisions]
 
     async def _decide(self, chain: list[Charge], spend: bool = True, hold: Hold | None = None) -> Decision:
         decision = await self._decide_on_store(chain, spend, hold)

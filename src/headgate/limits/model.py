@@ -16,7 +16,9 @@ from headgate.limits.specs import (
     LONGEST,
     MOST,
     MOST_LOGGED,
+    CalendarWindow,
     FixedWindow,
+    Gcra,
     SlidingLog,
     SlidingWindow,
     Spec,
@@ -28,9 +30,11 @@ __all__ = [
     "LONGEST",
     "MOST",
     "MOST_LOGGED",
+    "CalendarWindow",
     "Charge",
     "Decision",
     "FixedWindow",
+    "Gcra",
     "OnError",
     "Plan",
     "PlanState",
@@ -68,6 +72,8 @@ class Reason(StrEnum):
     FAIL_OPEN = "FAIL_OPEN"
     FAIL_CLOSED = "FAIL_CLOSED"
     FALLBACK = "FALLBACK"
+    EXEMPT = "EXEMPT"
+    """Not decided at all: the request has no key, or is exempt."""
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from headgate.errors import ConfigurationError, CostExceedsCapacity, InvalidInput, NotFound
+from headgate.errors import ConfigurationError, CostExceedsCapacity, HeadgateError, InvalidInput, NotFound
 from headgate.limits.model import Charge, OnError, Plan, Rule, Specs, part_name, policy
 from headgate.limits.rates import is_rate, parse_rates
 
@@ -22,6 +22,9 @@ class _CachedRules(NamedTuple):
     max_cost: int
     """The highest cost that all of them can admit."""
 
+
+Request: TypeAlias = tuple[str, str | Sequence[str]] | tuple[str, str | Sequence[str], int]
+"""One of many calls: key, plans, and a cost if it is not 1."""
 
 Rules: TypeAlias = tuple[Rule, ...]
 """The rules of a plan: one, or as many as it has limits that hold together."""
@@ -103,7 +106,7 @@ class PlanBook:
         rules = self.inline[text] = _rules(text, plan.specs)
         return rules
 
-    def chain(self, key: str, plans: str | Sequence[str], cost: int) -> list[Charge]:
+    def chain(self, key: str, plans: str | Sequence[str], cost: int = 1) -> list[Charge]:
         """The chain of one key under one or more plans, at the same cost.
 
         Raises:
@@ -113,7 +116,7 @@ class PlanBook:
         """
         if isinstance(plans, str):
             names: tuple[str, ...] = (plans,)
-        elif isinstance(plans, Sequence):
+        elif plans.__class__ is list or isinstance(plans, Sequence):
             names = tuple(plans)
         else:
             raise InvalidInput("plans", "name one or more plans in a list")
@@ -139,6 +142,31 @@ class PlanBook:
                 tuple(charge.rule for charge in chain), min(charge.rule.size for charge in chain)
             )
         return chain
+
+    def chains(
+        self, requests: Iterable[Request], return_errors: bool
+    ) -> tuple[list[list[Charge]], list[tuple[int, HeadgateError]]]:
+        """The chain of each (key, plans) or (key, plans, cost); and the errors of the others, by their number.
+
+        Raises:
+            InvalidInput: a request can't be used, unless `return_errors` is set. Besides, what `chain` raises.
+        """
+        chains: list[list[Charge]] = []
+        errors: list[tuple[int, HeadgateError]] = []
+        for number, request in enumerate(requests):
+            try:
+                if request.__class__ not in (tuple, list) or not 2 <= len(request) <= 3:
+                    raise InvalidInput("", "give (key, plans) or (key, plans, cost)")
+                chains.append(self.chain(*request))
+            except (InvalidInput, NotFound) as error:
+                if return_errors:
+                    errors.append((number, error))
+                elif type(error) is InvalidInput:
+                    field = f"requests[{number}].{error.field}".removesuffix(".")
+                    raise InvalidInput(field, error.problem) from None
+                else:
+                    raise
+        return chains, errors
 
     def links(self, links: Iterable[tuple[str, str, int]]) -> list[Charge]:
         """The chain of any (key, plan, cost), no plan twice on one key. Raises what `chain` does."""

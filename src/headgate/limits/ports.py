@@ -51,6 +51,11 @@ class LimitStore(Protocol):
         """
         ...
 
+    def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        """`decide` for each chain, in one round trip. The chains are independent: a denial of one denies no other.
+        Chains on the same key are decided in their order."""
+        ...
+
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         """Gives every charge's cost back to its plan as of now; never more than is spent there."""
         ...
@@ -78,6 +83,8 @@ class AsyncLimitStore(Protocol):
     async def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision: ...
+
+    async def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]: ...
 
     async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None: ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from headgate.errors import StoreUnavailable
@@ -72,6 +72,37 @@ class AsyncRedisClient:
         # blocking:     self._reset()
         # blocking: reply = self._send(self._master or self._owner(slot), command)
         return await self.follow_redirects(reply, command, script, slot) if isinstance(reply, ErrorReply) else reply
+
+    async def execute_many(self, calls: Sequence[tuple[bytes, int]], script: Script | None = None) -> list[Any]:
+        """The replies to commands, each with its slot, that are sent together. Raises what `execute` does; then any of
+        the commands may have been run."""
+        # async only: begin
+        sent = [self.call(command, slot) or self.execute(command, script, slot) for command, slot in calls]
+        replies: list[Any] = list(await asyncio.gather(*sent))
+        # async only: end
+        # blocking: if self._process != os.getpid():
+        # blocking:     self._reset()
+        # blocking: replies = self._send_grouped(calls)
+        for index, ((command, slot), reply) in enumerate(zip(calls, replies, strict=True)):
+            if isinstance(reply, ErrorReply):
+                replies[index] = await self.follow_redirects(reply, command, script, slot)
+        return replies
+
+    # blocking: def _send_grouped(self, calls: Sequence[tuple[bytes, int]]) -> list[Any]:
+    # blocking:     groups: dict[Address, list[int]] = {}
+    # blocking:     for index, (_, slot) in enumerate(calls):
+    # blocking:         groups.setdefault(self._master or self._owner(slot), []).append(index)
+    # blocking:     replies: list[Any] = [None] * len(calls)
+    # blocking:     for address, indexes in groups.items():
+    # blocking:         sent = [calls[index][0] for index in indexes]
+    # blocking:         try:
+    # blocking:             answered = self._connections.send_all(address, sent)
+    # blocking:         except StoreUnavailable:
+    # blocking:             self._forget(address)
+    # blocking:             raise
+    # blocking:         for index, reply in zip(indexes, answered, strict=True):
+    # blocking:             replies[index] = reply
+    # blocking:     return replies
 
     async def follow_redirects(
         self, error_reply: ErrorReply, command: bytes, script: Script | None = None, slot: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from headgate.errors import StoreUnavailable
@@ -47,6 +48,33 @@ class RedisClient:
             self._reset()
         reply = self._send(self._master or self._owner(slot), command)
         return self.follow_redirects(reply, command, script, slot) if isinstance(reply, ErrorReply) else reply
+
+    def execute_many(self, calls: Sequence[tuple[bytes, int]], script: Script | None = None) -> list[Any]:
+        """The replies to commands, each with its slot, that are sent together. Raises what `execute` does; then any of
+        the commands may have been run."""
+        if self._process != os.getpid():
+            self._reset()
+        replies = self._send_grouped(calls)
+        for index, ((command, slot), reply) in enumerate(zip(calls, replies, strict=True)):
+            if isinstance(reply, ErrorReply):
+                replies[index] = self.follow_redirects(reply, command, script, slot)
+        return replies
+
+    def _send_grouped(self, calls: Sequence[tuple[bytes, int]]) -> list[Any]:
+        groups: dict[Address, list[int]] = {}
+        for index, (_, slot) in enumerate(calls):
+            groups.setdefault(self._master or self._owner(slot), []).append(index)
+        replies: list[Any] = [None] * len(calls)
+        for address, indexes in groups.items():
+            sent = [calls[index][0] for index in indexes]
+            try:
+                answered = self._connections.send_all(address, sent)
+            except StoreUnavailable:
+                self._forget(address)
+                raise
+            for index, reply in zip(indexes, answered, strict=True):
+                replies[index] = reply
+        return replies
 
     def follow_redirects(
         self, error_reply: ErrorReply, command: bytes, script: Script | None = None, slot: int = 0

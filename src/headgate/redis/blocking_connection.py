@@ -9,6 +9,7 @@ import contextlib
 import select
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import hiredis
@@ -69,14 +70,21 @@ class RedisConnection:
 
     def exchange(self, command: bytes) -> Any:
         """The reply to `command`: a value, or `ErrorReply`."""
+        return self.exchange_all((command,))[0]
+
+    def exchange_all(self, commands: Sequence[bytes]) -> list[Any]:
+        """The replies to `commands`, which are sent together."""
         gets = self._reader.gets
+        replies: list[Any] = []
         try:
-            self._socket.sendall(command)
-            while (reply := gets()) is _INCOMPLETE:
-                data = self._socket.recv(65536)
-                if not data:
-                    raise ConnectionResetError("closed by the server")
-                self._reader.feed(data)
+            self._socket.sendall(b"".join(commands))
+            while len(replies) < len(commands):
+                while (reply := gets()) is _INCOMPLETE:
+                    data = self._socket.recv(65536)
+                    if not data:
+                        raise ConnectionResetError("closed by the server")
+                    self._reader.feed(data)
+                replies.append(ErrorReply(reply, self.address) if type(reply) is hiredis.ReplyError else reply)
         except (OSError, hiredis.ProtocolError) as error:
             self.close()
             raise unreachable(self.address, self.timeout, error) from error
@@ -84,7 +92,7 @@ class RedisConnection:
             # Interrupted between command and reply: the next caller must not get this one's reply.
             self.close()
             raise
-        return ErrorReply(reply, self.address) if type(reply) is hiredis.ReplyError else reply
+        return replies
 
     @property
     def is_dead(self) -> bool:
@@ -105,6 +113,10 @@ class Connections:
 
     def send(self, address: Address, *commands: bytes) -> Any:
         """The reply to the last of `commands`: a value, or `ErrorReply`."""
+        return self.send_all(address, commands)[-1]
+
+    def send_all(self, address: Address, commands: Sequence[bytes]) -> list[Any]:
+        """The replies to `commands`, which are sent together: values, or `ErrorReply`."""
         idle = self._idle.get(address)
         if idle is None:
             idle = self._idle.setdefault(address, [])
@@ -116,13 +128,12 @@ class Connections:
         except IndexError:
             url = self._url
             connection = RedisConnection(address, url, url.login, time.monotonic() + url.timeout, url.database)
-        for command in commands:
-            reply = connection.exchange(command)
+        replies = connection.exchange_all(commands)
         if len(idle) < _MAX_IDLE and self._idle.get(address) is idle:
             idle.append(connection)
         else:
             connection.close()
-        return reply
+        return replies
 
     def drop(self, address: Address) -> None:
         """Closes the idle connections to a server; one in use is closed after its call."""

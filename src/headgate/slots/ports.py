@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from headgate.errors import HeadgateError
+from headgate.slots.joint import JointSide
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
@@ -36,6 +37,15 @@ class SlotStore(Protocol):
 
         Raises:
             Conflict: `replacing` is given and is not the active version (0: no version yet); nothing was changed.
+        """
+        ...
+
+    async def make_from_template(self, name: str, max_configs: int) -> PolicyVersion | None:
+        """The config of this name, made from the template that matches it best, such as `merchant-*`; None if none
+        does. It follows its template until it is configured by its own name.
+
+        Raises:
+            InvalidInput: `max_configs` configs follow that template, and none of them is idle; nothing was made.
         """
         ...
 
@@ -100,12 +110,21 @@ class SlotStore(Protocol):
         ...
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
-        """What `look(active policy, view of the windows, now in ms)` makes of the state; nothing is written."""
+        """What `look(active policy, view of the windows, now in ms)` makes of the state; nothing is written. A config
+        that is not there yet has the policy of its template.
+
+        Raises:
+            NotFound: there is no such config and no template for it.
+        """
+        ...
+
+    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+        """As `survey`, of several configs at one moment."""
         ...
 
     async def prune(self, before_ms: int) -> PruneResult:
-        """Forgets windows that ended before a time, the slots in them, and the records of slots that were cancelled
-        before it, in batches."""
+        """Forgets windows that ended before a time, and the slots in them, in batches; the records of slots that were
+        cancelled before it; and configs made from a template that have no windows left."""
         ...
 
     async def close(self) -> None:

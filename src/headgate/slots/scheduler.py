@@ -8,28 +8,30 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from headgate import tracing
 from headgate.batching import Batcher
 from headgate.durations import parse_instant, to_ms
 from headgate.errors import (
-    ConfigurationError,
     Conflict,
     HeadgateError,
     InvalidInput,
     NotFound,
-    SlotOwned,
     StaleVersion,
     StoreUnavailable,
 )
 from headgate.slots import events
 from headgate.slots.carriers import Carriers
+from headgate.slots.config_names import ConfigNames, booking_names, first_name
 from headgate.slots.forecast import Forecast, forecast
-from headgate.slots.inspection import SlotInspection, Started, check_opens
+from headgate.slots.inspection import check_opens
+from headgate.slots.joint_forecast import joint_forecast
 from headgate.slots.listing import Cancellation
+from headgate.slots.maintenance import SlotMaintenance
 from headgate.slots.model import (
+    MOST_CONFIGS,
     AssignedSlot,
     PolicyVersion,
     SlotRequest,
@@ -38,14 +40,12 @@ from headgate.slots.model import (
     changed_policy,
     checked_id,
     checked_name,
-    checked_names,
 )
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
-from headgate.slots.ports import NullObserver, PruneResult, SlotObserver, SlotStore
-from headgate.slots.replan import Direction
-from headgate.slots.replanning import Replan, ReplanStore, checked_direction, replan, span_of
+from headgate.slots.ports import NullObserver, SlotObserver, SlotStore
+from headgate.slots.replanning import ReplanStore
 
 MAX_TRIES = 8
 """How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
@@ -54,7 +54,6 @@ MAX_WRITERS = 10_000
 """Configs and sets of configs whose writer is kept while nobody waits for it."""
 
 EventTime = tuple[str, datetime | str]
-ConfigNames = str | tuple[str, ...]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -66,9 +65,10 @@ class SchedulerOptions(TypedDict, total=False):
     batch: int
     bulk_batch: int
     cache_ttl: float
+    template_configs: int
 
 
-class SlotScheduler(SlotInspection):
+class SlotScheduler(SlotMaintenance):
     """Books times at which the downstream can take the work.
 
     The same event always gets the same slot. Whatever `assign` returned is committed. Concurrent callers share
@@ -84,6 +84,7 @@ class SlotScheduler(SlotInspection):
         bulk_batch: int = 10_000,
         cache_ttl: float = 5.0,
         replans: ReplanStore | None = None,
+        template_configs: int = 10_000,
     ) -> None:
         self._store = store
         self._replans = replans
@@ -93,6 +94,7 @@ class SlotScheduler(SlotInspection):
         self._paces = Paces(bulk_batch)
         self._joint_paces = Paces(bulk_batch)
         self._cache_ttl = cache_ttl
+        self._template_configs = template_configs
         self._writers: dict[ConfigNames, Batcher[SlotRequest, AssignedSlot]] = {}
         self._policies: dict[str, tuple[float, PolicyVersion]] = {}
 
@@ -217,6 +219,17 @@ class SlotScheduler(SlotInspection):
             cached = time.monotonic(), versions[0]
         self._policies[name] = time.monotonic(), cached[1]
         return cached[1]
+
+    async def check_configs(self, names: ConfigNames) -> None:
+        """Raises an error unless slots can be booked under these configs: each is there, or has a template.
+
+        Raises:
+            InvalidInput: a name is wrong, or is a template's.
+            NotFound: there is no such config.
+        """
+        names = booking_names(names)
+        for name in [names] if isinstance(names, str) else names:
+            await self._store.survey(name, lambda *_: None)
 
     async def history(self, name: str) -> list[PolicyVersion]:
         """Every version of `name`, newest first.
@@ -364,16 +377,31 @@ class SlotScheduler(SlotInspection):
     # -- looking ahead and behind --------------------------------------------------------------------------------
 
     async def forecast(
-        self, config_name: str, events: int = 1, at: datetime | str | None = None, *, max_per_window: int | None = None
+        self,
+        config_name: str | Sequence[str],
+        events: int = 1,
+        at: datetime | str | None = None,
+        *,
+        max_per_window: int | None = None,
     ) -> Forecast:
-        """When `events` events requested for `at` (now, if not given) would be scheduled. Books nothing. With
-        `max_per_window`, as if that were the limit already.
+        """When `events` events requested for `at` (now, if not given) would be scheduled, under one config or several.
+        Books nothing. With `max_per_window`, as if that were the limit of the one config already.
 
         Raises:
-            InvalidInput: the number of events or the time is wrong.
+            InvalidInput: the number of events or the time is wrong, or a limit is given for several configs.
             NotFound: there is no such config.
         """
         requested_ms = None if at is None else to_ms(parse_instant(at, "at"))
+        names = booking_names(config_name)
+        if not isinstance(names, str):
+            if max_per_window is not None:
+                raise InvalidInput("max_per_window", "is for one config; leave it out, or name one")
+            return await self._store.survey_joint(
+                names,
+                lambda sides, now_ms: joint_forecast(
+                    sides, now_ms, events, now_ms if requested_ms is None else requested_ms
+                ),
+            )
 
         def look(version: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Forecast:
             if max_per_window is not None:
@@ -381,80 +409,7 @@ class SlotScheduler(SlotInspection):
                 occupancy = occupancy.under(version.policy)
             return forecast(version, occupancy, now_ms, events, now_ms if requested_ms is None else requested_ms)
 
-        return await self._store.survey(checked_name(config_name), look)
-
-    async def replan(
-        self,
-        config_name: str,
-        *,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
-        notice: timedelta | str | None = None,
-        direction: str | Direction = Direction.EARLIER,
-        dry_run: bool = False,
-    ) -> Replan:
-        """Moves booked slots to earlier free places, in order; or, with `direction="spread"`, what is over the limit to
-        later ones. `since` and `until` bound the slots that are moved. No slot within `notice` (one minute) of now
-        moves, nor one whose work has begun. Bookings go on meanwhile; a call that broke off may be repeated.
-
-        Raises:
-            ConfigurationError: the scheduler was made without a store for it.
-            InvalidInput: a value is wrong.
-            NotFound: there is no such config.
-        """
-        if self._replans is None:
-            raise ConfigurationError("replans", "is needed to re-plan; SlotScheduler.open brings it")
-        span = span_of(config_name, since, until, notice)
-        return await replan(self._replans, span, checked_direction(direction), dry_run=dry_run)
-
-    async def reconcile(
-        self,
-        started: Started,
-        *,
-        before: datetime,
-        redispatch: Callable[[AssignedSlot], Awaitable[None]] | None = None,
-        owner: str | None = None,
-        page: int = 1000,
-    ) -> list[AssignedSlot]:
-        """Finds slots scheduled before a time whose work never started (a crash between booking and starting).
-
-        `started` returns, page by page, which events are known to have work. The others are handed to `redispatch`,
-        or, without one, cancelled so that their room is free again. Returns them. Slots that belong to another than
-        `owner` are left alone.
-        """
-        leaked: list[AssignedSlot] = []
-        async for slot in self._unstarted(started, before, page):
-            if slot.owner != owner:
-                continue
-            leaked.append(slot)
-            if redispatch is not None:
-                await redispatch(slot)
-            else:
-                with suppress(NotFound):  # cancelled by somebody else in the meantime
-                    await self.cancel(slot.event_id, owner=owner)
-        return leaked
-
-    async def free_unstarted(
-        self, started: Started, *, before: datetime, reason: str | None = None, actor: str | None = None
-    ) -> list[AssignedSlot]:
-        """Cancels slots of any owner that were scheduled before a time and whose work never started, for an operator.
-        Returns those that were there to cancel."""
-        freed: list[AssignedSlot] = []
-        async for slot in self._unstarted(started, before):
-            with suppress(NotFound, SlotOwned):  # cancelled, and perhaps booked again, in the meantime
-                freed.append(await self.cancel(slot.event_id, owner=slot.owner, reason=reason, actor=actor))
-        return freed
-
-    async def prune(self, before: datetime) -> PruneResult:
-        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot.
-
-        Raises:
-            InvalidInput: the time lies in the future.
-        """
-        before = parse_instant(before, "before")
-        if before > datetime.now(UTC):
-            raise InvalidInput("before", "lies in the future; slots that are still to come are not forgotten")
-        return await self._store.prune(to_ms(before))
+        return await self._store.survey(names, look)
 
     # -- group commit --------------------------------------------------------------------------------------------
 
@@ -480,7 +435,7 @@ class SlotScheduler(SlotInspection):
         started = time.perf_counter()
         label = names if isinstance(names, str) else ", ".join(names)
         try:
-            bookings = await self._retried(first_name(names), self._store.book, names, batch, owner=owner)
+            bookings = await self._book(names, batch, owner)
         except HeadgateError as error:
             self._observer.failed(first_name(names), len(batch), error)
             if tracing.is_on():
@@ -490,6 +445,24 @@ class SlotScheduler(SlotInspection):
         events.log_bookings(label, batch, bookings)
         if tracing.is_on():
             events.trace_bookings(label, batch, bookings)
+        return bookings
+
+    async def _book(self, names: ConfigNames, batch: Sequence[SlotRequest], owner: str | None) -> list[Booking]:
+        """Books in one transaction. A config that is not there yet is made first, if there is a template for it."""
+        bookings: list[Booking] = []
+        for _ in range(1 + MOST_CONFIGS):
+            bookings = await self._retried(first_name(names), self._store.book, names, batch, owner=owner)
+            missing = next((booking.name for booking in bookings if isinstance(booking, NotFound)), None)
+            if missing is None:
+                break
+            try:
+                made = await self._retried(
+                    missing, self._store.make_from_template, missing, max_configs=self._template_configs
+                )
+            except InvalidInput as error:
+                return [error if isinstance(booking, NotFound) else booking for booking in bookings]
+            if made is None:
+                break
         return bookings
 
     async def _retried(self, name: str | None, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -506,27 +479,6 @@ class SlotScheduler(SlotInspection):
                 if attempt == MAX_TRIES:
                     raise
         raise AssertionError("unreachable")
-
-
-def booking_names(config_name: str | Sequence[str], config_names: Sequence[str] = ()) -> ConfigNames:
-    """The configs of a booking, checked: a name, or several.
-
-    Raises:
-        InvalidInput: a name is wrong, none is given, or both forms are.
-    """
-    if config_names:
-        if config_name:
-            raise InvalidInput("config_names", "and config_name are given; give one of the two")
-        config_name = config_names
-    if isinstance(config_name, str):
-        return checked_name(config_name)
-    names = checked_names(config_name)
-    return names[0] if len(names) == 1 else names
-
-
-def first_name(names: ConfigNames) -> str:
-    """The config that stands for all of them in metrics: the first one named."""
-    return names if isinstance(names, str) else names[0]
 
 
 def _slot_or_raise(booking: Booking) -> AssignedSlot:

@@ -39,6 +39,10 @@ class SwitchedStore:
         answer: Decision = self._call("decide", chain, **options)
         return answer
 
+    def decide_many(self, chains: Sequence[Sequence[Charge]], **options: Any) -> list[Decision]:
+        answer: list[Decision] = self._call("decide_many", chains, **options)
+        return answer
+
     def refund(self, chain: Sequence[Charge], **options: Any) -> None:
         self._call("refund", chain, **options)
 
@@ -66,6 +70,10 @@ class AsyncSwitchedStore:
     async def decide(self, chain: Sequence[Charge], **options: Any) -> Decision:
         await self._answer()
         return self._store.decide(chain, **options)
+
+    async def decide_many(self, chains: Sequence[Sequence[Charge]], **options: Any) -> list[Decision]:
+        await self._answer()
+        return self._store.decide_many(chains, **options)
 
     async def refund(self, chain: Sequence[Charge], **options: Any) -> None:
         self._store.refund(chain, **options)

@@ -11,7 +11,17 @@ import pytest
 
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.limits import keys
-from headgate.limits.keys import client_address, composite, everyone, header, key_from, path, principal
+from headgate.limits.keys import (
+    client_address,
+    composite,
+    everyone,
+    header,
+    key_from,
+    method,
+    path,
+    principal,
+    route,
+)
 
 
 @dataclass
@@ -22,6 +32,7 @@ class Request:
     method: str = "GET"
     user: keys.KeyValue | Awaitable[keys.KeyValue] = None
     native: Any = None
+    route: str | None = None
 
     def header(self, name: str) -> str | None:
         return self.headers.get(name)
@@ -84,12 +95,32 @@ def test_a_function_gets_the_frameworks_request() -> None:
     assert key_from(lambda request: number)(Request()) == str(number)
 
 
-def test_a_function_that_finds_nothing_is_named() -> None:
-    def find(request: object) -> None:
+def test_a_function_that_returns_none_does_not_limit_the_request() -> None:
+    assert key_from(lambda request: None)(Request()) is None
+
+
+async def test_an_async_function_that_returns_none_does_not_limit_the_request() -> None:
+    async def find(request: object) -> None:
         return None
+
+    pending = key_from(find)(Request())
+    assert not isinstance(pending, str | None)
+    assert await pending is None
+
+
+def test_a_function_that_returns_an_empty_key_is_named() -> None:
+    def find(request: object) -> str:
+        return ""
 
     with pytest.raises(InvalidInput, match="key function find"):
         key_from(find)(Request())
+
+
+def test_route_and_method() -> None:
+    assert route()(Request(route="/items/{id}")) == "/items/{id}"
+    assert route(prefix="r:")(Request(route=None)) == "r:(no route)"
+    assert method()(Request(method="HEAD")) == "GET"
+    assert composite(method(), route())(Request(method="POST", route="/a")) == "POST|/a"
 
 
 async def test_a_function_may_be_async() -> None:

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from headgate.limits.keys import KeyStart
 from headgate.limits.model import Charge, Decision
 from headgate.limits.ports import Hold, Settlement
-from headgate.limits.stores.redis_commands import Commands, check_slots, common_slot, decision, settlement
+from headgate.limits.stores.redis_commands import Commands, check_slots, common_slot, decision, runs_of, settlement
 from headgate.redis.blocking_client import RedisClient
 from headgate.redis.url import RedisUrl, Topology
+
+MAX_PIPELINE = 1000
+"""The most script runs in one packet of a batch."""
 
 
 class RedisLimitStore:
@@ -35,6 +39,24 @@ class RedisLimitStore:
             return decision(chain, self._client.execute(command, self._commands.script, slot))
         command = self._commands.deciding(chain, spend, hold, now_us)
         return decision(chain, self._client.execute(command, self._commands.script, slot))
+
+    def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        decisions: list[Decision | None] = [None] * len(chains)
+        runs = runs_of(chains)
+        for first in range(0, len(runs), MAX_PIPELINE):
+            sent = runs[first : first + MAX_PIPELINE]
+            calls = [
+                (
+                    self._commands.spending(chain, now_us, len(positions)),
+                    common_slot(chain) if self._is_cluster else 0,
+                )
+                for chain, positions in sent
+            ]
+            replies = self._client.execute_many(calls, self._commands.script)
+            for (chain, positions), reply in zip(sent, replies, strict=True):
+                for time, position in enumerate(positions):
+                    decisions[position] = decision(chain, reply, time)
+        return cast(list[Decision], decisions)
 
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         slot = common_slot(chain) if self._is_cluster else 0

@@ -12,12 +12,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from headgate.limits.model import Charge
-from headgate.limits.stores.redis_commands import Commands
+from headgate.limits.stores.redis_commands import MAX_TIMES, Commands
 from headgate.redis.async_client import AsyncRedisClient
 from headgate.redis.redirects import ErrorReply
-
-MAX_CALLERS = 128
-"""The most callers of one script run: Redis serves nobody else meanwhile."""
 
 Share: TypeAlias = tuple[bytes, int]
 """A reply, and which of its decisions is the caller's."""
@@ -57,7 +54,7 @@ class Coalescer:
             call = pending[name] = _SharedCall(chain, now_us, slot)
         caller: asyncio.Future[Share] = loop.create_future()
         call.callers.append(caller)
-        if len(call.callers) == MAX_CALLERS:
+        if len(call.callers) == MAX_TIMES:
             # Full: the next caller starts another call.
             pending[name, len(pending)] = pending.pop(name)
         return caller

@@ -78,6 +78,14 @@ class AsyncSqlLimitStore:
         )
         return decision
 
+    async def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        def decide(rows: LockedRows) -> list[Decision]:
+            return [rows.decide(chain, True, None, now_us) for chain in chains]
+
+        charges = [charge for chain in chains for charge in chain]
+        decisions: list[Decision] = await self._submit(charges, None, decide) if charges else []
+        return decisions
+
     async def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         await self._submit(chain, None, lambda rows: rows.refund(chain, now_us))
 
@@ -144,7 +152,7 @@ class AsyncSqlLimitStore:
 
     async def _ready(self) -> None:
         if not self._migrated:
-            await migrate.upgrade(self._database)
+            await migrate.prepare(self._database)
             self._migrated = True
 
 
@@ -158,6 +166,9 @@ class SqlLimitStore:
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
         return self._background.run(lambda store: store.decide(chain, spend=spend, hold=hold, now_us=now_us))
+
+    def decide_many(self, chains: Sequence[Sequence[Charge]], *, now_us: int | None = None) -> list[Decision]:
+        return self._background.run(lambda store: store.decide_many(chains, now_us=now_us))
 
     def refund(self, chain: Sequence[Charge], *, now_us: int | None = None) -> None:
         self._background.run(lambda store: store.refund(chain, now_us=now_us))

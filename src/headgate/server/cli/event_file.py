@@ -9,7 +9,7 @@ from typing import IO, Any, NamedTuple
 from headgate.errors import InvalidInput
 from headgate.server.shapes import slots as shapes
 from headgate.slots import SlotRequest, SlotScheduler
-from headgate.slots.model import checked_name
+from headgate.slots.config_names import ConfigNames
 from headgate.slots.packing import Booking
 
 LONGEST_LINE = 64 * 1024
@@ -19,7 +19,7 @@ class Event(NamedTuple):
     """A line that asks for a slot."""
 
     line: int
-    config_name: str
+    config_names: ConfigNames
     request: SlotRequest
 
 
@@ -27,11 +27,11 @@ class EventFile:
     """Reads events in batches; bad lines go to `refuse`, with their number."""
 
     def __init__(
-        self, file: IO[bytes], config_name: str, at: str | None, refuse: Callable[[int, InvalidInput], None]
+        self, file: IO[bytes], names: ConfigNames, at: str | None, refuse: Callable[[int, InvalidInput], None]
     ) -> None:
-        """`config_name` and `at` are for lines that name none."""
+        """`names` and `at` are for lines that name none."""
         self._file = file
-        self._config_name = config_name
+        self._names = names
         self._at = at
         self._refuse = refuse
         self.lines = 0
@@ -41,15 +41,15 @@ class EventFile:
     def batches(self, max_batch: int) -> Iterator[list[Event]]:
         """Events in the order of their lines, so many at a time."""
         batch: list[Event] = []
-        configs: dict[str, str] = {}
+        configs: dict[str, ConfigNames] = {}
         for event in self._events():
             # A batch is booked config by config. An event that comes again for another config waits for the next
             # batch: the slot it gets is that of its first line.
-            if configs.get(event.request.event_id, event.config_name) != event.config_name:
+            if configs.get(event.request.event_id, event.config_names) != event.config_names:
                 yield batch
                 batch, configs = [], {}
             batch.append(event)
-            configs[event.request.event_id] = event.config_name
+            configs[event.request.event_id] = event.config_names
             if len(batch) >= max_batch:
                 yield batch
                 batch, configs = [], {}
@@ -83,17 +83,16 @@ class EventFile:
         if value.setdefault("requestedTime", self._at) is None:
             raise InvalidInput("requestedTime", "is required, or --at for all lines without one")
         line = shapes.SlotRequest.parse(value)
-        config_name = self._config_name if line.config_name is None else checked_name(line.config_name, "configName")
-        return Event(self.lines, config_name, line.request())
+        return Event(self.lines, line.names(self._names), line.request())
 
 
 async def book(slots: SlotScheduler, events: list[Event]) -> list[Booking]:
     """What came of each event, in order."""
-    by_config: dict[str, list[int]] = {}
+    by_config: dict[ConfigNames, list[int]] = {}
     for index, event in enumerate(events):
-        by_config.setdefault(event.config_name, []).append(index)
+        by_config.setdefault(event.config_names, []).append(index)
     outcomes: dict[int, Booking] = {}
-    for name, indexes in by_config.items():
-        bookings = await slots.book([events[index].request for index in indexes], name)
+    for names, indexes in by_config.items():
+        bookings = await slots.book([events[index].request for index in indexes], names)
         outcomes |= zip(indexes, bookings, strict=True)
     return [outcomes[index] for index in range(len(events))]

@@ -25,6 +25,7 @@ from headgate.server.settings import Settings
 from headgate.server.shapes.slots import FailedLine, Slot
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import AssignedSlot
+from headgate.slots.config_names import ConfigNames, booking_names
 
 
 @click.group("slots", cls=Group, no_args_is_help=True)
@@ -33,33 +34,42 @@ def app() -> None:
 
 
 @app.command("assign")
-@click.option("--config", "config_name", help="The config; left out, the default one.")
+@click.option(
+    "--config",
+    "config_names",
+    multiple=True,
+    help="The config; left out, the default one. Several times, up to 8: the slot lies in a window of each.",
+)
 @click.option("--at", "requested_time", help="The wanted time, such as 2027-03-01T16:00:00Z.")
 @click.option("--event", "event_id", help="The event's id.")
 @click.option(
     "--file",
     type=click.Path(path_type=Path),
-    help='JSON lines {"eventId": …, "requestedTime": …, "configName": …}; - for standard input. --at and --config are '
-    "for lines that name none.",
+    help='JSON lines {"eventId": …, "requestedTime": …, "configName": …}, or with "configNames": […]; - for standard '
+    "input. --at and --config are for lines that name none.",
 )
 @as_json
 def assign(
-    config_name: str | None, requested_time: str | None, event_id: str | None, file: Path | None, as_json: bool
+    config_names: tuple[str, ...],
+    requested_time: str | None,
+    event_id: str | None,
+    file: Path | None,
+    as_json: bool,
 ) -> None:
     """Book a slot for one event, or for each line of a file."""
     if (event_id is None) == (file is None):
         raise InvalidInput("--event", "or --file is required; give one of the two")
     settings = Settings.load()
-    config = config_name or settings.slots.default_config
+    names = booking_names(config_names or settings.slots.default_config)
     if file is not None:
-        failed = run(_assign_file(settings, config, file, requested_time, as_json))
+        failed = run(_assign_file(settings, names, file, requested_time, as_json))
         raise click.exceptions.Exit(1 if failed else 0)
     if requested_time is None:
         raise InvalidInput("--at", "is required with --event")
 
     async def work() -> AssignedSlot:
         async with open_slots(settings) as slots:
-            return await slots.assign(str(event_id), config, requested_time)
+            return await slots.assign(str(event_id), names, requested_time)
 
     _show(run(work()), as_json)
 
@@ -101,7 +111,7 @@ app.add_command(replan)
 app.add_command(reconcile)
 
 
-async def _assign_file(settings: Settings, config_name: str, path: Path, at: str | None, as_json: bool) -> int:
+async def _assign_file(settings: Settings, names: ConfigNames, path: Path, at: str | None, as_json: bool) -> int:
     """Books each good line, reports each bad or refused one with its number, and returns how many failed."""
     failed = booked = existing = 0
 
@@ -114,8 +124,8 @@ async def _assign_file(settings: Settings, config_name: str, path: Path, at: str
     with _opened(path) as file:
         async with open_slots(settings) as slots:
             # An unknown config is reported once, and not again for every line.
-            await slots.policy(config_name)
-            events = EventFile(file, config_name, at, refuse)
+            await slots.check_configs(names)
+            events = EventFile(file, names, at, refuse)
             with Meter("slots", size_of(file)) as meter:
                 for batch in events.batches(settings.slots.bulk_batch):
                     bookings = await book(slots, batch)

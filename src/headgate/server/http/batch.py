@@ -16,13 +16,16 @@ from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import add_raw_route, send_json
 from headgate.server.http.services import Services, services_of
 from headgate.server.http.stream import book_stream
-from headgate.server.shapes.members import CONFIG_NAME
+from headgate.server.shapes.members import BOOKED_NAME, CONFIG_NAMES
 from headgate.server.shapes.slots import BatchEvent, BatchRequest, BatchResult, FailedEvent, Slot
 from headgate.slots import AssignedSlot, SlotRequest
-from headgate.slots.model import checked_name
+from headgate.slots.config_names import ConfigNames
+from headgate.slots.model import checked_name, checked_names
 from headgate.slots.packing import Booking
 
 NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequest a line."}
+
+REPEATED_NAME: dict[str, Any] = query("configName", BOOKED_NAME) | {"schema": CONFIG_NAMES, "explode": True}
 
 
 def install(app: FastAPI) -> None:
@@ -38,7 +41,7 @@ def install(app: FastAPI) -> None:
         responses=documented(400, 404, 409, 413, 415)
         | {200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}},
         openapi_extra=json_body(BatchRequest, **{"application/x-ndjson": NDJSON_REQUEST})
-        | {"parameters": [query("configName", CONFIG_NAME)]},
+        | {"parameters": [REPEATED_NAME]},
     )
 
 
@@ -48,48 +51,55 @@ async def book(scope: Scope, receive: Receive, send: Send) -> None:
     As `application/json`: an object with at most 10,000 events, all checked before any is booked. As
     `application/x-ndjson`: a stream of any length, one event a line, answered one line each while it is still being
     sent; a bad line is answered with an error and the others go on, until there are more than 1,000. `configName` in
-    the query names the config of the lines that name none, and of an object that names none.
+    the query names the config of the lines that name none, and of an object that names none; repeated, it names
+    several configs for each event.
     """
     kind = media_type(scope)
     services = services_of(scope)
-    config_name = checked_name(
-        QueryParams(scope["query_string"]).get("configName", services.settings.slots.default_config)
-    )
+    names = named_configs(QueryParams(scope["query_string"]), services.settings.slots.default_config)
     if kind in STREAMED[:3]:
         # Looked up before the first byte is sent: an unknown config can still be a 404 of the whole stream.
-        await services.slots.policy(config_name)
-        await book_stream(services.slots, config_name, receive, send, services.settings.slots.bulk_batch)
+        await services.slots.check_configs(names)
+        await book_stream(services.slots, names, receive, send, services.settings.slots.bulk_batch)
     elif kind == b"application/json":
-        await _book_object(services, config_name, receive, send)
+        await _book_object(services, names, receive, send)
     else:
         raise problem.unsupported("application/json or application/x-ndjson")
 
 
-async def _book_object(services: Services, default: str, receive: Receive, send: Send) -> None:
+async def _book_object(services: Services, default: ConfigNames, receive: Receive, send: Send) -> None:
     value = parsed_object(await read(receive))
     batch, max_batch = BatchRequest.parse(value), services.settings.http.max_batch
     if len(batch.events) > max_batch:
         raise invalid("events", f"must be a list of at most {max_batch} events; stream more as application/x-ndjson")
-    name = batch.config_name or default
+    names = batch.names(default)
     requests = [_request(event, f"events[{index}]") for index, event in enumerate(batch.events)]
-    bookings = await services.slots.book(requests, name)
+    bookings = await services.slots.book(requests, names)
     if bookings and all(isinstance(booking, NotFound) for booking in bookings):
-        raise NotFound("config", name)
-    results = [outcome(request.event_id, booking) for request, booking in zip(requests, bookings, strict=True)]
+        raise next(booking for booking in bookings if isinstance(booking, NotFound))
+    show = batch.config_names is not None
+    results = [outcome(request.event_id, booking, show) for request, booking in zip(requests, bookings, strict=True)]
     await send_json(send, BatchResult(results=results).dump_json())
 
 
-def outcome(event_id: str, booking: Booking) -> Slot | FailedEvent:
+def named_configs(parameters: QueryParams, default: str) -> ConfigNames:
+    """The configs that the query names, by `configName`, once or several times; `default` if it names none."""
+    names = parameters.getlist("configName") or [default]
+    return checked_name(names[0]) if len(names) == 1 else checked_names(names, "configName")
+
+
+def outcome(event_id: str, booking: Booking, show_windows: bool = False) -> Slot | FailedEvent:
     """A slot, or the problem of an event that has none."""
     if isinstance(booking, AssignedSlot):
-        return Slot.of_slot(booking)
+        return Slot.of_slot(booking, show_windows=show_windows)
     return FailedEvent(event_id=event_id, error=problem.of(booking).body)
 
 
 def _request(event: object, name: str) -> SlotRequest:
     if not isinstance(event, dict):
         raise invalid(name, "must be an object")
-    if "configName" in event:
-        raise invalid(f"{name}.configName", "belongs beside events, not inside one")
+    for member in ("configName", "configNames"):
+        if member in event:
+            raise invalid(f"{name}.{member}", "belongs beside events, not inside one")
     prefix = f"{name}."
     return BatchEvent.parse(event, prefix).request(prefix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import math
+import re
 from typing import Any
 
 import orjson
@@ -20,6 +21,8 @@ MAX_LEVELS = 32
 """Of lists and objects inside one another. Our deepest document, a config's calendar, has five."""
 MAX_NAMED_BYTES = 64 * 1024
 """Of a document whose wrong member is named. In a larger one the parser's line and column have to do."""
+
+_FLOAT = re.compile(rb"\d[.eE]")
 
 
 class Bodies:
@@ -86,8 +89,11 @@ async def read_object(scope: Scope, receive: Receive, maximum: int | None = None
     written: 5.0 is 5."""
     if media_type(scope) != b"application/json":
         raise unsupported("application/json")
-    value: dict[str, Any] = _whole(parsed_object(await read(receive, maximum)))
-    return value
+    raw = await read(receive, maximum)
+    value = parsed_object(raw)
+    # Most documents have no number with a fraction or an exponent, and need no second look.
+    whole: dict[str, Any] = _whole(value) if _FLOAT.search(raw) else value
+    return whole
 
 
 async def read(receive: Receive, maximum: int | None = None) -> bytes:

@@ -12,9 +12,17 @@ from headgate.limits.model import Decision
 from headgate.server.http.body import read_object
 from headgate.server.http.parameters import json_body
 from headgate.server.http.problem import documented
-from headgate.server.http.raw_routes import add_raw_route
+from headgate.server.http.problem import of as problem_of
+from headgate.server.http.raw_routes import add_raw_route, send_json
 from headgate.server.http.services import services_of
-from headgate.server.shapes.limits import DecisionShown, LimitRequest, LimitResetRequest, dump_decision
+from headgate.server.shapes.limits import (
+    DecisionShown,
+    DecisionsShown,
+    LimitBatchRequest,
+    LimitRequest,
+    LimitResetRequest,
+    dump_decision,
+)
 from headgate.server.wiring.limits import Limits
 
 JSON = "application/json"
@@ -24,6 +32,7 @@ def install(app: FastAPI) -> None:
     """Adds the routes of this module."""
     for name, endpoint, summary, request, denies in (
         ("acquire", acquire, "Decide, and charge if there is room", LimitRequest, True),
+        ("acquire/batch", acquire_batch, "Decide many at once", LimitBatchRequest, False),
         ("peek", peek, "Look without charging", LimitRequest, False),
         ("refund", refund, "Give a cost back", LimitRequest, False),
         ("reset", reset, "Make a key as new", LimitResetRequest, False),
@@ -35,7 +44,7 @@ def install(app: FastAPI) -> None:
             methods=["POST"],
             tags=["limits"],
             summary=summary,
-            response_model=DecisionShown,
+            response_model=DecisionsShown if request is LimitBatchRequest else DecisionShown,
             responses=documented(400, 404, 413, 415, *([429] if denies else [])),
             openapi_extra=json_body(request),
         )
@@ -49,6 +58,30 @@ async def acquire(scope: Scope, receive: Receive, send: Send) -> None:
     admission, request = services_of(scope).admission, LimitRequest.parse(await read_object(scope, receive))
     decision = await _decide(admission, request)
     await _answer(send, admission, request, decision, 200 if decision.allowed else 429)
+
+
+async def acquire_batch(scope: Scope, receive: Receive, send: Send) -> None:
+    """Decides up to 1000 requests in one round trip to the store. The answer is 200, whatever was decided.
+
+    The decisions are independent, and in the order of the requests: a denial of one denies no other. Requests of the
+    same key are decided in their order. The members of all requests are checked before any is decided. A request whose
+    plan is unknown, or whose cost is above its plan's capacity, has an `error` instead of a decision.
+    """
+    admission, value = services_of(scope).admission, await read_object(scope, receive)
+    requests = LimitBatchRequest.parse(value).charges()
+    results = await admission.limiter.acquire_many(requests, return_errors=True)
+    unknown = [index for index, result in enumerate(results) if isinstance(result, NotFound)]
+    if unknown:
+        # Another process may just have made the plans.
+        await admission.plans.refresh()
+        again = await admission.limiter.acquire_many([requests[index] for index in unknown], return_errors=True)
+        for index, result in zip(unknown, again, strict=True):
+            results[index] = result
+    decisions = [
+        dump_decision(result) if isinstance(result, Decision) else {"error": problem_of(result).body}
+        for result in results
+    ]
+    await send_json(send, orjson.dumps({"decisions": decisions}))
 
 
 async def peek(scope: Scope, receive: Receive, send: Send) -> None:

@@ -42,15 +42,19 @@ def install(app: FastAPI) -> None:
 async def assign(scope: Scope, receive: Receive, send: Send) -> None:
     """The event's slot: the one it has, or else the earliest free one at or after the requested time and now.
 
+    With `configNames` the slot lies in one open window with room of each config, and is charged in all of them or in
+    none; `windows` lists them.
+
     Idempotent: the same `eventId` always gets the slot it already has, whatever else the request says. 503 if nothing
     is free before the config's horizon.
     """
     services = services_of(scope)
     request = SlotRequest.parse(await read_object(scope, receive))
     about(scope, event_id=request.event_id)
-    config_name = request.config_name or services.settings.slots.default_config
-    slot = await services.slots.assign(request.event_id, config_name, request.requested_time)
-    await send_json(send, Slot.of_slot(slot).dump_json())
+    names = request.names(services.settings.slots.default_config)
+    slot = await services.slots.assign(request.event_id, names, request.requested_time)
+    shape = Slot.of_slot(slot, show_windows=request.config_names is not None)
+    await send_json(send, shape.dump_json())
 
 
 @router.post(

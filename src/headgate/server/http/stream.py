@@ -22,6 +22,7 @@ from headgate.server.http.body import NDJSON, parsed_object
 from headgate.server.http.problem import Problem
 from headgate.server.shapes import slots as shapes
 from headgate.slots import AssignedSlot, SlotRequest, SlotScheduler
+from headgate.slots.config_names import ConfigNames
 from headgate.slots.packing import Booking
 
 LONGEST_LINE = 64 * 1024
@@ -38,15 +39,16 @@ class Line(NamedTuple):
     """One line: what it asks for, or what is wrong with it."""
 
     number: int
-    config_name: str
+    config_names: ConfigNames
     request: SlotRequest | Problem
     event_id: str | None
+    show_windows: bool = False
 
 
-async def book_stream(slots: SlotScheduler, config_name: str, receive: Receive, send: Send, batch: int) -> None:
+async def book_stream(slots: SlotScheduler, names: ConfigNames, receive: Receive, send: Send, batch: int) -> None:
     """Answers each line of the body with a line: a slot, or an error with the line's number."""
     answers = Answers()
-    booking = asyncio.create_task(_book(slots, config_name, receive, answers, batch))
+    booking = asyncio.create_task(_book(slots, names, receive, answers, batch))
     try:
         headers = [(b"content-type", NDJSON.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -104,9 +106,9 @@ class Answers:
         self._file.close()
 
 
-async def _book(slots: SlotScheduler, config_name: str, receive: Receive, answers: Answers, batch: int) -> None:
+async def _book(slots: SlotScheduler, names: ConfigNames, receive: Receive, answers: Answers, batch: int) -> None:
     lines: asyncio.Queue[Line | None] = asyncio.Queue(2 * batch)
-    reading = asyncio.create_task(_read(receive, config_name, lines))
+    reading = asyncio.create_task(_read(receive, names, lines))
     try:
         while waiting := await _arrived(lines, batch):
             outcomes = await _booked(slots, waiting)
@@ -120,7 +122,7 @@ async def _book(slots: SlotScheduler, config_name: str, receive: Receive, answer
         answers.finish()
 
 
-async def _read(receive: Receive, config_name: str, lines: asyncio.Queue[Line | None]) -> None:
+async def _read(receive: Receive, names: ConfigNames, lines: asyncio.Queue[Line | None]) -> None:
     """Puts each line of the body into the queue, and None after the last."""
     number = bad = 0
     try:
@@ -131,7 +133,7 @@ async def _read(receive: Receive, config_name: str, lines: asyncio.Queue[Line | 
                 await asyncio.sleep(0)
             if raw is not None and not raw.strip():
                 continue
-            line = _line(number, raw, config_name)
+            line = _line(number, raw, names)
             bad += isinstance(line.request, Problem)
             if bad > MAX_BAD_LINES:
                 await lines.put(line._replace(request=_too_many_bad_lines()))
@@ -180,7 +182,7 @@ async def _arrived(lines: asyncio.Queue[Line | None], max_batch: int) -> list[Li
     return arrived
 
 
-def _line(number: int, raw: bytes | None, config_name: str) -> Line:
+def _line(number: int, raw: bytes | None, default: ConfigNames) -> Line:
     event_id = None
     try:
         if raw is None:
@@ -189,11 +191,12 @@ def _line(number: int, raw: bytes | None, config_name: str) -> Line:
         given = value.get("eventId")
         event_id = given if isinstance(given, str) else None
         line = shapes.SlotRequest.parse(value)
-        return Line(number, line.config_name or config_name, line.request(), line.event_id)
+        names, show_windows = line.names(default), line.config_names is not None
+        return Line(number, names, line.request(), line.event_id, show_windows)
     except Problem as refused:
-        return Line(number, config_name, refused, event_id)
+        return Line(number, default, refused, event_id)
     except HeadgateError as error:
-        return Line(number, config_name, problem.of(error), event_id)
+        return Line(number, default, problem.of(error), event_id)
 
 
 def _too_many_bad_lines() -> Problem:
@@ -207,21 +210,21 @@ def _too_many_bad_lines() -> Problem:
 async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking | Problem]:
     """What came of each line, by its number."""
     outcomes: dict[int, Booking | Problem] = {}
-    rounds: dict[tuple[int, str], dict[int, SlotRequest]] = {}
-    last: dict[str, tuple[int, str]] = {}
+    rounds: dict[tuple[int, ConfigNames], dict[int, SlotRequest]] = {}
+    last: dict[str, tuple[int, ConfigNames]] = {}
     for line in lines:
         if isinstance(line.request, Problem):
             outcomes[line.number] = line.request
             continue
         # Configs are booked one after another. An event that comes again under another config is booked in a later
         # round, so that its first line is the one that gets the slot.
-        event_id, name = line.request.event_id, line.config_name
-        turn, before = last.get(event_id, (0, name))
-        last[event_id] = turn + (before != name), name
+        event_id, names = line.request.event_id, line.config_names
+        turn, before = last.get(event_id, (0, names))
+        last[event_id] = turn + (before != names), names
         rounds.setdefault(last[event_id], {})[line.number] = line.request
-    for (_, name), requests in sorted(rounds.items(), key=lambda group: group[0][0]):
+    for (_, names), requests in sorted(rounds.items(), key=lambda group: group[0][0]):
         try:
-            bookings = await slots.book(list(requests.values()), name)
+            bookings = await slots.book(list(requests.values()), names)
         except HeadgateError as error:
             outcomes |= dict.fromkeys(requests, error)
         else:
@@ -231,7 +234,7 @@ async def _booked(slots: SlotScheduler, lines: list[Line]) -> dict[int, Booking 
 
 def _answer(line: Line, outcome: Booking | Problem) -> bytes:
     if isinstance(outcome, AssignedSlot):
-        return shapes.Slot.of_slot(outcome).dump_json() + b"\n"
+        return shapes.Slot.of_slot(outcome, show_windows=line.show_windows).dump_json() + b"\n"
     refused = outcome if isinstance(outcome, Problem) else problem.of(outcome)
     failed = shapes.FailedEvent(line=line.number, event_id=line.event_id, error=refused.body)
     return failed.dump_json() + b"\n"

@@ -11,9 +11,11 @@ from headgate.limits.plan_book import KEY_LENGTH
 from headgate.limits.plan_documents import SEVERAL, document_of
 from headgate.limits.rates import MAX_RATES
 from headgate.server.shapes.members import CONFIG_NAME, DURATION
-from headgate.server.shapes.shape import Expects, Shape, prepare
+from headgate.server.shapes.shape import Expects, InvalidMember, Shape
 
 MAX_PLANS = 64
+MAX_REQUESTS = 1000
+"""The most requests of a batch."""
 PLAN_NAME: dict[str, Any] = CONFIG_NAME | {"description": "A plan's name.", "example": "gold"}
 _KEY = {
     "type": "string",
@@ -64,6 +66,47 @@ class LimitRequest(LimitResetRequest):
         return self.key, self.plans, 1 if self.cost is None else self.cost
 
 
+class LimitBatchRequest(Shape):
+    """Many costs, decided independently."""
+
+    # Each is parsed as a `LimitRequest` by itself, so that an error has its path: requests[3].key.
+    requests: Annotated[
+        list[Any],
+        Field(min_length=1, max_length=MAX_REQUESTS),
+        WithJsonSchema(
+            {"type": "array", "minItems": 1, "maxItems": MAX_REQUESTS, "items": LimitRequest.request_schema()}
+        ),
+        Expects(f"a list of 1 to {MAX_REQUESTS} requests"),
+    ]
+
+    def charges(self) -> list[tuple[str, list[str], int]]:
+        """What `acquire_many` takes.
+
+        Raises:
+            InvalidMember: a member of a request is missing, unknown, or of the wrong type.
+        """
+        return [_plain_charge(value) or _charge(value, number) for number, value in enumerate(self.requests)]
+
+
+def _plain_charge(value: Any) -> tuple[str, list[str], int] | None:
+    """What the commonest request charges: a key and plans. `None` if it has more to check."""
+    if value.__class__ is not dict or len(value) != 2:
+        return None
+    key, plans = value.get("key"), value.get("plans")
+    if key.__class__ is not str or plans.__class__ is not list or not 0 < len(plans) <= MAX_PLANS:
+        return None
+    for plan in plans:
+        if plan.__class__ is not str:
+            return None
+    return key, plans, 1
+
+
+def _charge(value: object, number: int) -> tuple[str, list[str], int]:
+    if not isinstance(value, dict):
+        raise InvalidMember(f"requests[{number}]", "must be an object")
+    return LimitRequest.parse(value, f"requests[{number}].").charge
+
+
 class PlanStateShown(Shape):
     """Where one plan stands; times are seconds."""
 
@@ -90,13 +133,47 @@ class DecisionShown(Shape):
     plans: list[PlanStateShown]
 
 
-_decision_members = prepare(DecisionShown, "plans")
-_state_members = prepare(PlanStateShown)
+class FailedRequest(Shape):
+    """A request of a batch that can't be decided."""
+
+    error: dict[str, Any]
+
+
+class DecisionsShown(Shape):
+    """The decisions of a batch, in the order of its requests."""
+
+    decisions: list[DecisionShown | FailedRequest]
 
 
 def dump_decision(decision: Decision) -> dict[str, Any]:
-    """A `DecisionShown` as a value for JSON."""
-    return {**_decision_members(decision), "plans": [_state_members(state) for state in decision.states]}
+    """A `DecisionShown` as a value for JSON. Written out: it is part of every decision of a batch."""
+    allowed, remaining, limit, retry_us, reset_us, plan, reason, degraded, chain = decision
+    return {
+        "allowed": allowed,
+        "remaining": remaining,
+        "limit": limit,
+        "retryAfter": retry_us / 1_000_000,
+        "resetAfter": reset_us / 1_000_000,
+        "plan": plan,
+        "reason": reason,
+        "degraded": degraded,
+        "plans": [_dump_state(*state) for state in chain]
+        or [_dump_state(plan, allowed, remaining, limit, retry_us, reset_us, False)],
+    }
+
+
+def _dump_state(
+    plan: str, allowed: bool, remaining: int, limit: int, retry_us: int, reset_us: int, shadow: bool
+) -> dict[str, Any]:
+    return {
+        "plan": plan,
+        "allowed": allowed,
+        "remaining": remaining,
+        "limit": limit,
+        "retryAfter": retry_us / 1_000_000,
+        "resetAfter": reset_us / 1_000_000,
+        "shadow": shadow,
+    }
 
 
 _RATE = {
@@ -106,6 +183,10 @@ _RATE = {
 _BUCKET = {"capacity": {"type": "integer", "minimum": 1, "maximum": MOST}, "perSecond": _RATE}
 _WINDOW = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "window": DURATION}
 _LOG = _WINDOW | {"limit": {"type": "integer", "minimum": 1, "maximum": MOST_LOGGED}}
+_GCRA = {
+    "rate": {"type": "string", "maxLength": 256, "pattern": r"^\s*[0-9]+ *(/|per) *[0-9]* *[A-Za-z][A-Za-z0-9.]*\s*$"},
+    "burst": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST},
+}
 _OPTIONS: dict[str, Any] = {
     "name": PLAN_NAME | {"description": "If given, the same as in the path."},
     "onError": {"type": ["string", "null"], "enum": ["open", "closed", "fallback", None]},
@@ -115,9 +196,22 @@ _SPECS: dict[tuple[str, ...], dict[str, Any]] = {
     ("token_bucket",): _BUCKET,
     ("fixed_window", "sliding_window"): _WINDOW,
     ("sliding_log",): _LOG,
+    ("gcra",): _GCRA,
+}
+_CALENDAR: dict[str, Any] = {
+    "type": "object",
+    "required": ["limit", "calendar"],
+    "additionalProperties": False,
+    "properties": {
+        "algorithm": {"type": "string", "enum": ["fixed_window"]},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MOST},
+        "calendar": {"type": "string", "enum": ["day", "week", "month"]},
+        "zone": {"type": ["string", "null"], "description": "An IANA time zone; UTC if not given."},
+    },
 }
 
 
+_OPTIONAL = {"burst"}
 _RATE_STRING = {
     "type": "string",
     "maxLength": 256,
@@ -131,13 +225,14 @@ def _spec(algorithms: tuple[str, ...], required: tuple[str, ...], **more: Any) -
     own = _SPECS[algorithms]
     return {
         "type": "object",
-        "required": [*required, *own],
+        "required": [*required, *(name for name in own if name not in _OPTIONAL)],
         "additionalProperties": False,
         "properties": {"algorithm": {"type": "string", "enum": list(algorithms)}, **own, **more},
     }
 
 
 _NAMED = [_spec(algorithms, ("algorithm",)) for algorithms in _SPECS]
+_NAMED.append(_CALENDAR | {"required": ["algorithm", *_CALENDAR["required"]]})
 _RATED = {"type": "object", "required": ["rate"], "additionalProperties": False, "properties": {"rate": _RATE_STRING}}
 _SEVERAL: dict[str, Any] = {
     "type": "object",
@@ -167,6 +262,7 @@ PLAN_REQUEST: dict[str, Any] = {
     "title": "PlanRequest",
     "oneOf": [
         *(_with_options(_spec(algorithms, ("algorithm",)), _spec(algorithms, ())) for algorithms in _SPECS),
+        _with_options(_NAMED[-1], _CALENDAR),
         _with_options(_RATED),
         _with_options(_SEVERAL),
         _RATE_STRING,

@@ -5,21 +5,57 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headgate import slots
 from headgate.durations import format_instant, from_ms, parse_instant, to_ms
-from headgate.server.shapes.members import CONFIG_NAME, EVENT_ID, INSTANT
-from headgate.server.shapes.shape import Expects, Shape
-from headgate.slots.model import checked_id
+from headgate.server.shapes.members import BOOKED_NAME, CONFIG_NAMES, EVENT_ID, INSTANT
+from headgate.server.shapes.shape import Expects, InvalidMember, Shape
+from headgate.slots.model import checked_id, checked_name, checked_names
 
 EventId = Annotated[str, WithJsonSchema(EVENT_ID), Expects("a string")]
 RequestedTime = Annotated[str, WithJsonSchema(INSTANT), Expects("a string such as 2027-03-01T16:00:00Z")]
 ConfigName = Annotated[
     Annotated[str, Field(min_length=1)] | None,
-    WithJsonSchema(CONFIG_NAME | {"type": ["string", "null"]}),
+    WithJsonSchema(BOOKED_NAME | {"type": ["string", "null"]}),
     Expects("a text of 1 to 128 characters"),
 ]
+
+
+ConfigNames = Annotated[
+    list[Any] | None,
+    WithJsonSchema(CONFIG_NAMES | {"type": ["array", "null"]}),
+    Expects("a list of 1 to 8 config names"),
+]
+
+
+class ConfigChoice(Shape):
+    """Which configs: one, several, or none for the default."""
+
+    # Both may be null; only one may be more.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "not": {
+                "required": ["configName", "configNames"],
+                "properties": {"configName": {"type": "string"}, "configNames": {"type": "array"}},
+            }
+        }
+    )
+
+    config_name: ConfigName = None
+    config_names: ConfigNames = None
+
+    def names(self, default: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        """The chosen configs, checked; `default` if none is named.
+
+        Raises:
+            InvalidMember: a name is wrong, or both members are given.
+        """
+        if self.config_names is None:
+            return default if self.config_name is None else checked_name(self.config_name, "configName")
+        if self.config_name is not None:
+            raise InvalidMember("configNames", "and configName are both given; give one of the two")
+        return checked_names(self.config_names, "configNames")
 
 
 class BatchEvent(Shape):
@@ -39,16 +75,13 @@ class BatchEvent(Shape):
         return slots.SlotRequest(checked_id(self.event_id, f"{prefix}eventId"), to_ms(requested))
 
 
-class SlotRequest(BatchEvent):
+class SlotRequest(ConfigChoice, BatchEvent):
     """An event that wants a time."""
 
-    config_name: ConfigName = None
 
+class BatchRequest(ConfigChoice):
+    """Many events for one config, or all of them for the same several."""
 
-class BatchRequest(Shape):
-    """Many events for one config."""
-
-    config_name: ConfigName = None
     # Each is parsed as a `BatchEvent` by itself, so that an error has its path: events[3].eventId.
     events: Annotated[
         list[Any],
@@ -57,8 +90,17 @@ class BatchRequest(Shape):
     ]
 
 
+class SlotWindow(Shape):
+    """A window that a slot is charged in."""
+
+    config_name: str
+    config_version: int
+    window_start: str
+
+
 class Slot(Shape):
-    """A booked time."""
+    """A booked time. `windows` is there if it was booked under several configs, one window of each; `windowStart` is
+    that of the first."""
 
     event_id: str
     scheduled_time: str
@@ -68,10 +110,11 @@ class Slot(Shape):
     config_version: int
     existing: bool
     owner: str | None = None
+    windows: list[SlotWindow] = Field(default_factory=list)
 
     @classmethod
-    def of_slot(cls, slot: slots.AssignedSlot) -> Slot:
-        """`of`, several times as fast."""
+    def of_slot(cls, slot: slots.AssignedSlot, *, show_windows: bool = False) -> Slot:
+        """`of`, several times as fast. The window of a slot with one config is listed too, with `show_windows`."""
         shape = cls(
             event_id=slot.event_id,
             scheduled_time=format_instant(from_ms(slot.scheduled_ms)),
@@ -83,6 +126,11 @@ class Slot(Shape):
         )
         if slot.owner is not None:
             shape.owner = slot.owner
+        if slot.other_windows or show_windows:
+            shape.windows = [
+                SlotWindow(config_name=name, config_version=version, window_start=_window_start(start))
+                for name, version, start in slot.windows
+            ]
         return shape
 
 

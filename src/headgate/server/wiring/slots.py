@@ -77,6 +77,7 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
         batch=slot_settings.batch,
         bulk_batch=slot_settings.bulk_batch,
         cache_ttl=slot_settings.cache_ttl_seconds,
+        template_configs=slot_settings.template_configs,
     ) as scheduler:
         try:
             active = await scheduler.policy(slot_settings.default_config)

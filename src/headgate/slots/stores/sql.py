@@ -11,6 +11,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -20,12 +21,13 @@ from sqlalchemy.engine import Connection, Row
 
 from headgate.durations import from_ms, to_ms
 from headgate.errors import Conflict, NotFound, SlotOwned
+from headgate.slots.joint import JointSide
 from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, FirstWindow, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.ports import PruneResult
-from headgate.slots.stores import slot_records
+from headgate.slots.stores import slot_records, templates
 from headgate.slots.stores.joint import book_under, prune_joint
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_config, slot_policy, slot_run, slot_window
@@ -40,6 +42,7 @@ from headgate.slots.stores.window_rows import (
     window_queries,
     write_occupancy,
 )
+from headgate.slots.templates import is_template
 from headgate.slots.windows import align
 from headgate.sql.engine import Database
 from headgate.sql.schema import insert_rows, instant_form, now
@@ -84,7 +87,19 @@ class SqlSlotStore:
         self, name: str, policy: WindowPolicy, *, now_ms: int | None = None, replacing: int | None = None
     ) -> PolicyVersion:
         # A changed window size counts every booked slot again, however many there are.
-        return await self._database.write_unhurried(_configure, name, policy, now_ms, replacing)
+        version = await self._database.write_unhurried(_configure, name, policy, now_ms, replacing)
+        if is_template(name):
+            # Each in a transaction of its own: nobody waits for all of them. Who reads a template's policy under the
+            # lock has the newest, so a config that is made or changed meanwhile needs no second look.
+            for follower in await self._database.read(templates.followers, name):
+                await self._database.write_unhurried(_follow, follower, name, now_ms)
+        return version
+
+    async def make_from_template(self, name: str, max_configs: int) -> PolicyVersion | None:
+        # Read first: names without number are typing mistakes, and a write would wait for other writers.
+        if await self._database.read(templates.find_template, name) is None:
+            return None
+        return await self._database.write(_make_from_template, name, max_configs)
 
     async def active_version(self, name: str) -> int | None:
         return await self._database.read(_active_version, name)
@@ -133,6 +148,9 @@ class SqlSlotStore:
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         return await self._database.read_aside(_survey, name, look)
 
+    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+        return await self._database.read_aside(_survey_joint, names, look)
+
     async def prune(self, before_ms: int) -> PruneResult:
         ends = await self._database.read(_prune_ends, before_ms)
         common = min(ends.values(), default=before_ms)
@@ -148,7 +166,10 @@ class SqlSlotStore:
             total += page.removed
             if (cursor := page.cursor) is None:
                 break
-        return PruneResult(total, await self._database.write(_prune_windows, before_ms))
+        windows = await self._database.write(_prune_windows, before_ms)
+        while await self._database.write(templates.remove_idle, 0, before_ms, PRUNE_BATCH):
+            pass
+        return PruneResult(total, windows)
 
     async def close(self) -> None:
         if self._owns_database:
@@ -164,23 +185,53 @@ def _configure(
         raise Conflict
     now_ms = to_ms(now(connection)) if now_ms is None else now_ms
     version = PolicyVersion(name, active.version + 1 if active else 1, policy, from_ms(now_ms))
-    connection.execute(
-        slot_policy.insert().values(
-            name=name,
-            version=version.version,
-            policy=json.dumps(policy.to_json(), sort_keys=True),
-            created_at=version.created_at,
-        )
-    )
     if active is None:
+        templates.insert_policy(connection, version)
         # Two who create the same config at once: the second waits here, fails on the key, and tries again.
         connection.execute(slot_config.insert().values(name=name, version=version.version))
-        return version
-    connection.execute(slot_config.update().where(slot_config.c.name == name).values(version=version.version))
+    else:
+        _activate(connection, active, version, now_ms)
+    return version
+
+
+def _activate(
+    connection: Connection, active: PolicyVersion, version: PolicyVersion, now_ms: int, template: str | None = None
+) -> None:
+    """Replaces the active version of a config, whose row is locked. It follows `template` from now on."""
+    name, policy = version.name, version.policy
+    templates.insert_policy(connection, version)
+    connection.execute(
+        slot_config.update().where(slot_config.c.name == name).values(version=version.version, template=template)
+    )
     if policy.size_ms != active.policy.size_ms:
         recount(connection, name, policy, now_ms)
     rebuild_runs(connection, name, policy, now_ms)
-    return version
+
+
+def _follow(connection: Connection, name: str, template_name: str, now_ms: int | None) -> None:
+    """Gives a config the active policy of the template that it follows."""
+    active = lock_active(connection, name)
+    following = connection.execute(sa.select(slot_config.c.template).where(slot_config.c.name == name)).scalar()
+    version = _active_version(connection, template_name)
+    if active is None or version is None or following != template_name or active.version >= version:
+        return
+    template = _load_policy(connection, template_name, version)
+    now_ms = to_ms(now(connection)) if now_ms is None else now_ms
+    fresh = PolicyVersion(name, version, template.policy, from_ms(now_ms))
+    _activate(connection, active, fresh, now_ms, template_name)
+
+
+def _make_from_template(connection: Connection, name: str, max_configs: int) -> PolicyVersion | None:
+    """Makes the config from the template that matches it best; None if none does."""
+    template_name = templates.find_template(connection, name)
+    # The template's lock comes first, so of two who make the same config the second finds it.
+    template = None if template_name is None else lock_active(connection, template_name)
+    if template is None:
+        return None
+    version = _active_version(connection, name)
+    if version is not None:
+        return _load_policy(connection, name, version)
+    return templates.insert_from_template(connection, name, template, max_configs)
 
 
 def _active_version(connection: Connection, name: str) -> int | None:
@@ -285,7 +336,7 @@ def cancel(
         return None
     actives = lock_all(connection, before.config_names)
     current = _find_all(connection, [event_id]).get(event_id)
-    if current is None or not actives:
+    if current is None:
         return None
     if set(current.config_names) != set(before.config_names):
         # Cancelled and booked again elsewhere while this waited: the locks it holds are not the ones it needs.
@@ -315,11 +366,7 @@ def cancel_many(
             return 0
     names = {name for assigned in _find_all(connection, event_ids).values() for name in assigned.config_names}
     actives = lock_all(connection, names)
-    slots = [
-        assigned
-        for assigned in _find_all(connection, event_ids).values()
-        if assigned.owner == owner and not actives.keys().isdisjoint(assigned.config_names)
-    ]
+    slots = [assigned for assigned in _find_all(connection, event_ids).values() if assigned.owner == owner]
     if any(not names.issuperset(assigned.config_names) for assigned in slots):
         # Booked again elsewhere meanwhile, in part under configs that are not locked.
         raise Conflict
@@ -348,12 +395,27 @@ def _booked(connection: Connection, before_ms: int, after: tuple[int, str] | Non
 
 def _survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
     """What a pure function makes of the config's windows."""
+    side = _side(connection, name)
+    return look(side.active, side.occupancy, to_ms(now(connection)))
+
+
+def _survey_joint(connection: Connection, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+    """What a pure function makes of the windows of several configs."""
+    sides = [_side(connection, name) for name in names]
+    return look(sides, to_ms(now(connection)))
+
+
+def _side(connection: Connection, name: str) -> JointSide:
+    """A config to look at: its active policy, or that of its template, and its windows."""
+    source: str | None = name
     version = _active_version(connection, name)
-    if version is None:
+    if version is None and (source := templates.find_template(connection, name)) is not None:
+        version = _active_version(connection, source)
+    if version is None or source is None:
         raise NotFound("config", name)
-    active = _load_policy(connection, name, version)
-    occupancy = Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK)
-    return look(active, occupancy, to_ms(now(connection)))
+    # A config that a template stands for has that policy already, and nothing in its windows.
+    active = replace(_load_policy(connection, source, version), name=name)
+    return JointSide(active, Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK))
 
 
 def _prune_ends(connection: Connection, before_ms: int) -> dict[str, int]:

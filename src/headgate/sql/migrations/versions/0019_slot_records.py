@@ -8,7 +8,7 @@ from alembic import op
 from headgate.sql.schema import Instant
 
 revision = "0019_slot_records"
-down_revision = "0020_joint_slots"
+down_revision = "0022_periodic"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,359 @@
+"""Limits for Starlette, and what FastAPI's share with them: a decorator for endpoints, limits for all routes.
+
+    install(app, limiter)
+
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def resource(request): ...
+
+    app.add_route("/api/resource", resource)
+
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
+fields, but for the 500 that Starlette makes of an unhandled exception.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from functools import wraps
+from typing import Any, TypeVar, Unpack
+
+from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.extras import needed
+from headgate.integrations.asgi import (
+    DECISION,
+    Answer,
+    App,
+    AsgiRequest,
+    AsgiRequestLimiter,
+    Receive,
+    Scope,
+    Send,
+    route_path,
+    run_observed,
+    user_of,
+)
+from headgate.integrations.endpoint_signatures import with_connection
+from headgate.integrations.exchanges import EXCHANGE, Exchange, ExchangeObserver, PrincipalFinder
+from headgate.integrations.functions import function_of, name_of
+from headgate.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults
+from headgate.integrations.request_limiter import Admission, Refusal
+from headgate.integrations.route_patterns import flat_routes, matching_route
+from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt
+from headgate.integrations.starlette_denials import (
+    HANDLERS,
+    add_handlers,
+    answer,
+    handler_of,
+    refused,
+)
+from headgate.limits._blocking import Limiter
+from headgate.limits.keys import (
+    Key,
+    KeyFunction,
+    KeyValue,
+    client_address,
+    composite,
+    everyone,
+    header,
+    method,
+    path,
+    principal,
+    route,
+)
+from headgate.limits.limiter import AsyncLimiter
+
+with needed("headgate.integrations.starlette", "starlette"):
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.requests import HTTPConnection, Request
+    from starlette.websockets import WebSocket
+
+__all__ = [
+    "Limit",
+    "client_address",
+    "composite",
+    "everyone",
+    "exempt",
+    "header",
+    "install",
+    "method",
+    "path",
+    "principal",
+    "rate_limit",
+    "route",
+]
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+LIMITS = "__headgate_limits__"
+"""Where an endpoint or a dependency keeps its limits, to be looked at when the application starts."""
+
+
+def install(
+    app: Starlette,
+    limiter: Limiter | AsyncLimiter,
+    *,
+    defaults: Iterable[Limit] = (),
+    principal: PrincipalFinder | None = None,
+    partition_keys: bool = False,
+    legacy_headers: bool = False,
+    on_denied: OnDenied | None = None,
+) -> None:
+    """Makes `rate_limit` work in `app`, by `limiter`, and in the apps mounted in it that have no `install` of their
+    own.
+
+    `defaults` hold for every request, also one that matches no route, but not for routes that have a limit of their
+    own or are `exempt`. They are decided before the application's dependencies run.
+
+    `principal` finds the authenticated user of a request; by default it is `request.state.principal`, or the user
+    Starlette's authentication middleware found. `partition_keys` adds `pk` to the RateLimit fields, `legacy_headers`
+    adds `X-RateLimit-*`. `on_denied` makes the response of denials whose limit has no `on_denied` of its own; without
+    one, the application's own exception handler for `RateLimitExceeded`, or for 429, does.
+
+    Raises:
+        ConfigurationError: `install` was called before. The application's start fails with it if a limit names an
+            unknown plan, or stacked limits have keys that never share a slot of the limiter's Redis Cluster.
+    """
+    if installed_limiter(app) is not None:
+        raise ConfigurationError("app", "it has a limiter: install was called before, and only one can decide")
+    defaults = check_defaults(defaults)
+    request_limiter = AsgiRequestLimiter(
+        limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
+    )
+    request_limiter.require(defaults)
+    request_limiter.require_chain(defaults)
+    app.add_middleware(
+        _middleware, request_limiter=request_limiter, principal=principal or _principal, defaults=defaults
+    )
+    add_handlers(app.exception_handlers)
+
+
+def rate_limit(
+    plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOptions]
+) -> Callable[[Endpoint], Endpoint]:
+    """Limits an endpoint, async or not. In FastAPI put it below the route's decorator.
+
+    Several plans, and several such decorators on one endpoint, are one atomic decision. Functions for the plans, the
+    key, the cost and exemptions are given the `Request`. For the options see `LimitOptions`. With `block=False` the
+    decision is `request.state.rate_limit`.
+
+    Raises:
+        ConfigurationError: the plans, the key or an option can't be used, or the endpoint is a generator.
+    """
+    limit = Limit(plans, key=key, **options)
+
+    def decorate(endpoint: Endpoint) -> Endpoint:
+        below, bare = attached_limits(endpoint)
+        limits = (limit, *below)
+        function = function_of(bare)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(
+                "endpoint", "a generator has begun to answer before it runs; use dependencies=[Depends(limited(...))]"
+            )
+        is_async = inspect.iscoroutinefunction(function)
+        name, signature = with_connection(bare)
+        take = dict.get if name in inspect.signature(bare).parameters else dict.pop
+
+        @wraps(endpoint)
+        async def admitted(*args: Any, **kwargs: Any) -> Any:
+            connection: Any = take(kwargs, name, None)
+            if connection is None:  # Starlette hands it over by position
+                connection = next((value for value in args if isinstance(value, HTTPConnection)), None)
+            undecided = admit(connection, limits)
+            if undecided is not None and (refusal := await undecided) is not None:
+                error = await refused(refusal, connection)
+                # What the endpoint of a WebSocket returns is sent to nobody.
+                if connection.scope["type"] == "http" and handler_of(connection, error) is answer:
+                    return await answer(connection, error)
+                raise error
+            if is_async:
+                return await bare(*args, **kwargs)
+            return await run_in_threadpool(bare, *args, **kwargs)
+
+        admitted.__name__ = name_of(bare)  # the name of its route
+        admitted.__signature__ = signature  # type: ignore[attr-defined]  # looked at by inspect.signature
+        setattr(admitted, LIMITS, limits)
+        attach_limits(admitted, limits, bare)
+        return admitted  # type: ignore[return-value]  # the same to whoever calls it through FastAPI
+
+    return decorate
+
+
+class _Request(AsgiRequest):
+    """A connection as key resolvers see it; functions are given what FastAPI made of it."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: HTTPConnection, exchange: Exchange) -> None:
+        super().__init__(connection.scope, exchange.principal, exchange.app, exchange.root_path)
+        self._connection = connection
+
+    @property
+    def native(self) -> HTTPConnection:
+        return self._connection
+
+
+def admit(connection: HTTPConnection | None, limits: tuple[Limit, ...]) -> Coroutine[Any, Any, Refusal | None] | None:
+    """`None` if the request was admitted at once; else what must be awaited to know."""
+    if connection is None:
+        raise ConfigurationError(
+            "endpoint",
+            "FastAPI must call it: pass keyword arguments on in decorators above rate_limit, and use wraps",
+        )
+    scope = connection.scope
+    exchange: Exchange | None = scope.get(EXCHANGE)
+    if exchange is None:
+        raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.fastapi")
+    answer = exchange.request_limiter.admit_fast(limits, scope)
+    if answer is None or isinstance(answer, Refusal | Admission):
+        if answer is None:
+            undecided = exchange.request_limiter.admit_maybe_async(limits, _Request(connection, exchange))
+            return _admitted(undecided, exchange, connection)
+        return _admitted(answer, exchange, connection)
+    exchange.fields += answer
+    return None
+
+
+async def _admitted(
+    answer: Answer | Coroutine[Any, Any, Answer], exchange: Exchange, connection: HTTPConnection
+) -> Refusal | None:
+    if isinstance(answer, Coroutine):
+        answer = await answer
+    if isinstance(answer, Refusal):
+        return answer
+    exchange.admit(answer, connection)
+    if isinstance(answer, Admission) and answer.decision is not None:
+        setattr(connection.state, DECISION, answer.decision)
+    return None
+
+
+def _middleware(
+    app: App, request_limiter: AsgiRequestLimiter, principal: PrincipalFinder, defaults: tuple[Limit, ...]
+) -> App:
+    """The middleware of `install`: puts the request limiter into the scope, and its fields into the response."""
+
+    prepared = False
+
+    # No coroutine of its own: this is on the way of every request.
+    def middleware(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        nonlocal prepared
+        if not prepared:
+            prepared = True
+            _handle_denials(scope["app"].routes, scope["app"])
+        if scope["type"] not in ("http", "websocket"):
+            return pass_on(scope, receive, send)
+        # Shared with whatever copies the scope further in, so that a principal found there is seen here.
+        scope.setdefault("state", {})
+        exchange = Exchange(request_limiter, principal, scope["app"], scope.get("root_path", ""))
+        scope[EXCHANGE] = exchange
+
+        sending = exchange.with_fields(send)
+        if defaults:
+            return by_default(exchange, scope, receive, sending)
+        return proceed(exchange, scope, receive, sending)
+
+    def proceed(exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if Limit.any_by_response:
+            return run_observed(app, scope, receive, send, ExchangeObserver(exchange))
+        return app(scope, receive, send)
+
+    async def by_default(exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+        match = matching_route(exchange.app.routes, scope, route_path(scope))
+        if match is None or not has_own_limits(match.route):
+            connection = Request(scope) if scope["type"] == "http" else HTTPConnection(scope)
+            undecided = admit(connection, defaults)
+            if undecided is not None and (refusal := await undecided) is not None:
+                await _refuse_by_default(refusal, connection, exchange.app, scope, receive, send)
+                return
+        await proceed(exchange, scope, receive, send)
+
+    async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _check_plans(request_limiter, scope["app"], receive, send)
+        await app(scope, receive, send)
+
+    return middleware
+
+
+async def _refuse_by_default(
+    refusal: Refusal, connection: HTTPConnection, app: Any, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Sends a refusal from outside of the application's exception handlers, by the one that would have handled it."""
+    by_kind = {kind: handler for kind, handler in app.exception_handlers.items() if not isinstance(kind, int)}
+    by_status = {kind: handler for kind, handler in app.exception_handlers.items() if isinstance(kind, int)}
+    scope[HANDLERS] = (by_kind, by_status)
+    if scope["type"] == "websocket":
+        connection = WebSocket(scope, receive, send)
+    error = await refused(refusal, connection)
+    handler = handler_of(connection, error) if scope["type"] == "http" else answer
+    if inspect.iscoroutinefunction(function_of(handler)):
+        response = await handler(connection, error)
+    else:
+        response = await run_in_threadpool(handler, connection, error)
+    if response is not None:
+        await response(scope, receive, send)
+
+
+def has_own_limits(route: Any) -> bool:
+    """Whether the defaults leave a route alone: it has a limit, or is exempt."""
+    endpoint = getattr(route, "endpoint", None)
+    if endpoint is None:
+        endpoint = getattr(route, "app", None)
+    return is_exempt(endpoint) or any(chain for chain in chains_of(route))
+
+
+def _handle_denials(routes: Iterable[Any], *around: Any) -> None:
+    """Has mounted applications answer `RateLimitExceeded` as the one around them does: each has handlers of its own,
+    and they are fixed with its first request."""
+    for served in flat_routes(routes):
+        mounted: Any = getattr(served, "_base_app", getattr(served, "app", None))
+        if isinstance(mounted, Starlette) and mounted.middleware_stack is None:
+            mounted.exception_handlers.setdefault(RateLimitExceeded, answer)
+        if hasattr(mounted, "routes") and all(mounted is not app for app in around):
+            _handle_denials(mounted.routes, mounted, *around)
+
+
+async def _check_plans(request_limiter: AsgiRequestLimiter, app: Starlette, receive: Receive, send: Send) -> None:
+    """Fails the application's start if the limiter can never decide by its limits."""
+    try:
+        _require_plans(request_limiter, app)
+    except ConfigurationError as error:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": str(error)})
+        raise
+
+
+def _require_plans(request_limiter: AsgiRequestLimiter, app: Starlette, *around: Starlette) -> None:
+    """Refuses unknown plans, also in the apps mounted in `app`: those get no lifespan events."""
+    for served in flat_routes(app.routes):
+        for limits in chains_of(served):
+            request_limiter.require(limits)
+            request_limiter.require_chain(limits)
+        mounted = getattr(served, "app", None)
+        if isinstance(mounted, Starlette) and mounted not in (app, *around):
+            _require_plans(installed_limiter(mounted) or request_limiter, mounted, app, *around)
+
+
+def installed_limiter(app: Starlette) -> AsgiRequestLimiter | None:
+    """The request limiter of an app for which `install` was called."""
+    middleware: list[Any] = app.user_middleware
+    return next((entry.kwargs["request_limiter"] for entry in middleware if entry.cls is _middleware), None)
+
+
+def chains_of(route: Any) -> Iterator[tuple[Limit, ...]]:
+    """The limits of a route, those that are one decision together."""
+    endpoint = getattr(route, "endpoint", None)
+    while endpoint is not None:
+        yield getattr(endpoint, LIMITS, ())
+        endpoint = getattr(endpoint, "__wrapped__", None)
+    dependants = [route.dependant] if hasattr(route, "dependant") else []
+    while dependants:
+        dependant = dependants.pop()
+        yield getattr(dependant.call, LIMITS, ())
+        dependants += dependant.dependencies
+
+
+def _principal(request: HTTPConnection) -> KeyValue:
+    value: KeyValue = getattr(request.state, "principal", None)
+    return user_of(request.scope) if value is None else value

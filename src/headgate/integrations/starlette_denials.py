@@ -1,0 +1,112 @@
+"""What a request of Starlette carries, and how its denial is answered: by `on_denied`, by the application's own
+exception handler, or by a problem."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from headgate.errors import RateLimitExceeded
+from headgate.extras import needed
+from headgate.integrations.asgi import TRY_LATER
+from headgate.integrations.exchanges import EXCHANGE, Exchange
+from headgate.integrations.limit import resolved
+from headgate.integrations.own_answers import own_body
+from headgate.integrations.request_limiter import Refusal, denial
+from headgate.limits.model import Decision
+
+with needed("headgate.integrations.starlette", "starlette"):
+    from starlette.exceptions import HTTPException
+    from starlette.requests import HTTPConnection
+    from starlette.responses import Response
+    from starlette.websockets import WebSocket
+
+HANDLERS = "starlette.exception_handlers"
+"""Where Starlette keeps the handlers, by exception and by status, of the app that a request is in."""
+
+
+class _Refused(HTTPException):
+    """A refusal on its way out of an endpoint or a dependency; handlers of the app's own, by status, can make a
+    response of it."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        fields = dict(refusal.limit_fields)
+        super().__init__(refusal.status, json.loads(refusal.body)["detail"], fields)
+        self.refusal = refusal
+
+
+class _Denied(RateLimitExceeded, _Refused):
+    """A denial on its way out; handlers of the app's own for `RateLimitExceeded` can make a response of it, too."""
+
+    def __init__(self, refusal: Refusal, decision: Decision) -> None:
+        _Refused.__init__(self, refusal)
+        self.decision = decision
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.refusal, self.decision)
+
+
+class _OwnAnswer(Exception):
+    """The response that `on_denied` made."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__("the response of a denial")
+        self.response = response
+
+
+async def refused(refusal: Refusal, connection: HTTPConnection) -> Exception:
+    """What to raise for a refusal. The app that will handle it may be one that is mounted, and not have our handlers
+    yet."""
+    handlers, _ = connection.scope.get(HANDLERS, ({}, {}))
+    add_handlers(handlers)
+    exchange: Exchange = connection.scope[EXCHANGE]
+    if refusal.decision is None:
+        return _Refused(refusal)
+    exchange.deny(refusal.limit_fields)
+    if refusal.on_denied is not None and connection.scope["type"] == "http":
+        own = await resolved(refusal.on_denied(connection, refusal.decision))
+        if own is not None:
+            return _OwnAnswer(_own_response(own, refusal.status))
+    return _Denied(refusal, refusal.decision)
+
+
+def handler_of(connection: HTTPConnection, error: Exception) -> Any:
+    """The handler that Starlette would call for an error."""
+    handlers, by_status = connection.scope.get(HANDLERS, ({}, {}))
+    if isinstance(error, HTTPException) and error.status_code in by_status:
+        return by_status[error.status_code]
+    return next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
+
+
+def _own_response(value: Any, status: int) -> Response:
+    if isinstance(value, Response):
+        return value
+    body, content_type = own_body(value)
+    return Response(body, status, media_type=content_type)
+
+
+async def answer(connection: HTTPConnection, error: Exception) -> Response | None:
+    if isinstance(error, _OwnAnswer):
+        return error.response
+    assert isinstance(error, _Refused | RateLimitExceeded)
+    if isinstance(connection, WebSocket) and "websocket.http.response" not in connection.scope.get("extensions", {}):
+        await connection.close(TRY_LATER, "rate limit exceeded")
+        return None
+    if isinstance(error, _Refused):
+        return _response(error.refusal)
+    raised = denial(error.decision)  # by the application itself: limiter.check(...)
+    exchange: Exchange | None = connection.scope.get(EXCHANGE)
+    if exchange is not None and exchange.request_limiter.on_denied is not None:
+        own = await refused(raised._replace(on_denied=exchange.request_limiter.on_denied), connection)
+        return own.response if isinstance(own, _OwnAnswer) else _response(raised)
+    return _response(raised)
+
+
+def _response(refusal: Refusal) -> Response:
+    return Response(refusal.body, refusal.status, dict(refusal.fields))
+
+
+def add_handlers(handlers: dict[Any, Any]) -> None:
+    """Adds the handlers of denials, unless the application has its own."""
+    for kind in (_Refused, _OwnAnswer, RateLimitExceeded):
+        handlers.setdefault(kind, answer)

@@ -1,0 +1,108 @@
+"""Configs that are made from a template, follow it, and are forgotten when they are idle.
+
+While a config follows its template, its version is the version of the template whose policy it has: a config that was
+forgotten and is made again can't have an old version's number for another policy.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headgate.durations import from_ms, to_ms
+from headgate.errors import InvalidInput
+from headgate.slots.model import PolicyVersion
+from headgate.slots.stores.tables import slot_config, slot_policy, slot_run, slot_window
+from headgate.slots.templates import WILDCARD, best_template
+from headgate.sql.schema import now
+
+EVICTED = 100
+"""Idle configs that are forgotten at once when a template has as many as it may have."""
+SETTLED = timedelta(minutes=1)
+"""A config younger than this is not idle: its first event may be on the way."""
+
+
+def find_template(connection: Connection, name: str) -> str | None:
+    """The template that a config of this name would be made from."""
+    templates = connection.execute(
+        sa.select(slot_config.c.name).where(slot_config.c.name.contains(WILDCARD, autoescape=True))
+    ).scalars()
+    return best_template(templates.all(), name)
+
+
+def insert_from_template(connection: Connection, name: str, template: PolicyVersion, max_configs: int) -> PolicyVersion:
+    """Makes a config from a template, whose row is locked.
+
+    Raises:
+        InvalidInput: the template has as many configs as it may have, and none of them is idle.
+    """
+    moment = now(connection)
+    following = sa.select(sa.func.count()).select_from(slot_config).where(slot_config.c.template == template.name)
+    if connection.execute(following).scalar_one() >= max_configs:
+        ended = moment - template.policy.window
+        if not remove_idle(connection, to_ms(ended), to_ms(moment - SETTLED), EVICTED, template.name):
+            raise InvalidInput(
+                "config_name",
+                f"{name!r} can't be made from {template.name!r}, which has {max_configs} configs in use;"
+                f" configure {name!r} by itself, or raise HEADGATE_SLOTS_TEMPLATE_CONFIGS",
+            )
+    version = PolicyVersion(name, template.version, template.policy, moment)
+    insert_policy(connection, version)
+    connection.execute(slot_config.insert().values(name=name, version=version.version, template=template.name))
+    return version
+
+
+def insert_policy(connection: Connection, version: PolicyVersion) -> None:
+    """Adds a version to a config's history."""
+    connection.execute(
+        slot_policy.insert().values(
+            name=version.name,
+            version=version.version,
+            policy=json.dumps(version.policy.to_json(), sort_keys=True),
+            created_at=version.created_at,
+        )
+    )
+
+
+def followers(connection: Connection, template: str) -> list[str]:
+    """The configs that follow a template."""
+    names = connection.execute(sa.select(slot_config.c.name).where(slot_config.c.template == template)).scalars()
+    return sorted(names.all())
+
+
+def remove_idle(connection: Connection, ended_ms: int, created_ms: int, limit: int, template: str | None = None) -> int:
+    """Forgets configs that follow a template and have no window that starts after `ended_ms`, if their policy is from
+    before `created_ms`. Returns how many. A config that somebody books under right now is left alone."""
+    in_use = sa.select(slot_window.c.config_name).where(
+        slot_window.c.config_name == slot_config.c.name, slot_window.c.window_start > from_ms(ended_ms)
+    )
+    settled = sa.select(slot_policy.c.name).where(
+        slot_policy.c.name == slot_config.c.name,
+        slot_policy.c.version == slot_config.c.version,
+        slot_policy.c.created_at < from_ms(created_ms),
+    )
+    idle = [
+        slot_config.c.template.is_not(None) if template is None else slot_config.c.template == template,
+        ~in_use.exists(),
+        settled.exists(),
+    ]
+    candidates = connection.execute(sa.select(slot_config.c.name).where(*idle).limit(limit)).scalars().all()
+    removed = 0
+    for name in sorted(candidates):
+        # Locked one by one and looked at again: a booking may have come in between. Nobody is waited for, because
+        # whoever has such a config's lock is using it.
+        query = sa.select(slot_config.c.name).where(slot_config.c.name == name, *idle)
+        if connection.execute(query.with_for_update(of=slot_config, skip_locked=True)).scalar() is None:
+            continue
+        for table, column in (
+            (slot_window, slot_window.c.config_name),
+            (slot_run, slot_run.c.config_name),
+            (slot_policy, slot_policy.c.name),
+            (slot_config, slot_config.c.name),
+        ):
+            connection.execute(table.delete().where(column == name))
+        removed += 1
+    return removed

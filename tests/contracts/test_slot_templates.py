@@ -1,0 +1,158 @@
+"""Configs that are made from a template, on every `SlotStore`."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from headgate.durations import from_ms, to_ms
+from headgate.errors import InvalidInput, NotFound
+from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from headgate.slots.ports import SlotStore
+from headgate.slots.scheduler import SlotScheduler
+from headgate.slots.templates import best_template, is_template
+from tests.contracts.slot_windows import check_windows
+from tests.contracts.test_slot_store import NOW, T, wants
+
+LONG_AGO = to_ms(datetime(2020, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("name", "template"),
+    [
+        ("merchant-7", "merchant-*"),
+        ("merchant-eu-7", "merchant-eu-*"),
+        ("merchant-", None),
+        ("xmerchant-7", None),
+        ("bank", None),
+        ("a-b-c", "a-*-c"),
+        ("shop-1\u2029", "*\u2029"),
+    ],
+)
+def test_the_template_that_says_most_of_the_name_is_taken(name: str, template: str | None) -> None:
+    templates = ["merchant-*", "merchant-eu-*", "bank", "a-*", "a-*-c", "*\u2029"]
+    assert best_template(templates, name) == template
+    assert not is_template(name)
+
+
+def test_many_wildcards_take_no_time_without_end() -> None:
+    assert best_template(["a" + "*" * 100 + "b"], "a" * 120) is None
+
+
+async def test_a_first_event_makes_its_config(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    await scheduler.configure("bank", WindowPolicy(10, "PT4S"))
+    await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S", spread="even"))
+    await scheduler.configure("merchant-*", WindowPolicy(2, "PT4S"))
+    many = [scheduler.assign(f"e{n}", ["bank", f"merchant-{n % 3}"], T) for n in range(30)]
+    booked = await asyncio.gather(*many)
+    assert {window.config_version for slot in booked for window in slot.other_windows} == {2}
+    for n in range(3):
+        held = await check_windows(slots, f"merchant-{n}", NOW)
+        assert sorted(held.values()) == [2] * 5
+        assert (await scheduler.policy(f"merchant-{n}")).policy == WindowPolicy(2, "PT4S")
+    assert sum((await check_windows(slots, "bank", NOW)).values()) == 30
+    assert [config.name for config in await slots.configs()] == ["bank", "merchant-*"] + [
+        f"merchant-{n}" for n in range(3)
+    ]
+
+
+async def test_nothing_is_booked_under_a_template_itself(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S"))
+    for names in ("merchant-*", ["bank", "merchant-*"]):
+        with pytest.raises(InvalidInput, match="is a template"):
+            await scheduler.assign("e", names, T)
+    with pytest.raises(NotFound):
+        await scheduler.assign("e", "shop-1", T)
+    with pytest.raises(NotFound):
+        await scheduler.check_configs("shop-1")
+    await scheduler.check_configs(("merchant-1", "merchant-2"))
+    assert len(await slots.configs()) == 1, "looking makes nothing"
+
+
+async def test_a_forecast_knows_the_template_before_the_first_event(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S"))
+    forecast = await scheduler.forecast("merchant-9", 3, T)
+    assert (forecast.config_name, forecast.window_count) == ("merchant-9", 3)
+
+
+async def test_configs_follow_their_template_until_they_have_a_policy_of_their_own(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S"))
+    for n in range(3):
+        await scheduler.assign_many([(f"{n}-{k}", T) for k in range(6)], f"merchant-{n}")
+    await scheduler.configure("merchant-1", WindowPolicy(5, "PT4S"))
+    await scheduler.configure("merchant-*", WindowPolicy(3, "PT8S"))
+    policies = {config.name: config.policy for config in await slots.configs()}
+    assert policies["merchant-0"] == policies["merchant-2"] == WindowPolicy(3, "PT8S")
+    assert policies["merchant-1"] == WindowPolicy(5, "PT4S")
+    for n in range(3):
+        await check_windows(slots, f"merchant-{n}", NOW)
+    assert [version.version for version in await slots.history("merchant-0")] == [2, 1]
+    await scheduler.assign("more", "merchant-0", T)
+    await check_windows(slots, "merchant-0", NOW)
+
+
+async def test_idle_configs_are_pruned_and_made_again(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    await slots.configure("merchant-*", WindowPolicy(1, "PT4S"), now_ms=LONG_AGO)
+    past, ahead = to_ms(T) - 10**9, to_ms(T)
+    for name, at in (("merchant-1", past), ("merchant-2", ahead)):
+        assert await slots.make_from_template(name, 10) is not None
+        await slots.book(name, [SlotRequest(name, at)], now_ms=LONG_AGO)
+    await slots.make_from_template("merchant-3", 10)
+    await slots.make_from_template("merchant-4", 10)
+    await slots.configure("merchant-4", WindowPolicy(7, "PT4S"), now_ms=LONG_AGO)  # its own from now on
+    soon = to_ms(datetime.now(UTC) + timedelta(minutes=5))
+    later = max(past + 5000, soon)
+    await slots.prune(later)
+    names = [config.name for config in await slots.configs()]
+    assert names == ["merchant-*", "merchant-2", "merchant-4"] or names == ["merchant-*", "merchant-4"]
+    assert (later < ahead) == ("merchant-2" in names)
+    await slots.configure("merchant-*", WindowPolicy(9, "PT4S"), now_ms=LONG_AGO)
+    slot = await scheduler.assign("again", "merchant-1", T)
+    assert slot.config_version == 2, "the number of the template's version: never one that had another policy"
+    assert (await scheduler.policy("merchant-1")).policy.max_per_window == 9
+
+
+async def test_a_template_makes_so_many_configs_and_idle_ones_make_room(
+    slots: SlotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headgate.slots.stores.templates.SETTLED", timedelta(minutes=-1))
+    scheduler = SlotScheduler(slots, template_configs=3)
+    await scheduler.configure("merchant-*", WindowPolicy(1, "PT4S"))
+    for n in range(3):
+        await scheduler.assign(f"e{n}", f"merchant-{n}", T)
+    (booking,) = await scheduler.book(wants(1, prefix="n"), "merchant-3")
+    assert isinstance(booking, InvalidInput)
+    assert "3 configs in use" in str(booking)
+    with pytest.raises(InvalidInput, match="HEADGATE_SLOTS_TEMPLATE_CONFIGS"):
+        await scheduler.assign("n", "merchant-3", T)
+    again = await scheduler.book([SlotRequest.of("e0", T), SlotRequest.of("new", T)], "merchant-3")
+    assert isinstance(again[0], AssignedSlot), "an event that has a slot keeps it"
+    assert isinstance(again[1], InvalidInput)
+    await slots.make_from_template("x", 1)
+    # One whose windows have all ended is forgotten.
+    await scheduler.cancel("e1")
+    await slots.prune(to_ms(T) + 100_000)
+    slot = await scheduler.assign("n", "merchant-3", from_ms(to_ms(T) + 10**8))
+    assert slot.config_name == "merchant-3"
+
+
+async def test_many_first_events_at_once_make_each_config_once(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    await scheduler.configure("bank", WindowPolicy(1000, "PT4S"))
+    await scheduler.configure("merchant-*", WindowPolicy(5, "PT4S"))
+    others = [SlotScheduler(slots) for _ in range(3)]
+    calls = [
+        one.assign(f"{index}-{n}", ["bank", f"merchant-{n % 5}"], T)
+        for index, one in enumerate([scheduler, *others])
+        for n in range(10)
+    ]
+    await asyncio.gather(*calls)
+    for n in range(5):
+        assert sum((await check_windows(slots, f"merchant-{n}", NOW)).values()) == 8

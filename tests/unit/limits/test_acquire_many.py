@@ -1,0 +1,89 @@
+"""`acquire_many`: independent decisions in one round trip, checked before the first is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate import FixedWindow, LeasePolicy, Plan, TokenBucket
+from headgate.errors import CostExceedsCapacity, InvalidInput, NotFound
+from headgate.limits.model import Charge, Decision, Reason, Rule
+from headgate.limits.stores.redis_commands import MAX_TIMES, runs_of
+from tests.unit.limits.both import World
+
+GOLD = Plan("gold", FixedWindow(3, "PT1M"))
+PLANS = [GOLD, Plan("daily", FixedWindow(5, "P1D"), on_error="closed"), Plan("free", "2/minute;3/day")]
+
+
+@pytest.mark.parametrize("on", ["switched", "memory"])
+async def test_each_is_decided_by_itself_in_one_call_of_the_store(world: World, on: str) -> None:
+    limiter = world.limiter(on=on, plans=PLANS)
+    requests: list[Any] = [
+        ("a", "gold", 3),
+        ("a", ["gold"]),
+        ["b", ["gold", "daily"], 2],
+        ("c", "free"),
+        ("d", "1/day"),
+    ]
+    decisions = await limiter.acquire_many(requests)
+    assert [(decision.allowed, decision.remaining) for decision in decisions] == [
+        (True, 0), (False, 0), (True, 1), (True, 1), (True, 0),
+    ]  # fmt: skip
+    assert [decision.allowed for decision in world.watcher.decisions] == [True, False, True, True, True]
+    assert world.store.calls in (["decide_many"], [])
+    assert await limiter.acquire_many([]) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "named"),
+    [
+        (("", "gold"), InvalidInput, "requests[1].key"),
+        (("b", []), InvalidInput, "requests[1].plans"),
+        (("b", "gold", 0), InvalidInput, "requests[1].cost"),
+        (("b",), InvalidInput, "requests[1]"),
+        ("bg", InvalidInput, "requests[1]"),
+        (("b", "silver"), NotFound, "silver"),
+        (("b", "gold", 4), CostExceedsCapacity, "cost"),
+    ],
+)
+async def test_a_request_that_cant_be_used_charges_nothing(world: World, request_: Any, error: Any, named: str) -> None:
+    limiter = world.limiter(plans=PLANS)
+    with pytest.raises(error) as caught:
+        await limiter.acquire_many([("a", "gold"), request_, ("c", "gold")])
+    assert named in str(caught.value)
+    assert world.store.calls == []
+    results = await limiter.acquire_many([("a", "gold"), request_, ("c", "gold")], return_errors=True)
+    assert [type(result) for result in results] == [Decision, error, Decision]
+
+
+async def test_an_outage_is_decided_plan_by_plan(world: World) -> None:
+    limiter = world.limiter(plans=PLANS)
+    world.store.down = True
+    for _ in range(7):  # the last ones find the circuit open
+        decisions = await limiter.acquire_many([("a", "gold"), ("b", ["gold", "daily"])])
+        assert [decision.reason for decision in decisions] == [Reason.FAIL_OPEN, Reason.FAIL_CLOSED]
+    assert limiter.breaker_state == "open"
+    assert world.store.calls.count("decide_many") == 5
+    world.store.down = False
+    world.clock.advance(60)
+    assert (await limiter.acquire_many([("a", "gold")]))[0].reason is Reason.OK
+
+
+async def test_leased_tokens_are_spent(world: World) -> None:
+    limiter = world.limiter(plans=[Plan("gold", TokenBucket(1000, 1))], lease=LeasePolicy(share=0.1))
+    decisions = await limiter.acquire_many([("a", "gold")] * 100)
+    assert all(decision.allowed for decision in decisions)
+    assert len(world.store.calls) < 30
+    await limiter.close()
+    assert (await world.limiter(plans=[Plan("gold", TokenBucket(1000, 1))]).peek("a", "gold")).remaining == 900
+
+
+def test_equal_chains_share_a_run_unless_another_is_between_them() -> None:
+    one, two = Rule("one", FixedWindow(5, "PT1M")), Rule("two", FixedWindow(5, "PT1M"))
+    a, b = [Charge("a", one)], [Charge("b", one)]
+    assert [run.positions for run in runs_of([a, b, a, b, a])] == [[0, 2, 4], [1, 3]]
+    assert [run.positions for run in runs_of([a, [Charge("a", two)], a])] == [[0], [1], [2]]
+    both = [Charge("a", one), Charge("b", one)]
+    assert [run.positions for run in runs_of([both, b, both])] == [[0], [1], [2]]
+    assert [len(run.positions) for run in runs_of([a] * (MAX_TIMES + 1))] == [MAX_TIMES, 1]
