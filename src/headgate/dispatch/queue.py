@@ -29,6 +29,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.turns import checked_lane
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Origin, Span
 
@@ -102,6 +103,14 @@ class DispatchQueue:
 
         async with cls(await queue_store(url, encryption=encryption_of(encryption_keys)), **options) as queue:
             yield queue
+
+    @staticmethod
+    def slot_carriers() -> Carriers:
+        """What `SlotScheduler.open` takes as `carriers`: when slots are re-planned, the items of their events move with
+        them."""
+        from headgate.dispatch.stores import QueueCarrier
+
+        return {None: QueueCarrier()}
 
     async def __aenter__(self) -> DispatchQueue:
         return self

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import oracle
 
+from headgate.durations import from_ms
+from headgate.slots.listing import Cancellation, Cursor, SlotFilter
 from headgate.slots.model import WindowPolicy
-from headgate.slots.stores import joint, sql, templates, window_rows
+from headgate.slots.stores import joint, slot_records, sql, templates, window_rows
 from headgate.sql.schema import database_now
 
 
@@ -94,3 +96,14 @@ def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
 
 def test_the_clock_is_utc() -> None:
     assert str(database_now().compile(dialect=oracle.dialect())) == "SYS_EXTRACT_UTC(SYSTIMESTAMP)"
+
+
+def test_listing_and_counting_slots_is_written_in_oracles_words(recorder: Recorder) -> None:
+    connection: Any = recorder
+    slot_records.page(connection, SlotFilter("c", owner=""), Cursor(5, "e", 7), 10)
+    slot_records.keep_cancelled(connection, ["e"], from_ms(0), Cancellation("r", "a"))
+    slot_records.prune_cancelled(connection, 5, 10)
+    text = "\n".join(recorder.statements)
+    assert "COLLATE" not in text
+    assert "LIMIT " not in text
+    assert "FETCH FIRST" in text or "ROWNUM" in text

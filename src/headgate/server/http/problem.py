@@ -25,6 +25,7 @@ from headgate.errors import (
     RateLimitExceeded,
     SlotOwned,
     SlotsExhausted,
+    StaleVersion,
     StoreError,
     StoreRefused,
     StoreUnavailable,
@@ -134,6 +135,8 @@ def of(error: HeadgateError) -> Problem:
             where = CANCEL_AT.get(error.owner or "")
             detail = f"{error}, by {where}" if where else str(error)
             return Problem(409, "slot-owned", "Slot Owned", detail, owner=error.owner)
+        case StaleVersion():
+            return Problem(412, "stale-version", "Precondition Failed", str(error))
         case Conflict():
             return Problem(409, "conflict", "Conflict", "somebody else changed it at the same time; try again")
         case StoreUnavailable():
