@@ -21,6 +21,7 @@ MODULES = {
     "kafka": ("confluent_kafka",),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
+    "periodic": ("cronsim",),
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
     "redis": ("hiredis",),

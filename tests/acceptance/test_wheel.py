@@ -81,6 +81,7 @@ ALONE = {
     "kafka": "import headgate.kafka.log, headgate.kafka.topics",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
+    "periodic": "from headgate import Tasks\nTasks('memory://').periodic(cron='0 16 * * MON-FRI')",
     "plot": "import matplotlib.figure",
     "postgres": NO_ANSWER.format(url="postgresql://u:p@127.0.0.1:1/x"),
     "redis": "from headgate import Limiter\nLimiter('redis://127.0.0.1:1')",
@@ -229,6 +230,7 @@ for url in ("postgresql://h/x", "oracle://h/x"):
     told(lambda: asyncio.run(opened(SlotScheduler.open(url))))
     told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
 told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
+told(lambda: Tasks("memory://").periodic(cron="0 16 * * *"))
 for name in ("fastapi", "starlette", "flask", "django", "requests"):
     told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
@@ -236,8 +238,8 @@ Calendar.from_json({"zone": "Europe/Berlin"})
     ended = core.python(script)
     assert ended.returncode == 0, ended.stderr
     named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
-    frameworks = ["fastapi", "starlette", "flask", "django", "requests"]
-    assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + ["calendars", *frameworks], ended.stdout
+    others = ["calendars", "periodic", "fastapi", "starlette", "flask", "django", "requests"]
+    assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + others, ended.stdout
 
 
 # -- with extras -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.dispatch.changes import Changed, ItemChange
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import batch_name, checked_redirection, redirected, within_bytes
 from headgate.dispatch.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive, is_attended, of_type
@@ -33,7 +35,9 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
+from headgate.dispatch.periodic import PeriodicTask
 from headgate.dispatch.ports import Follower
+from headgate.dispatch.search import ErrorGroup, ItemFilter, grouped
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
 from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from headgate.durations import EPOCH
@@ -67,6 +71,36 @@ class MemoryWorkerStore:
         return [replace(worker, alive=is_alive(worker.seen_at, moment)) for worker in workers]
 
 
+class MemoryPeriodicStore:
+    """A `PeriodicStore` that lives and dies with the process."""
+
+    def __init__(self, queue: MemoryQueueStore) -> None:
+        self._queue = queue
+        self._tasks: dict[str, PeriodicTask] = {}
+
+    async def tasks(self, *, now: datetime | None = None) -> tuple[list[PeriodicTask], datetime]:
+        return [self._tasks[name] for name in sorted(self._tasks)], self._queue._now(now)
+
+    async def write(self, task: PeriodicTask, *, now: datetime | None = None) -> bool:
+        before = self._tasks.get(task.name)
+        if task.revision != (0 if before is None else before.revision):
+            return False
+        self._tasks[task.name] = replace(task, revision=task.revision + 1)
+        return True
+
+    async def delete(self, name: str) -> bool:
+        return self._tasks.pop(name, None) is not None
+
+    async def advance(
+        self, task: PeriodicTask, ticks: Sequence[datetime], until: datetime, *, now: datetime | None = None
+    ) -> bool:
+        advanced = replace(task, ticked_until=until, last_tick=ticks[-1])
+        if not await self.write(advanced, now=now):
+            return False
+        await self._queue.enqueue([task.item(tick) for tick in ticks], now=now)
+        return True
+
+
 class MemoryQueueStore:
     """A `QueueStore` that lives and dies with the process. Single-threaded: everything happens
     between two awaits."""
@@ -74,6 +108,7 @@ class MemoryQueueStore:
     def __init__(self, clock: Clock | None = None) -> None:
         self.followers: dict[str, Follower] = {}
         self.workers = MemoryWorkerStore(self._now)
+        self.periodic = MemoryPeriodicStore(self)
         self._clock = clock or SystemClock()
         self._configs: dict[str, DispatchConfig] = {}
         self._items: dict[Key, Item] = {}
@@ -225,6 +260,9 @@ class MemoryQueueStore:
                 self._put(replace(item, seen_at=now))
         return alive
 
+    async def holds(self, claims: Sequence[Claim]) -> list[bool]:
+        return [self._held(claim) is not None for claim in claims]
+
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
     ) -> list[bool]:
@@ -278,18 +316,24 @@ class MemoryQueueStore:
         is_current = key in self._items and self._items[key].claim_epoch == epoch
         return ItemReport(progress if is_current else None, self._results.get(key))
 
-    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
+    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
+        chosen = chosen or ItemFilter()
         rows = sorted(
             (
                 item
                 for item in self._items.values()
-                if item.item_type == item_type
-                and (status is None or item.status is status)
-                and (after is None or item.item_id > after)
+                if item.item_type == item_type and chosen.matches_item(item) and (after is None or item.item_id > after)
             ),
             key=lambda item: item.item_id,
         )
         return rows[:limit]
+
+    async def error_groups(self, item_type: str) -> list[ErrorGroup]:
+        return grouped(
+            ErrorGroup(item.last_error, 1, item.item_id, item.updated_at, item.updated_at)
+            for item in self._items.values()
+            if item.item_type == item_type and item.status is Status.DEAD_LETTER
+        )
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)
@@ -348,6 +392,41 @@ class MemoryQueueStore:
             follower.follow(None, [move for move in moves if move.item_id not in refused], now)
         self._bells[item_type].set()
         return len(items)
+
+    async def change_items(
+        self,
+        item_type: str,
+        chosen: Sequence[str] | ItemFilter,
+        change: ItemChange,
+        *,
+        now: datetime | None = None,
+    ) -> Changed:
+        now, is_followed = self._now(now), item_type in self.followers
+        before: list[Item] = []
+        after: list[Item] = []
+        if isinstance(chosen, ItemFilter):
+            for item in [item for key, item in self._items.items() if key[0] == item_type]:
+                if chosen.matches_item(item):
+                    with contextlib.suppress(Conflict):
+                        after.append(change.applied(item, now, is_followed=is_followed))
+                        before.append(item)
+        else:
+            for item_id in dict.fromkeys(chosen):
+                if (item_type, item_id) not in self._items:
+                    raise NotFound("item", item_id)
+                before.append(self._items[item_type, item_id])
+            after = [change.applied(item, now, is_followed=is_followed) for item in before]
+        for old, new in zip(before, after, strict=True):
+            self._put(new)
+            if new.status is Status.CANCELLED:
+                self._contexts.pop((item_type, new.item_id), None)
+            self._log(
+                item_type, new.item_id, old.batch_id, change.action, old.status, new.status, change.detail(old), now
+            )
+        self._bells[item_type].set()
+        stopped = [old for old, new in zip(before, after, strict=True) if new.status is Status.CANCELLED]
+        flying = [old for old in stopped if old.status in IN_FLIGHT]
+        return Changed(len(before), [Claim(item_type, old.item_id, old.claim_epoch, old.retry_count) for old in flying])
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         rows = (

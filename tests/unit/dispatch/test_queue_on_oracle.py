@@ -10,7 +10,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import oracle, sqlite
 
-from headgate.dispatch.stores import admin_queries, portable, portable_claims
+from headgate.dispatch.search import ItemFilter
+from headgate.dispatch.status import Status
+from headgate.dispatch.stores import admin_queries, portable, portable_claims, search
 from headgate.dispatch.stores.rows import CHUNK, Group
 from headgate.dispatch.stores.tables import INDEXES, queue
 from headgate.sql import migrate
@@ -25,7 +27,9 @@ STATEMENTS: list[sa.ClauseElement] = [
     portable._TOUCH,
     portable._FORGET,
     admin_queries.silent_claims("PAY", T, 10, "oracle"),
-    admin_queries._REDIRECT,
+    search.page("PAY", ItemFilter(Status.READY, "a", "b*", T, T), 10, "a"),
+    search.dead_errors("PAY", "oracle"),
+    admin_queries.UPDATE_ITEM,
 ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from headgate.dispatch.changes import Changed, ItemChange
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import (
     CLAIM_BYTES,
@@ -24,9 +25,20 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.ports import Follower
+from headgate.dispatch.search import ErrorGroup, ItemFilter
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, following, portable, portable_claims, reports, transactions
+from headgate.dispatch.stores import (
+    admin_queries,
+    changes,
+    following,
+    portable,
+    portable_claims,
+    reports,
+    search,
+    transactions,
+)
 from headgate.dispatch.stores.notify import Hints, ring
+from headgate.dispatch.stores.periodic import SqlPeriodicStore
 from headgate.dispatch.stores.workers import SqlWorkerStore
 from headgate.dispatch.turns import UNLIMITED, Places
 from headgate.errors import Conflict
@@ -68,6 +80,7 @@ class SqlQueueStore:
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
         """Item types with limited places: an end makes room."""
+        self.periodic = SqlPeriodicStore(database, self._statements.enqueue, self._hints)
 
     # -- dispatching ---------------------------------------------------------------------------------------------
 
@@ -157,6 +170,9 @@ class SqlQueueStore:
         done: list[bool] = await self._database.once(self._statements.touch, claims, now)
         return done
 
+    async def holds(self, claims: Sequence[Claim]) -> list[bool]:
+        return await self._database.read(admin_queries.holds, claims)
+
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
     ) -> list[bool]:
@@ -191,8 +207,11 @@ class SqlQueueStore:
     async def report(self, item_type: str, item_id: str) -> ItemReport:
         return await self._database.read(reports.find, item_type, item_id)
 
-    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
-        return await self._database.read(admin_queries.items, item_type, status, limit, after)
+    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
+        return await self._database.read(search.items, item_type, chosen, limit, after)
+
+    async def error_groups(self, item_type: str) -> list[ErrorGroup]:
+        return await self._database.read_aside(search.error_groups, item_type)
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         return await self._database.read(admin_queries.stats, item_type, now)
@@ -213,6 +232,29 @@ class SqlQueueStore:
                 count += some
         await self._moved(item_type)
         return count
+
+    async def change_items(
+        self,
+        item_type: str,
+        chosen: Sequence[str] | ItemFilter,
+        change: ItemChange,
+        *,
+        now: datetime | None = None,
+    ) -> Changed:
+        follower = self._followers.get(item_type)
+        count, claims = 0, list[Claim]()
+        if not isinstance(chosen, ItemFilter):
+            changed = await self._database.write(changes.change_listed, item_type, chosen, change, now, follower)
+            count, claims = changed
+        else:
+            after: str | None = ""
+            while after is not None:
+                changed, after = await self._database.write(
+                    changes.change_matching, item_type, chosen, after or None, change, now, follower
+                )
+                count, claims = count + changed.total, claims + changed.in_flight
+        await self._moved(item_type)
+        return Changed(count, claims)
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         return await self._database.read(admin_queries.audit_entries, item_type, item_id, limit, before)

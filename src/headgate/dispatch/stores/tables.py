@@ -124,6 +124,26 @@ worker = sa.Table(
     info={"about": "One row per worker that runs, or was killed. roles and item_types are JSON lists."},
 )
 
+periodic = sa.Table(
+    "headgate_dispatch_periodic",
+    metadata,
+    sa.Column("name", sa.String(100), primary_key=True),
+    sa.Column("item_type", sa.String(64), nullable=False),
+    sa.Column("cron", sa.String(255)),
+    sa.Column("every_ms", sa.BigInteger),
+    sa.Column("zone", sa.String(64), nullable=False),
+    sa.Column("calendar_json", sa.Text),
+    sa.Column("catch_up", sa.String(8), nullable=False),
+    sa.Column("context_json", sa.Text, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    sa.Column("ticked_until", Instant, nullable=False),
+    sa.Column("last_tick", Instant),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("updated_at", Instant, nullable=False),
+    info={"about": "What is queued again and again. Ticks up to ticked_until are settled; revision guards each write."},
+)
+
 IN_FLIGHT = "queue_status IN ('CLAIMED', 'DISPATCHED')"
 FINISHED = "queue_status IN ('COMPLETED', 'CANCELLED')"
 READY = "queue_status = 'READY'"

@@ -51,6 +51,10 @@ class Arguments:
         """`ConfigurationError` if an annotation can't be used."""
         _ = self._adapters
 
+    def required(self) -> list[str]:
+        """The parameters without a default."""
+        return [name for name, one in self._signature.parameters.items() if one.default is one.empty]
+
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The context of a call. What the call leaves to a default is left out: the worker's default counts.
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
 from headgate.dispatch.config import DispatchConfig, DispatchSettings
 from headgate.dispatch.engines.local.dispatching import dispatching
 from headgate.dispatch.model import EnqueueResult
+from headgate.dispatch.periodic import Periodic, checked_name
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain
+from headgate.dispatch.schedules import CatchUp, Schedule
 from headgate.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from headgate.dispatch.tasks.in_memory import InMemory
 from headgate.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
@@ -24,8 +27,9 @@ from headgate.dispatch.tasks.unique import checked_unique
 from headgate.dispatch.threads import DEFAULT_LIMIT, Threads
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
-from headgate.errors import ConfigurationError, InvalidInput
+from headgate.errors import ConfigurationError, Conflict, InvalidInput
 from headgate.limits.limiter import AsyncLimiter
+from headgate.slots.calendars import Calendar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +39,7 @@ MAX_RETRIES = 999
 POLL_SECONDS = 1
 """How soon a worker sees what another process queued in a SQLite file; PostgreSQL notifies it."""
 LIMITER_DEADLINE = 5.0
+MAX_TRIES = 5
 
 
 @dataclass(slots=True)
@@ -89,6 +94,7 @@ class Tasks:
         self._listeners = () if on_event is None else (on_event,)
         self._cancel_seconds = cancel_seconds
         self._tasks: dict[str, Task[Any, Any]] = {}
+        self._periodic: dict[str, tuple[str, Schedule]] = {}
         self._here: _OnLoop | None = None
         self._in_memory: InMemory | None = None
 
@@ -169,6 +175,44 @@ class Tasks:
             return task
 
         return decorate if function is None else decorate(function)
+
+    def periodic(
+        self,
+        *,
+        cron: str | None = None,
+        every: str | timedelta | float | None = None,
+        zone: str | None = None,
+        calendar: Calendar | dict[str, Any] | None = None,
+        catch_up: str = CatchUp.SKIP,
+        name: str | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """Makes a function, or a task, run again and again: `@tasks.periodic(cron="0 16 * * MON-FRI")` or
+        `@tasks.periodic(every="PT2S")`.
+
+        Each tick is queued once, however many workers run. A cron expression is meant in `zone`. A tick outside the
+        open time of `calendar` does not happen. `catch_up` says what becomes of ticks that were missed because no
+        worker ran: `skip`, `last` or `all`. The periodic task has the function's name, or `name`.
+
+        Raises:
+            ConfigurationError: an option is wrong, the name is taken, or the function needs arguments.
+        """
+        schedule = Schedule.of(cron=cron, every=every, zone=zone, calendar=calendar, catch_up=catch_up)
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            task = function if isinstance(function, Task) else self.task(function)
+            if missing := task.arguments.required():
+                raise ConfigurationError(missing[0], "has no default, and nobody gives a periodic task its arguments")
+            periodic_name = task.function.__name__ if name is None else name
+            try:
+                checked_name(periodic_name)
+            except InvalidInput as error:
+                raise ConfigurationError(error.field, error.problem) from None
+            if periodic_name in self._periodic:
+                raise ConfigurationError("name", f"two periodic tasks are named {periodic_name}; give one a name=")
+            self._periodic[periodic_name] = task.item_type, schedule
+            return task
+
+        return decorate
 
     @property
     def item_types(self) -> list[str]:
@@ -288,6 +332,7 @@ class Tasks:
         queue = await self.queue()
         for task in self._tasks.values():
             await _state_config(queue, task.definition.config)
+        await _state_schedules(queue, self._periodic)
         async with (
             self._guard() as guard,
             dispatching(
@@ -344,6 +389,19 @@ async def _state_config(queue: DispatchQueue, config: DispatchConfig) -> None:
         stated["lane_concurrency"] = config.lane_concurrency
     if any(getattr(stored, name) != value for name, value in stated.items()):
         await queue.configure(config.item_type, **stated)
+
+
+async def _state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[str, Schedule]]) -> None:
+    """Writes the decorators' schedules. One that operators paused stays paused."""
+    periodic = Periodic(queue)
+    for name, (item_type, schedule) in schedules.items():
+        # Another worker may write the same at the same time, or tick.
+        for _ in range(MAX_TRIES - 1):
+            with contextlib.suppress(Conflict):
+                await periodic.put(name, item_type, schedule)
+                break
+        else:
+            await periodic.put(name, item_type, schedule)
 
 
 def _config(item_type: str, retries: int, plan: str | None) -> DispatchConfig:

@@ -24,6 +24,7 @@ ABOUT = {
     "limits": "Ask the limiter. Exit status 0 if allowed, 1 if denied.",
     "tokens": "Create, list and revoke the tokens that callers present.",
     "queue": "Look at the dispatch queue and operate it.",
+    "periodic": "List, pause and trigger periodic tasks.",
     "workers": "Show who works on which queue, and which queues nobody works on.",
     "completion": "Print the script that completes commands and options on TAB in your shell.",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from typing import TypeVar
 
@@ -12,13 +12,20 @@ import click
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import QueueStats
 from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.search import FilterOptions
 from headgate.errors import InvalidInput
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
 from headgate.server.settings import Settings
-from headgate.server.shapes.dispatch import DispatchConfigShown, ItemDetailShown, ItemShown, QueueStatsShown
+from headgate.server.shapes.dispatch import (
+    DispatchConfigShown,
+    ErrorGroupShown,
+    ItemDetailShown,
+    ItemShown,
+    QueueStatsShown,
+)
 from headgate.server.wiring.queue import open_queue
 
 T = TypeVar("T")
@@ -27,6 +34,7 @@ type_argument = click.argument("item_type", cls=Argument, metavar="TYPE", about=
 ids_argument = click.argument("ids", cls=Argument, nargs=-1, metavar="[ID]...", about="Which items.")
 all_option = click.option("--all", "every", is_flag=True, help="All dead letters of the type.")
 
+GROUP_COLUMNS = ["count", "error", "example", "firstAt", "lastAt"]
 COLUMNS = ["itemId", "status", "executeAt", "lane", "priority", "retryCount", "lastError"]
 
 
@@ -76,17 +84,38 @@ def stats(item_type: str | None, as_json: bool) -> None:
 @app.command("list")
 @type_argument
 @click.option("--status", help="Only these, such as DEAD_LETTER.")
+@click.option("--prefix", help="Only those whose ids begin so.")
+@click.option("--lane", help="Only those in this lane.")
+@click.option("--error", help="Only those whose last error holds this; * stands for any characters.")
+@click.option("--from", "since", help="Only those that run at this time or later, …")
+@click.option("--to", "until", help="… and before this one.")
 @click.option("--limit", type=int, default=100, help="At most so many.")
 @click.option("--after", help="Those after this id: the last of the page before.")
 @as_json
-def list_(item_type: str, status: str | None, limit: int, after: str | None, as_json: bool) -> None:
-    """List items in order of their ids."""
-    page = _with_queue(lambda queue: queue.list(item_type, status, limit=limit, after=after))
+def list_(item_type: str, status: str | None, limit: int, as_json: bool, **options: str | None) -> None:
+    """List and search items, in order of their ids."""
+    chosen = {name: value for name, value in options.items() if value is not None}
+    page = _with_queue(lambda queue: queue.list(item_type, status, limit=limit, **chosen))
     items = [ItemShown.of(item).dump() for item in page]
     if as_json:
         print_json(items)
     else:
         print_table(COLUMNS, [["-" if item[name] is None else str(item[name]) for name in COLUMNS] for item in items])
+
+
+@app.command("errors")
+@type_argument
+@as_json
+def errors(item_type: str, as_json: bool) -> None:
+    """Group dead letters by their errors.
+
+    What differs between the errors of a group is shown as *. `headgate queue list TYPE --error TEXT` finds them.
+    """
+    groups = [ErrorGroupShown.of(group).dump() for group in _with_queue(lambda queue: queue.error_groups(item_type))]
+    if as_json:
+        print_json(groups)
+    else:
+        print_table(GROUP_COLUMNS, [[str(group[name]) for name in GROUP_COLUMNS] for group in groups])
 
 
 @app.command("show")
@@ -133,6 +162,69 @@ def discard(item_type: str, ids: tuple[str, ...], every: bool, as_json: bool) ->
     _print_count("discarded", _with_queue(lambda queue: queue.discard(item_type, chosen), *words), as_json)
 
 
+def _matching(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which items, instead of their ids."""
+    for option in (
+        click.option("--to", "until", help="… and before this one."),
+        click.option("--from", "since", help="All that run at this time or later, …"),
+        click.option("--error", help="All whose last error holds this; * stands for any characters."),
+        click.option("--lane", help="All in this lane."),
+        click.option("--prefix", help="All whose ids begin so."),
+        click.option("--status", help="All that stand so, such as READY."),
+    ):
+        command = option(command)
+    return command
+
+
+@app.command("cancel")
+@type_argument
+@ids_argument
+@_matching
+@as_json
+def cancel(item_type: str, ids: tuple[str, ...], as_json: bool, **options: str | None) -> None:
+    """Cancel items that wait, run or are dead letters.
+
+    All of the given ids, or none; or, with options, all that match them and can be cancelled.
+    """
+    chosen, matching = _selected(ids, options)
+    words = ("queue cancel", item_type, *ids, *(f"--{name}={value}" for name, value in matching.items()))
+    _print_count("cancelled", _with_queue(lambda queue: queue.cancel(item_type, chosen, **matching), *words), as_json)
+
+
+@app.command("reschedule")
+@type_argument
+@ids_argument
+@click.option("--at", "execute_at", help="Their new time, such as 2030-03-01T16:00:00Z.")
+@click.option("--priority", type=int, help="Their new priority: 0 first, 9 last.")
+@click.option("--new-lane", help="Their new lane.")
+@_matching
+@as_json
+def reschedule(
+    item_type: str,
+    ids: tuple[str, ...],
+    execute_at: str | None,
+    priority: int | None,
+    new_lane: str | None,
+    as_json: bool,
+    **options: str | None,
+) -> None:
+    """Give waiting items another time, priority or lane.
+
+    All of the given ids, or none; or, with options, all that match them and wait.
+    """
+    chosen, matching = _selected(ids, options)
+    if execute_at is None and priority is None and new_lane is None:
+        raise InvalidInput("--at", "is required, or --priority or --new-lane")
+    words = ("queue reschedule", item_type, *ids, *(f"--{name}={value}" for name, value in matching.items()))
+
+    async def work(queue: DispatchQueue) -> int:
+        return await queue.reschedule(
+            item_type, chosen, execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
+        )
+
+    _print_count("rescheduled", _with_queue(work, *words), as_json)
+
+
 @app.command("pause")
 @type_argument
 @as_json
@@ -164,6 +256,13 @@ def _chosen(ids: tuple[str, ...], every: bool) -> list[str] | None:
     if bool(ids) == every:
         raise InvalidInput("ID", "is required, or --all for all dead letters; give one of the two")
     return list(ids) or None
+
+
+def _selected(ids: tuple[str, ...], options: Mapping[str, str | None]) -> tuple[list[str] | None, FilterOptions]:
+    matching: FilterOptions = {name: value for name, value in options.items() if value is not None}  # type: ignore[assignment]
+    if bool(ids) == bool(matching):
+        raise InvalidInput("ID", "is required, or options that say which items; give one of the two")
+    return list(ids) or None, matching
 
 
 def _print_count(done: str, count: int, as_json: bool) -> None:

@@ -30,6 +30,7 @@ from headgate.server.http import (
     notifications,
     openapi,
     payments,
+    periodic,
     plans,
     problem,
     reconciliation,
@@ -92,6 +93,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(audit.router)
     app.include_router(dispatch.router)
     app.include_router(workers.router)
+    app.include_router(periodic.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(console.router)

@@ -145,6 +145,23 @@ class ItemsShown(Shape):
     """A page of items."""
 
     items: list[ItemShown]
+    next: str | None
+
+
+class ErrorGroupShown(Shape):
+    """Dead letters that failed alike."""
+
+    error: str
+    count: int
+    example: str
+    first_at: Instant
+    last_at: Instant
+
+
+class ErrorGroupsShown(Shape):
+    """Dead letters by their errors, the largest group first."""
+
+    errors: list[ErrorGroupShown]
 
 
 class AuditEntryShown(Shape):
