@@ -13,14 +13,15 @@ from headgate.dispatch.turns import LAST_PRIORITY, LONGEST_LANE
 from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
 from headgate.server.shapes.dispatch import MAX_IDS
-from headgate.server.shapes.members import EVENT_ID, INSTANT, PLAIN
+from headgate.server.shapes.members import EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Expects, InvalidMember, Shape
 
+_PRINTABLE = r"[\p{L}\p{M}\p{N}\p{P}\p{S}]"
 LANE: dict[str, Any] = {
     "type": "string",
     "minLength": 1,
     "maxLength": LONGEST_LANE,
-    "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S}]+$",
+    "pattern": rf"^{_PRINTABLE}(?:[ {_PRINTABLE[1:]}*{_PRINTABLE})?$",
     "example": "acme",
 }
 PRIORITY: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": LAST_PRIORITY, "description": "0 is first."}
@@ -28,7 +29,7 @@ ERROR: dict[str, Any] = {
     "type": "string",
     "minLength": 1,
     "maxLength": LONGEST_ERROR,
-    "pattern": PLAIN,
+    "pattern": r"^[^\u0000]+$",
     "description": "What their last errors hold; * stands for any characters.",
 }
 
