@@ -111,7 +111,7 @@ class EnvoyProxy:
             _cluster("upstream", self._upstream.server_address[1]),
             _cluster("headgate", grpc_port) | {"typed_extension_protocol_options": http2, **(cluster_options or {})},
         ]
-        self.configuration = {
+        self.configuration: dict[str, Any] = {
             "admin": {"address": _address(self.admin_port)},
             "static_resources": {"listeners": [listener], "clusters": clusters},
         }

@@ -61,6 +61,9 @@ asyncio.run(main())
 assert not any(name.startswith("headgate.testing") for name in sys.modules)
 """
 
+FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "litestar", "quart", "aiohttp", "requests"]
+"""The integrations that need an extra of their name."""
+
 NO_ANSWER = """
 import asyncio
 from headgate import SlotScheduler, StoreError
@@ -207,7 +210,9 @@ def test_a_command_says_which_extra_it_lacks(
 
 
 def test_a_library_user_is_told_which_extra_is_lacking(core: Installed) -> None:
-    script = """
+    script = (
+        f"FRAMEWORKS = {FRAMEWORKS}"
+        + """
 import asyncio, importlib
 from headgate import *
 
@@ -231,14 +236,15 @@ for url in ("postgresql://h/x", "oracle://h/x"):
     told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
 told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
 told(lambda: Tasks("memory://").periodic(cron="0 16 * * *"))
-for name in ("fastapi", "starlette", "flask", "django", "requests"):
+for name in FRAMEWORKS:
     told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
 """
+    )
     ended = core.python(script)
     assert ended.returncode == 0, ended.stderr
     named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
-    others = ["calendars", "periodic", "fastapi", "starlette", "flask", "django", "requests"]
+    others = ["calendars", "periodic", *FRAMEWORKS]
     assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + others, ended.stdout
 
 
@@ -291,7 +297,7 @@ def test_all_of_it(other: Installed) -> None:
 
 def test_every_extra_is_walked() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    frameworks = {"django", "fastapi", "flask", "httpx", "requests", "starlette"}
+    frameworks = {*FRAMEWORKS, "httpx"}
     assert set(extras) == {*ALONE, *frameworks, "server", "console", "all", "testing"}
     assert extras["console"] == ["headgate[server]"]
     everything = set(extras["all"][0].removeprefix("headgate[").removesuffix("]").split(","))

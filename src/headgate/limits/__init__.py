@@ -1,6 +1,7 @@
 """May this run now? Plans, algorithms, decisions.
 
 specs.py           the algorithms and their numbers       rates.py       rate strings: 10/minute
+rate_text.py       one rate as text                       calendar_edges.py  days, weeks and months of a zone
 model.py           what a plan and a decision are
 algorithms.py      the arithmetic, pure
 chain.py           one decision over many plans, pure

@@ -59,6 +59,8 @@ class Settings(Section):
     # URLs may hold passwords, so they stay out of every repr.
     database_url: str = Field("sqlite:///headgate.db", repr=False)
     database_pool_size: int = Field(10, ge=1, le=1000)
+    database_migrate: bool = False
+    """Whether `headgate serve` and `headgate worker` migrate a database that other programs share."""
     redis_url: str | None = Field(None, repr=False)
     kafka_bootstrap: str | None = None
     kafka_config: KafkaConfig = Field(default_factory=dict, repr=False)

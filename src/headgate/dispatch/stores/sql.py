@@ -76,11 +76,11 @@ class SqlQueueStore:
 
             self._statements = postgres
             self._claims = Claims(database, claim_bytes)
+        self.periodic = SqlPeriodicStore(database, self._statements.enqueue, self._hints)
         self._served: dict[str, str] = {}
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
         """Item types with limited places: an end makes room."""
-        self.periodic = SqlPeriodicStore(database, self._statements.enqueue, self._hints)
 
     # -- dispatching ---------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ ABOUT = {
     "forecast": "Tell when a number of events would run, without booking anything.",
     "doctor": "Check every configured dependency and say what to do; exit status 1 if anything is wrong.",
     "prune": "Forget slots, windows, finished items, payments, messages and audit entries that far in the past.",
-    "migrate": "Bring the database to this version's schema. The service does so itself when it starts.",
+    "migrate": "Bring the database to this version's schema, or one step back. The service does so itself on SQLite.",
     "config": "Show and change configs: how much may happen in each window.",
     "slots": "Book, show and cancel slots.",
     "payments": "Submit feeds of payments; show and cancel payments.",

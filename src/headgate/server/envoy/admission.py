@@ -79,6 +79,8 @@ class DescriptorLimiter:
         Raises:
             StoreError: the store answered with an error. `StoreUnavailable` is decided by the plans' `on_error`.
         """
+        if len(descriptors) == 1 and (outcome := await self._decide_plain(domain, descriptors[0])) is not None:
+            return outcome
         matches = await self._match(domain, descriptors)
         try:
             return await self._decide(descriptors, matches)
@@ -86,6 +88,27 @@ class DescriptorLimiter:
             # A plan was deleted or lowered since the rules were matched.
             await self._limiter.refresh()
             return await self._decide(descriptors, await self._match(domain, descriptors))
+
+    async def _decide_plain(self, domain: str, descriptor: Descriptor) -> Outcome | None:
+        """The commonest request: one descriptor under a plain limit. `None`, and nothing charged, for all others."""
+        entries, hits, reported, override = descriptor
+        match = self._plans.rules.match(domain, entries)
+        if match is None or match.limit.quota or hits < 1 or reported or override is not None:
+            return None
+        key, limiter = match.key, self._limiter
+        try:
+            rule = limiter.rule(match.plan, key)
+            if rule.shadow:
+                return None
+            decision = await limiter.acquire(key, match.plan, hits)
+        except (NotFound, CostExceedsCapacity):
+            return None
+        if decision.reason in UNKNOWN:
+            status = Status(decision.allowed, match)
+        else:
+            wait_us = decision.reset_after_us if decision.allowed else decision.retry_after_us
+            status = Status(decision.allowed, match, rule, decision.remaining, wait_us)
+        return Outcome(decision.allowed, (status,), decision, (rule,))
 
     async def _match(self, domain: str, descriptors: Sequence[Descriptor]) -> list[Match | None]:
         rules = self._plans.rules

@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import structlog
 
-from headgate.errors import HeadgateError, StoreUnavailable
+from headgate.errors import HeadgateError, InvalidInput, StoreUnavailable
 from headgate.limits import headers
-from headgate.limits.model import Rule, TokenBucket
+from headgate.limits.model import Rule
 from headgate.server.envoy.admission import Descriptor, DescriptorLimiter, Outcome, Status, is_over
 from headgate.server.envoy.descriptors import Unit
 from headgate.server.envoy.messages import OK, OVER_LIMIT, UNITS, RateLimitRequest, RateLimitResponse
@@ -51,10 +51,10 @@ class RateLimitServicer:
     async def should_rate_limit(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         """Decides one request of Envoy."""
         await self._access.admit(context)
-        if problem := _problem(request):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
         try:
             outcome = await self._limiter.decide(request.domain, _descriptors(request))
+        except BadRequest as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except HeadgateError as error:
             # Envoy decides by failure_mode_deny. The text may name hosts: it is logged, and not sent.
             self._metrics.failed(type(error).__name__)
@@ -70,36 +70,32 @@ class RateLimitServicer:
         return response
 
 
-def _problem(request: Any) -> str | None:
-    if not request.domain:
-        return "domain: must not be empty"
-    if not request.descriptors:
-        return "descriptors: must not be empty"
-    if len(request.descriptors) > MAX_DESCRIPTORS:
-        return f"descriptors: at most {MAX_DESCRIPTORS} in one request"
-    for index, descriptor in enumerate(request.descriptors):
-        if not 0 < len(descriptor.entries) <= MAX_ENTRIES:
-            return f"descriptors[{index}].entries: give from 1 to {MAX_ENTRIES}"
-        if descriptor.HasField("limit") and descriptor.limit.unit not in _OVERRIDE_UNITS:
-            return f"descriptors[{index}].limit.unit: is unknown"
-    return None
+class BadRequest(InvalidInput):
+    """A request that Envoy would not send."""
 
 
 def _descriptors(request: Any) -> list[Descriptor]:
+    descriptors = request.descriptors
+    if not request.domain:
+        raise BadRequest("domain", "must not be empty")
+    if not 0 < len(descriptors) <= MAX_DESCRIPTORS:
+        raise BadRequest("descriptors", f"must be from 1 to {MAX_DESCRIPTORS}, not {len(descriptors)}")
     hits = request.hits_addend or 1  # 0 is what a request that names no hits has
-    return [_descriptor(written, hits) for written in request.descriptors]
+    return [_descriptor(written, hits, index) for index, written in enumerate(descriptors)]
 
 
-def _descriptor(written: Any, hits: int) -> Descriptor:
+def _descriptor(written: Any, hits: int, index: int) -> Descriptor:
     entries = [(entry.key, entry.value) for entry in written.entries]
-    if not (written.HasField("hits_addend") or written.HasField("limit")):
-        return Descriptor(entries, hits)
-    reported = written.HasField("hits_addend")
+    if not 0 < len(entries) <= MAX_ENTRIES:
+        raise BadRequest(f"descriptors[{index}].entries", f"must be from 1 to {MAX_ENTRIES}, not {len(entries)}")
+    reported, override = written.HasField("hits_addend"), None
     if reported:
         hits = -written.hits_addend.value if written.is_negative_hits else written.hits_addend.value
-    override = None
     if written.HasField("limit"):
-        override = (written.limit.requests_per_unit, _OVERRIDE_UNITS[written.limit.unit])
+        unit = _OVERRIDE_UNITS.get(written.limit.unit)
+        if unit is None:
+            raise BadRequest(f"descriptors[{index}].limit.unit", f"{written.limit.unit} is unknown")
+        override = (written.limit.requests_per_unit, unit)
     return Descriptor(entries, hits, reported, override)
 
 
@@ -132,8 +128,9 @@ def _add_status(response: Any, status: Status) -> None:
 
 
 def _window_us(rule: Rule) -> int:
-    spec = rule.spec
-    return spec.life_us if isinstance(spec, TokenBucket) else spec.window_us
+    """The window of a rule; of a token bucket, the time it takes to fill."""
+    window_us: int = getattr(rule.spec, "window_us", 0) or getattr(rule.spec, "life_us", 0)
+    return window_us
 
 
 def _ietf_headers(outcome: Outcome) -> Sequence[tuple[str, str]]:

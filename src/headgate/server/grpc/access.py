@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -57,6 +58,7 @@ def _bearer_token(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     return ""
 
 
+@lru_cache(1024)
 def _client(peer: str) -> tuple[str, int] | None:
     """The address of a peer such as `ipv4:192.0.2.7:53210`; `None` of a socket file."""
     family, _, address = peer.partition(":")

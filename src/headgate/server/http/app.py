@@ -58,6 +58,7 @@ from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import dispatch_observer
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
+from headgate.sql.migration_policy import Migrations, permit_migrations
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -114,6 +115,7 @@ def from_environment() -> FastAPI:
     settings = Settings.load()
     log_lines.configure(settings)
     end_with_parent()
+    permit_migrations(Migrations.ALWAYS if settings.database_migrate else Migrations.EMBEDDED)
     add_deadline(settings.http.shutdown_seconds + CLOSE_SECONDS)
     return create_app(settings)
 

@@ -13,6 +13,9 @@ from headgate.server.settings import Settings, spelled
 if TYPE_CHECKING:
     from headgate.server.http.services import Services
 
+CLOSING_SECONDS = 5.0
+"""How long calls in flight may take at the end. HTTP has had its time by then."""
+
 
 def check_grpc(settings: Settings, workers: int) -> None:
     """What is wrong with the gRPC settings shows here, before anything is started.
@@ -64,6 +67,6 @@ async def open_envoy(services: Services) -> AsyncIterator[int | None]:
         settings.host,
         [(SERVICE, servicer.handler())],
         shared=settings.http.workers > 1,
-        closing_seconds=settings.http.shutdown_seconds,
+        closing_seconds=min(settings.http.shutdown_seconds, CLOSING_SECONDS),
     ) as port:
         yield port

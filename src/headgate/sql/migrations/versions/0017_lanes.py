@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0017_lanes"
-down_revision = "0018_periodic"
+down_revision = "0016_task_reports"
 branch_labels = None
 depends_on = None
 

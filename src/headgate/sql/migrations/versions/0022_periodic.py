@@ -7,7 +7,7 @@ from alembic import op
 
 from headgate.sql.schema import Instant
 
-revision = "0018_periodic"
+revision = "0022_periodic"
 down_revision = "0021_access"
 branch_labels = None
 depends_on = None
