@@ -12,17 +12,22 @@ from importlib.util import find_spec
 from headgate.errors import MissingExtra
 
 MODULES = {
+    "aiohttp": ("aiohttp",),
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
+    "drf": ("django", "asgiref", "rest_framework"),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
     "grpc": ("grpc", "grpc_health", "envoy_data_plane", "yaml"),
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
+    "litestar": ("litestar",),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
+    "periodic": ("cronsim",),
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
+    "quart": ("quart",),
     "redis": ("hiredis",),
     "requests": ("requests",),
     "server": (

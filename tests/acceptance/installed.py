@@ -13,9 +13,9 @@ ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 
 
-def build_wheel(directory: Path) -> Path:
-    """The wheel of this tree."""
-    _uv("build", "--wheel", "--build-constraints", str(CONSTRAINTS), "--out-dir", str(directory), str(ROOT))
+def build_wheel(directory: Path, source: Path = ROOT) -> Path:
+    """The wheel of this tree, or of another."""
+    _uv("build", "--wheel", "--build-constraints", str(CONSTRAINTS), "--out-dir", str(directory), str(source))
     (wheel,) = directory.glob("*.whl")
     return wheel
 

@@ -25,7 +25,7 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 ]
-PAGES = ("overview", "slots", "configs", "limits", "dispatch", "payments", "notifications", "audit")
+PAGES = ("overview", "slots", "configs", "limits", "dispatch", "workers", "payments", "notifications", "audit")
 
 
 class Console(NamedTuple):

@@ -20,7 +20,18 @@ from hypothesis import strategies as st
 from headgate.limits.algorithms import State, life_us
 from headgate.limits.chain import refunded, rule_on
 from headgate.limits.holds import HoldRecord, place_hold, settle_hold
-from headgate.limits.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.model import (
+    CalendarWindow,
+    Charge,
+    Decision,
+    FixedWindow,
+    Gcra,
+    Rule,
+    SlidingLog,
+    SlidingWindow,
+    Spec,
+    TokenBucket,
+)
 from headgate.limits.ports import AsyncLimitStore, Hold, LimitStore
 
 START = datetime(2027, 1, 1, tzinfo=UTC)
@@ -55,23 +66,31 @@ windows = st.sampled_from([1, 7, 1000, 400_000, 1_000_000, 60_000_000]).map(lamb
 rates = st.sampled_from(
     [Fraction(1), Fraction(2, 3), Fraction(37, 10), Fraction(1000), Fraction(10**6), Fraction(1, 86400), Fraction(3, 7)]
 )
+ZONES = ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/Sao_Paulo"]
 specs: st.SearchStrategy[Spec] = st.one_of(
     st.builds(TokenBucket, limits, rates),
     st.builds(FixedWindow, limits, windows),
     st.builds(SlidingWindow, limits, windows),
     st.builds(SlidingLog, limits, windows),
+    st.builds(Gcra, st.sampled_from(["1/second", "10/second", "3/7s", "1000000/second", "7/minute"]), limits),
+    st.builds(CalendarWindow, limits, st.sampled_from(["day", "week", "month"]), st.sampled_from(ZONES)),
 )
 
 KEYS = ("k1", "k2")
 PLANS = ("p1", "p2", "p3")
 cells = st.tuples(st.sampled_from(KEYS), st.sampled_from(PLANS))
 links = st.lists(st.tuples(cells, st.integers(0, 7)), min_size=1, max_size=4, unique_by=lambda link: link[0])
-steps = st.one_of(st.integers(0, 20), st.integers(0, 2_000_000), st.integers(0, 200_000_000))
+steps = st.one_of(
+    st.integers(0, 20), st.integers(0, 40 * 86_400_000_000), st.integers(0, 2_000_000), st.integers(0, 200_000_000)
+)
 
 actions = st.one_of(
     st.tuples(st.just("advance"), steps),
     st.tuples(st.just("advance"), steps),
-    st.tuples(st.just("back"), st.one_of(st.integers(1, 50), st.integers(1, 300_000_000))),
+    st.tuples(
+        st.just("back"),
+        st.one_of(st.integers(1, 50), st.integers(1, 300_000_000), st.integers(1, 40 * 86_400_000_000)),
+    ),
     st.tuples(st.just("acquire"), links),
     st.tuples(st.just("acquire"), links.map(lambda chain: chain[:1])),
     st.tuples(st.just("acquire"), links.map(lambda chain: chain[:1])),

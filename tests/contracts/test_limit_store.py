@@ -11,7 +11,17 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from headgate.limits.model import Charge, Decision, FixedWindow, Rule, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.model import (
+    Charge,
+    Decision,
+    FixedWindow,
+    Gcra,
+    Rule,
+    SlidingLog,
+    SlidingWindow,
+    Spec,
+    TokenBucket,
+)
 from headgate.limits.ports import Hold, LimitStore
 from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
@@ -38,6 +48,7 @@ SPECS: list[Spec] = [
     FixedWindow(10, "PT1M"),
     SlidingWindow(10, "PT1M"),
     SlidingLog(10, "PT1M"),
+    Gcra("10/minute", 10),
 ]
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import UTC, datetime
 
 import pytest
+import sqlalchemy as sa
 
 from headgate.durations import to_ms
 from headgate.errors import StoreUnavailable
 from headgate.slots import AssignedSlot, SlotScheduler, WindowPolicy
 from headgate.slots.stores import slot_store
 from headgate.slots.stores.sql import SqlSlotStore
+from headgate.slots.stores.tables import slot_config
 from headgate.sql.engine import Database
 from headgate.testing import PostgresServer, eventually
 from tests.contracts.slot_windows import check_windows
@@ -79,3 +82,36 @@ async def _assigned(slots: SlotScheduler, event_id: str) -> bool:
         return (await slots.assign(event_id, "c", T)).event_id == event_id
     except StoreUnavailable:
         return False
+
+
+async def test_a_process_that_freezes_with_a_configs_lock_stops_nobody(postgres_url: str) -> None:
+    frozen = Database(postgres_url)
+    assert frozen.async_engine is not None
+    async with SlotScheduler(await slot_store(postgres_url)) as slots:
+        await slots.configure("c", WindowPolicy(10, "PT1S"))
+        connection = await frozen.async_engine.connect()
+        # It has the lock, and says nothing more: stopped, swapped out, or cut off.
+        await connection.execute(sa.select(slot_config).where(slot_config.c.name == "c").with_for_update())
+        assert (await slots.assign("next", "c", T)).event_id == "next"
+        with pytest.raises(sa.exc.DBAPIError):  # it wakes up, and its transaction is gone
+            await connection.execute(slot_config.delete())
+        await connection.close()
+        # And its pool has other connections.
+        assert await frozen.read(
+            lambda each: each.execute(sa.select(sa.func.count()).select_from(slot_config)).scalar()
+        )
+    await frozen.close()
+
+
+async def test_a_transaction_that_was_ended_for_its_silence_is_an_outage_to_its_caller(postgres_url: str) -> None:
+    database = Database(postgres_url)
+
+    def silent(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = '50ms'")
+        time.sleep(0.5)  # the frozen process itself
+        connection.exec_driver_sql("SELECT 1")
+
+    with pytest.raises(StoreUnavailable):
+        await database.write(silent)
+    assert await database.read(lambda each: each.exec_driver_sql("SELECT 1").scalar()) == 1
+    await database.close()

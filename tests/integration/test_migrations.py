@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
+import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +18,14 @@ from alembic.migration import MigrationContext
 from sqlalchemy.engine import Connection
 
 import headgate
-from headgate.errors import ConfigurationError
+from headgate.errors import ConfigurationError, HeadgateError
+from headgate.server.access.stores.sql import SqlAccessStore
 from headgate.sql import migrate
+from headgate.sql.databases import database as open_database
 from headgate.sql.engine import Database
+from headgate.sql.migration_policy import Migrations, permit_migrations
 from headgate.sql.schema import metadata
+from tests.acceptance.service import Service, run
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -39,7 +45,12 @@ def _every_table_is_known() -> None:
 async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> None:
     def differences(connection: Connection) -> list[object]:
         context = MigrationContext.configure(
-            connection, opts={"version_table": "headgate_schema_version", "compare_type": True}
+            connection,
+            opts={
+                "version_table": migrate.REVISION_TABLE,
+                "compare_type": True,
+                "include_object": lambda _object, name, *_: name != migrate.FLOOR_TABLE,
+            },
         )
         return list(compare_metadata(context, metadata))
 
@@ -97,13 +108,95 @@ async def test_many_processes_may_start_on_an_empty_database(url: str) -> None:
         await database.close()
 
 
-async def test_a_database_newer_than_the_code_is_left_alone(url: str) -> None:
+@pytest.mark.parametrize(("floor", "runs"), [(migrate.OLDEST_RUNNABLE, True), ("9998_contracted", False)])
+async def test_a_version_runs_on_the_schema_of_the_next_one_until_that_takes_something_away(
+    url: str, floor: str, runs: bool
+) -> None:
     database = Database(url)
     await migrate.upgrade(database)
-    await database.write(lambda c: c.exec_driver_sql("UPDATE headgate_schema_version SET version_num = '9999_later'"))
-    with pytest.raises(ConfigurationError, match=r"9999_later.*upgrade headgate"):
-        await migrate.upgrade(database)
+
+    def move_on(connection: Connection) -> None:
+        connection.exec_driver_sql(f"UPDATE {migrate.REVISION_TABLE} SET version_num = '9999_later'")
+        connection.exec_driver_sql(f"UPDATE {migrate.FLOOR_TABLE} SET version_num = '{floor}'")
+
+    await database.write(move_on)
+    if runs:
+        assert await migrate.upgrade(database) == []
+        await migrate.prepare(database)
+        with pytest.raises(HeadgateError, match="9999_later was applied by a later version"):
+            await migrate.downgrade(database)
+    else:
+        with pytest.raises(ConfigurationError, match=r"9999_later.*9998_contracted; upgrade headgate"):
+            await migrate.upgrade(database)
+    assert await database.read(migrate.current) == "9999_later"
     await database.close()
+
+
+async def test_a_database_of_the_previous_release_is_taken_over(url: str) -> None:
+    """Version 0.2.0 kept its revision in the table that now says who can run."""
+    database = Database(url)
+    await migrate.upgrade(database)
+    await database.write(lambda connection: _to(connection, "0012_slot_owner"))
+    await database.write(lambda connection: connection.exec_driver_sql(f"DROP TABLE {migrate.REVISION_TABLE}"))
+    applied = await migrate.upgrade(database)
+    assert applied[0] == "0013_payment_lifecycle"
+    assert await migrate.status(database) == (applied[-1], [])
+    await database.close()
+
+
+async def test_the_last_step_can_be_undone_and_done_again(url: str) -> None:
+    database = Database(url)
+    applied = await migrate.upgrade(database)
+    undone = [await migrate.downgrade(database) for _ in range(2)]
+    assert undone == applied[: -len(undone) - 1 : -1]
+    assert await migrate.status(database) == (applied[-3], applied[-2:])
+    assert await migrate.upgrade(database) == applied[-2:]
+    await database.close()
+
+
+async def test_a_step_whose_data_would_be_lost_is_not_undone_unless_told_so(url: str) -> None:
+    database = Database(url)
+    applied = await migrate.upgrade(database)
+    while applied[-1] != "0021_access":
+        await migrate.downgrade(database)
+        applied.pop()
+    store = SqlAccessStore(database)
+    await store.sessions.key()
+    with pytest.raises(HeadgateError, match=r"lose the data of headgate_key; an earlier version also runs.*--discard"):
+        await migrate.downgrade(database)
+    assert await migrate.status(database) == ("0021_access", (await migrate.status(database))[1])
+    assert await migrate.downgrade(database, discard_data=True) == "0021_access"
+    await database.close()
+
+
+async def test_every_step_can_be_undone(url: str) -> None:
+    database = Database(url)
+    applied = await migrate.upgrade(database)
+    assert [await migrate.downgrade(database) for _ in applied] == applied[::-1]
+    with pytest.raises(HeadgateError, match="nothing to undo"):
+        await migrate.downgrade(database)
+    assert await migrate.upgrade(database) == applied
+    await database.close()
+
+
+@pytest.mark.parametrize("when", list(Migrations))
+async def test_opening_migrates_only_what_it_may(url: str, when: Migrations) -> None:
+    early = Database(url)
+    applied = await migrate.upgrade(early)
+    await migrate.downgrade(early)
+    permit_migrations(when)
+    try:
+        embedded = url.startswith("sqlite") and when is Migrations.EMBEDDED
+        if when is Migrations.ALWAYS or embedded:
+            await (await open_database(url)).close()
+            assert (await migrate.status(early))[1] == []
+        else:
+            with pytest.raises(HeadgateError, match=f"lacks {applied[-1]}; run `headgate migrate up`"):
+                await open_database(url)
+            assert (await migrate.status(early))[1] == applied[-1:]
+    finally:
+        permit_migrations(Migrations.ALWAYS)
+    await early.close()
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgresql", "oracle"])
@@ -113,3 +206,42 @@ def test_an_administrator_can_read_what_would_run(dialect: str) -> None:
     if dialect == "oracle":
         # DATE has no fractions of a second; a TIMESTAMP WITH TIME ZONE can't be part of a key (ORA-02329).
         assert not re.search(r"\bDATE\b|WITH TIME ZONE", script)
+
+
+async def test_a_new_sqlite_database_is_its_owners_alone(tmp_path: Path) -> None:
+    earlier = os.umask(0o022)
+    try:
+        database = Database(f"sqlite:///{tmp_path / 'new.db'}")
+        await migrate.upgrade(database)
+        names = ("new.db", "new.db-wal", "new.db-shm")
+        assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in names] == ["0o600"] * 3
+        await database.close()
+        # An operator who shares the file with a group has decided so.
+        (tmp_path / "new.db").chmod(0o660)
+        again = Database(f"sqlite:///{tmp_path / 'new.db'}")
+        await migrate.upgrade(again)
+        await again.close()
+        assert oct((tmp_path / "new.db").stat().st_mode & 0o777) == "0o660"
+    finally:
+        os.umask(earlier)
+
+
+def test_commands_migrate_no_shared_database_unless_told_to(postgres_url: str, tmp_path: Path) -> None:
+    variables = {"HEADGATE_DATABASE_URL": postgres_url}
+    assert run(tmp_path, "config", "get", "default", **variables).returncode == 1, "reading makes no schema either"
+    assert "0001_slots" in run(tmp_path, "migrate", "status", **variables).stdout
+    assert run(tmp_path, "migrate", "up", **variables).returncode == 0
+    undone = json.loads(run(tmp_path, "migrate", "down", "--json", **variables).stdout)["undone"]
+    for words in (
+        ["config", "get", "default"],
+        ["serve", "--port", "0"],
+        ["worker"],
+        ["config", "set", "c", "--max", "1"],
+    ):
+        refused = run(tmp_path, *words, **variables)
+        assert refused.returncode == 1, words
+        assert f"lacks {undone}; run `headgate migrate up`" in refused.stderr
+    status = json.loads(run(tmp_path, "migrate", "status", "--json", **variables).stdout)
+    assert status["pending"] == [undone]
+    with Service(tmp_path, "--migrate", **variables):
+        assert run(tmp_path, "migrate", "status", **variables).returncode == 0

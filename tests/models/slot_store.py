@@ -187,6 +187,14 @@ class MemorySlotStore:
             raise NotFound("config", name)
         return look(config.active, Occupancy(config.active.policy, config), self._now(None))
 
+    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+        for name in names:
+            if name not in self._configs:
+                raise NotFound("config", name)
+        configs = [self._configs[name] for name in names]
+        sides = [JointSide(config.active, Occupancy(config.active.policy, config)) for config in configs]
+        return look(sides, self._now(None))
+
     async def prune(self, before_ms: int) -> PruneResult:
         sizes = {name: config.active.policy.size_ms for name, config in self._configs.items()}
         # A window's slots are forgotten together: a resize counts them again.

@@ -182,7 +182,7 @@ class DispatchCycle:
     async def claim(self, config: DispatchConfig, limit: int, *, now: datetime | None = None) -> Batch:
         """Claims what is due, with its contexts."""
         claim_requested_at = uptime()
-        batch = await self._store.claim(config.item_type, limit, config.look_ahead, now=now)
+        batch = await self._store.claim(config.item_type, limit, config.look_ahead, places=config.places, now=now)
         if batch.items:
             self._observer.claimed(config.item_type, len(batch.items))
         return batch._replace(claim_requested_at=claim_requested_at)
@@ -204,7 +204,16 @@ class DispatchCycle:
                 continue
             delay = start_delay(item, config, batch.claimed_at, self._uniform)
             requests.append(
-                StartRequest(item.claim, config, item.context_json, delay, item.traceparent, batch.claim_requested_at)
+                StartRequest(
+                    item.claim,
+                    config,
+                    item.context_json,
+                    delay,
+                    item.traceparent,
+                    batch.claim_requested_at,
+                    item.lane,
+                    item.priority,
+                )
             )
         if requests:
             if tracing.is_on():

@@ -19,7 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from headgate.limits.model import MOST, FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.calendar_edges import Edges
+from headgate.limits.specs import (
+    MOST,
+    CalendarWindow,
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    Spec,
+    TokenBucket,
+)
 
 State: TypeAlias = tuple[int, ...]
 
@@ -237,6 +246,41 @@ def _fixed_instant(state: State) -> int:
     return state[1] if state[2] else 0
 
 
+# Calendar window: (tag, start, used). The edges around now say which window it is. A state whose window begins later
+# than now's is one from before the clock went back: it stays, and ends at the edge that follows it.
+
+
+def _calendar_window(edges: Edges, now_us: int) -> int:
+    """The start of the window that `now_us` is in."""
+    first, second, third = edges
+    return first if now_us < second else second if now_us < third else third
+
+
+def _calendar_end(edges: Edges, start: int) -> int:
+    first, second, third = edges
+    return second if start <= first else third if start <= second else start + third - second
+
+
+def _calendar_new(spec: CalendarWindow, now_us: int) -> State:
+    return (5, _calendar_window(spec.edges(now_us), now_us), 0)
+
+
+def _calendar_at(spec: CalendarWindow, state: State, now_us: int) -> State:
+    _, start, used = state
+    window = _calendar_window(spec.edges(now_us), now_us)
+    if used == 0 or start < window:
+        return (5, window, 0)
+    if start - now_us > spec.life_us:
+        return (5, window, spec.limit)
+    return (5, start, min(used, spec.limit))
+
+
+def _calendar_room(spec: CalendarWindow, view: State, now_us: int, cost: int) -> Offer:
+    _, start, used = view
+    ends = _calendar_end(spec.edges(now_us), start) - now_us
+    return spec.limit - used, ends if used + cost > spec.limit else 0, ends if used else 0
+
+
 # Sliding window: (tag, start, before, used). `before` is the last window's count; it weighs by the grains of the last
 # window still in view, rounded up to whole units.
 
@@ -406,6 +450,16 @@ ARITHMETIC = {
     ),
     FixedWindow.tag: Arithmetic(
         _fixed_new, _fixed_at, _fixed_room, _fixed_take, _fixed_give, _fixed_hold, _fixed_release, _fixed_instant
+    ),
+    CalendarWindow.tag: Arithmetic(
+        _calendar_new,
+        _calendar_at,
+        _calendar_room,
+        _fixed_take,
+        _fixed_give,
+        _fixed_hold,
+        _fixed_release,
+        _fixed_instant,
     ),
     SlidingWindow.tag: Arithmetic(
         _sliding_new,

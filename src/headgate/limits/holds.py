@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from headgate.limits import algorithms
 from headgate.limits.algorithms import Place, State
-from headgate.limits.chain import Ruling
+from headgate.limits.chain import CALENDAR, Ruling
 from headgate.limits.model import Charge
 
 _READABLE = 95
@@ -76,7 +76,12 @@ def place_hold(chain: Sequence[Charge], ruling: Ruling, expires_us: int) -> tupl
 
 
 def settle_hold(
-    chain: Sequence[Charge], states: Sequence[State | None], now_us: int, record: HoldRecord, actual: int
+    chain: Sequence[Charge],
+    states: Sequence[State | None],
+    now_us: int,
+    record: HoldRecord,
+    actual: int,
+    wall_us: int | None = None,
 ) -> tuple[list[State], HoldRecord]:
     """The states after the cost of `record` turned out to be `actual`, and the record to keep then.
 
@@ -85,11 +90,12 @@ def settle_hold(
     after: list[State] = [()] * len(chain)
     for index, mark in zip(_order(chain), record.marks, strict=True):
         spec = chain[index].rule.spec
-        view = algorithms.at(spec, states[index], now_us)
+        spec_us = now_us if wall_us is None or spec.tag != CALENDAR else wall_us
+        view = algorithms.at(spec, states[index], spec_us)
         if mark.tag == spec.tag:
             view = algorithms.release(spec, view, record.cost, actual, mark.place)
         if actual > record.cost:
-            view = algorithms.take(spec, view, now_us, actual - record.cost)
+            view = algorithms.take(spec, view, spec_us, actual - record.cost)
         after[index] = view
     return after, replace(record, settled=True, cost=record.cost if actual else 0)
 

@@ -145,6 +145,12 @@ class LimitSettings(Section):
     """How long the store may take to decide; 0.5 with Redis, 5 with a database."""
     plans_ttl_seconds: float = Field(1.0, gt=0, le=3600)
     """After how long a plan changed by another process is in force here."""
+    lease_seconds: float | None = Field(None, gt=0, le=60)
+    """For how long tokens may be leased to this process; unset, every decision is the store's."""
+    lease_share: float = Field(0.1, gt=0, le=1)
+    """The largest share of a plan that one lease takes."""
+    lease_most: int = Field(10_000, ge=1)
+    """The most tokens of one lease."""
 
 
 class GrpcSettings(Section):

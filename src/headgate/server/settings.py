@@ -45,6 +45,8 @@ FILE_VARIABLE = "HEADGATE_SETTINGS_FILE"
 DEFAULT_FILE = "headgate.toml"
 PLACEHOLDER = "CHANGE-ME"
 """What `deploy/kubernetes` has in the place of tokens."""
+LONG_SECRET = 16
+"""Characters of a token that nobody guesses."""
 SHORTEST_SECRET = 4
 """A shorter option of a provider's URL (`v=1`) is no secret."""
 COLLECTOR_PATH = ("otlp", "traces")
@@ -57,6 +59,8 @@ class Settings(Section):
     # URLs may hold passwords, so they stay out of every repr.
     database_url: str = Field("sqlite:///headgate.db", repr=False)
     database_pool_size: int = Field(10, ge=1, le=1000)
+    database_migrate: bool = False
+    """Whether `headgate serve` and `headgate worker` migrate a database that other programs share."""
     redis_url: str | None = Field(None, repr=False)
     kafka_bootstrap: str | None = None
     kafka_config: KafkaConfig = Field(default_factory=dict, repr=False)
@@ -162,7 +166,15 @@ class Settings(Section):
         return text
 
     def refuse_exposure(self, *, other_tokens: bool = False) -> None:
-        """Raises unless it is safe to listen on `host`: on the loopback, or with a token to ask for."""
+        """Raises unless it is safe to listen on `host`: on the loopback, or with a token to ask for, and no admin token
+        that can be guessed."""
+        admin = self.admin_token
+        if not is_loopback(self.host) and admin is not None and len(admin.get_secret_value()) < LONG_SECRET:
+            raise ConfigurationError(
+                spelled("admin_token"),
+                f"is shorter than {LONG_SECRET} characters, and {self.host} can be reached from other machines; make a "
+                "token with: openssl rand -hex 32",
+            )
         if not is_loopback(self.host) and not self.has_tokens and not other_tokens:
             raise ConfigurationError(
                 "host",
@@ -334,7 +346,10 @@ def _file_values() -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8"))
+        # Plans of `Limiter.from_settings`, in applications. The service has its plans in the database.
+        values.pop("plans", None)
+        return values
     except OSError as error:
         raise ConfigurationError(str(path), f"can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

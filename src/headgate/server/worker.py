@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Collection, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
 from headgate.dispatch.heartbeats import WorkerInfo, heartbeats
+from headgate.dispatch.periodic import ticking
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
@@ -51,7 +52,10 @@ async def run_temporal_workers(
         if group is not None:
             log.info("working on %s", ", ".join(group.task_queues))
             info = WorkerInfo.here("temporal", roles, [domain.item_type for domain in registry])
-            async with heartbeats(store.workers, info):
+            async with AsyncExitStack() as beside:
+                await beside.enter_async_context(heartbeats(store.workers, info))
+                if "dispatch" in roles:
+                    await beside.enter_async_context(ticking(queue))
                 await group.run(stop)
 
 

@@ -117,6 +117,22 @@ class JointPacker:
         at = position(spread, ordinals[self._narrowest], low, room.high_ms, self.uniform)
         return Place(room.starts_ms[0], at, room.others)
 
+    @property
+    def narrowest(self) -> int:
+        """Which config has the shortest window: its spread is that of the slots."""
+        return self._narrowest
+
+    def take_room(self, requested_ms: int, most: int) -> tuple[JointRoom, int] | Full:
+        """Takes up to `most` places at once, all in the earliest windows with room; returns these, and how many places.
+        For a forecast, which needs no times."""
+        room = self._search(requested_ms if requested_ms > self.now_ms else self.now_ms)
+        if isinstance(room, Full):
+            return room
+        places = min(most, room.places)
+        for side, start in zip(self.sides, room.starts_ms, strict=True):
+            side.occupancy.take(start, places)
+        return room, places
+
     def _search(self, effective_ms: int) -> JointRoom | Full:
         # Whoever comes later is admitted to nothing that an earlier event was refused: its first windows offer less.
         at = effective_ms

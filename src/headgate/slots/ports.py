@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from headgate.errors import HeadgateError
+from headgate.slots.joint import JointSide
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking
@@ -100,6 +101,10 @@ class SlotStore(Protocol):
         Raises:
             NotFound: there is no such config and no template for it.
         """
+        ...
+
+    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+        """As `survey`, of several configs at one moment."""
         ...
 
     async def prune(self, before_ms: int) -> PruneResult:

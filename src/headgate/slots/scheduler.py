@@ -18,6 +18,7 @@ from headgate.errors import ConfigurationError, Conflict, HeadgateError, Invalid
 from headgate.slots import events
 from headgate.slots.config_names import ConfigNames, booking_names, first_name
 from headgate.slots.forecast import Forecast, forecast
+from headgate.slots.joint_forecast import joint_forecast
 from headgate.slots.model import (
     MOST_CONFIGS,
     AssignedSlot,
@@ -354,16 +355,31 @@ class SlotScheduler:
     # -- looking ahead and behind --------------------------------------------------------------------------------
 
     async def forecast(
-        self, config_name: str, events: int = 1, at: datetime | str | None = None, *, max_per_window: int | None = None
+        self,
+        config_name: str | Sequence[str],
+        events: int = 1,
+        at: datetime | str | None = None,
+        *,
+        max_per_window: int | None = None,
     ) -> Forecast:
-        """When `events` events requested for `at` (now, if not given) would be scheduled. Books nothing. With
-        `max_per_window`, as if that were the limit already.
+        """When `events` events requested for `at` (now, if not given) would be scheduled, under one config or several.
+        Books nothing. With `max_per_window`, as if that were the limit of the one config already.
 
         Raises:
-            InvalidInput: the number of events or the time is wrong.
+            InvalidInput: the number of events or the time is wrong, or a limit is given for several configs.
             NotFound: there is no such config.
         """
         requested_ms = None if at is None else to_ms(parse_instant(at, "at"))
+        names = booking_names(config_name)
+        if not isinstance(names, str):
+            if max_per_window is not None:
+                raise InvalidInput("max_per_window", "is for one config; leave it out, or name one")
+            return await self._store.survey_joint(
+                names,
+                lambda sides, now_ms: joint_forecast(
+                    sides, now_ms, events, now_ms if requested_ms is None else requested_ms
+                ),
+            )
 
         def look(version: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Forecast:
             if max_per_window is not None:
@@ -371,7 +387,7 @@ class SlotScheduler:
                 occupancy = occupancy.under(version.policy)
             return forecast(version, occupancy, now_ms, events, now_ms if requested_ms is None else requested_ms)
 
-        return await self._store.survey(checked_name(config_name), look)
+        return await self._store.survey(names, look)
 
     async def reconcile(
         self,

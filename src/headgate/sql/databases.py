@@ -1,4 +1,4 @@
-"""Databases by URL: one pool per URL and event loop, migrated before it is handed out."""
+"""Databases by URL: one pool per URL and event loop, at this version's schema when it is handed out."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ _databases: WeakKeyDictionary[asyncio.AbstractEventLoop, _Databases] = WeakKeyDi
 
 
 async def database(url: str, *, pool_size: int = 10) -> Database:
-    """The database at a URL, migrated to this version's schema.
+    """The database at a URL, at this version's schema or a later one.
 
     Whoever asks for the same URL on the same event loop gets the same pool: on SQLite, two pools in one process would
     wait for each other's locks by sleeping. `memory://` is a database of the caller's own, gone when it is closed.
+
+    Raises:
+        HeadgateError: The schema is older, and this process may not migrate it.
     """
     if url.startswith("memory:"):
         return await _migrated(Database("sqlite://"))
@@ -40,7 +43,7 @@ async def database(url: str, *, pool_size: int = 10) -> Database:
 
 async def _migrated(opened: Database) -> Database:
     try:
-        await migrate.upgrade(opened)
+        await migrate.prepare(opened)
     except BaseException:
         await opened.close()
         raise

@@ -9,6 +9,8 @@ and Oracle they run on a worker thread: one hop a transaction, where an async dr
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -33,6 +35,8 @@ BUSY_SECONDS = 30
 BORN = "headgate_born"
 ASIDE = 2
 """How many long reads go on at once."""
+LONGEST_SILENCE_SECONDS = 5
+"""Between two statements of a transaction on PostgreSQL. Callers who wait for its locks have a deadline of 30."""
 _CONNECT_ARGS = {"connect_timeout": 10}
 
 P = ParamSpec("P")
@@ -92,6 +96,7 @@ class Database:
             self._engine: Engine = self.async_engine.sync_engine
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             sa.event.listen(self._engine, "connect", _note_birth)
+            sa.event.listen(self._engine, "connect", _bound_silence)
             sa.event.listen(self._engine, "reset", _end_transaction)
             sa.event.listen(self._engine, "checkout", self._refuse_older)
         else:
@@ -225,6 +230,15 @@ def _note_birth(_connection: Any, record: Any) -> None:
     record.info[BORN] = time.monotonic()
 
 
+def _bound_silence(connection: Any, _record: Any) -> None:
+    """Lets PostgreSQL end a session that falls silent inside a transaction: a frozen process that has the lock of a
+    config, or of items, would stop everybody else. Not by the connection's options: poolers refuse those."""
+    cursor = connection.cursor()
+    cursor.execute(f"SET idle_in_transaction_session_timeout = '{LONGEST_SILENCE_SECONDS}s'")
+    cursor.close()
+    connection.commit()
+
+
 def _in_transaction(engine: Engine, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
     with engine.connect() as connection, connection.begin():
         if engine.dialect.name == "sqlite":
@@ -240,8 +254,17 @@ def _threaded_engine(url: URL, width: int) -> Engine:
         poolclass=sa.pool.QueuePool if url.database not in (None, "", ":memory:") else sa.pool.StaticPool,
         connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False},
     )
+    if url.database and not url.database.startswith(("file:", ":")):
+        sa.event.listen(engine, "do_connect", _create_file)
     sa.event.listen(engine, "connect", _prepare_sqlite)
     return engine
+
+
+def _create_file(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
+    """Creates a new database so that only its owner reads it: it holds payments and tokens' digests. SQLite gives its
+    other files (-wal, -shm) the same permissions."""
+    with contextlib.suppress(OSError):  # it is there, or SQLite says what is wrong
+        os.close(os.open(arguments[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

@@ -13,6 +13,9 @@ _RETRYABLE_STATES = {"40001", "40P01", "55P03", "23505"}
 _OUTAGE_CLASSES = {"08", "53", "57", "58"}
 """PostgreSQL: connection lost, no resources, shut down by an operator, system error."""
 
+_SILENT_STATE = "25P03"
+"""PostgreSQL: the session was silent for too long inside a transaction, and was ended. Nothing of it was committed."""
+
 _REFUSED_STATES = {"42501", "3D000"}
 _REFUSED_CLASS = "28"
 """PostgreSQL: a missing privilege, no such database; a login that is not valid."""
@@ -49,7 +52,7 @@ def fault(state: str, message: str) -> StoreError:
         return Conflict(f"conflicting write: {summary}")
     if state in _REFUSED_STATES or state[:2] == _REFUSED_CLASS:
         return StoreRefused("database_url", f"the database refuses: {summary}")
-    if state[:2] in _OUTAGE_CLASSES:
+    if state[:2] in _OUTAGE_CLASSES or state == _SILENT_STATE:
         return StoreUnavailable(f"database unavailable: {summary}")
     return StoreError(f"database error: {summary}")
 

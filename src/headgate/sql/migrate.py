@@ -1,21 +1,62 @@
-"""Brings a database to the schema this version needs. Safe to run from many processes at once."""
+"""Brings a database to the schema this version needs. Safe to run from many processes at once.
+
+Two tables say where a database stands. `headgate_schema_revision` has the last step that was applied.
+`headgate_schema_version` has the oldest step that a program must know to run on it: steps that only add leave it alone
+(expand), a step that takes something away raises it (contract, `OLDEST_RUNNABLE`). A program that meets a step it does
+not know runs, if it knows that one. Version 0.2.0 has the second table only, and takes it for the first.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
 from pathlib import Path
+from typing import Any
 
 import alembic.command
 import alembic.config
 import alembic.runtime.migration
 import alembic.script
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from headgate.errors import ConfigurationError
+from headgate.errors import ConfigurationError, HeadgateError
 from headgate.sql.engine import Database
+from headgate.sql.migration_policy import Migrations, permitted_migrations
 
+log = logging.getLogger(__name__)
+
+OLDEST_RUNNABLE = "0012_slot_owner"
+"""The step that a program must know to run on this version's schema. Raised by whoever takes away a column or a table
+that an earlier version uses, one release after the last version that uses it."""
+REVISION_TABLE = "headgate_schema_revision"
+FLOOR_TABLE = "headgate_schema_version"
 _LOCK = 0x68656164
 """The advisory lock that makes concurrent starters take turns ("head")."""
+
+
+class _DryRunDone(Exception):
+    """Rolls back what was only tried."""
+
+
+async def prepare(database: Database) -> None:
+    """Brings a database that is being opened to this version's schema, if this process may.
+
+    Raises:
+        HeadgateError: The schema is older, and this process may not migrate it (`permit_migrations`).
+    """
+    missing = await database.read(pending)
+    if not missing:
+        return
+    when = permitted_migrations()
+    may = when is Migrations.ALWAYS or database.is_new_file
+    if when is Migrations.EMBEDDED:
+        may = may or database.dialect == "sqlite" or await database.read(current) is None
+    if not may:
+        names = f"{', '.join(missing[:3])}{' and more' if len(missing) > 3 else ''}"
+        raise HeadgateError(f"the database lacks {names}; run `headgate migrate up`")
+    await upgrade(database)
 
 
 async def upgrade(database: Database) -> list[str]:
@@ -25,45 +66,58 @@ async def upgrade(database: Database) -> list[str]:
     return await database.write_unhurried(_upgrade)
 
 
+async def downgrade(database: Database, *, discard_data: bool = False) -> str:
+    """Undoes the last step, and returns its name.
+
+    Raises:
+        HeadgateError: There is nothing to undo, or what the step would take away holds data; with `discard_data`, that
+            is lost.
+    """
+    revision = await database.read(current)
+    if revision is None:
+        raise HeadgateError("there is nothing to undo: the database has no schema")
+    if revision not in _known():
+        raise HeadgateError(f"{revision} was applied by a later version of headgate; undo it with that one")
+    if not discard_data:
+        lost = await _data_lost(database)
+        if lost:
+            raise HeadgateError(
+                f"undoing {revision} would lose the data of {', '.join(lost)}; an earlier version also runs on this "
+                "schema as it is. To lose the data, repeat with --discard-data"
+            )
+    return await database.write_unhurried(_downgrade)
+
+
 async def status(database: Database) -> tuple[str | None, list[str]]:
     """The revision the database is at, and the names of those it still lacks."""
-    return await database.read(_current), await database.read(pending)
+    return await database.read(current), await database.read(pending)
 
 
 def pending(connection: Connection) -> list[str]:
-    """The revisions the database lacks, oldest first."""
-    script = alembic.script.ScriptDirectory.from_config(_config())
-    current = _current(connection)
-    known = [revision.revision for revision in reversed(list(script.walk_revisions()))]
-    if current is not None and current not in known:
+    """The revisions the database lacks, oldest first; none, if a later version has migrated it.
+
+    Raises:
+        ConfigurationError: This version can't run on the database's schema, because that is too new.
+    """
+    known = _known()
+    revision = current(connection)
+    if revision is None:
+        return known
+    if revision in known:
+        return known[known.index(revision) + 1 :]
+    floor = _revision(connection, FLOOR_TABLE)
+    if floor not in known:
         raise ConfigurationError(
-            "database_url", f"the database is at {current}, which this headgate does not know; upgrade headgate"
+            "database_url",
+            f"the database is at {revision}, and needs a headgate that knows {floor}; upgrade headgate",
         )
-    return known if current is None else known[known.index(current) + 1 :]
+    log.info("the database is at %s, of a later version of headgate; this version runs on it", revision)
+    return []
 
 
-def _upgrade(connection: Connection) -> list[str]:
-    if connection.dialect.name == "postgresql":
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
-    missing = pending(connection)
-    if missing:
-        config = _config()
-        config.attributes["connection"] = connection
-        alembic.command.upgrade(config, "head")
-    return missing
-
-
-def _current(connection: Connection) -> str | None:
-    context = alembic.runtime.migration.MigrationContext.configure(
-        connection, opts={"version_table": "headgate_schema_version"}
-    )
-    return context.get_current_revision()
-
-
-def _config() -> alembic.config.Config:
-    config = alembic.config.Config()
-    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-    return config
+def current(connection: Connection) -> str | None:
+    """The last step that was applied."""
+    return _revision(connection, REVISION_TABLE) or _revision(connection, FLOOR_TABLE)
 
 
 def script(dialect: str) -> str:
@@ -72,4 +126,118 @@ def script(dialect: str) -> str:
     config.output_buffer = buffer = io.StringIO()
     config.attributes["dialect"] = dialect
     alembic.command.upgrade(config, "head", sql=True)
-    return buffer.getvalue()
+    floor = str(sa.schema.CreateTable(_floor).compile()).strip()
+    return f"{buffer.getvalue()}\n{floor};\n\nINSERT INTO {FLOOR_TABLE} (version_num) VALUES ('{OLDEST_RUNNABLE}');\n"
+
+
+# -- inside one transaction -------------------------------------------------------------------------------------------
+
+_floor = sa.Table(
+    FLOOR_TABLE,
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name=f"{FLOOR_TABLE}_pkc"),
+)
+
+
+def _upgrade(connection: Connection) -> list[str]:
+    _take_turns(connection)
+    missing = pending(connection)
+    if missing:
+        _adopt(connection)
+        alembic.command.upgrade(_config(connection), "head")
+        _set_floor(connection, OLDEST_RUNNABLE)
+    return missing
+
+
+def _downgrade(connection: Connection) -> str:
+    _take_turns(connection)
+    _adopt(connection)
+    revision = current(connection)
+    assert revision is not None
+    alembic.command.downgrade(_config(connection), "-1")
+    known, left = _known(), _revision(connection, REVISION_TABLE)
+    if left is None:
+        connection.execute(_floor.delete())
+    elif known.index(left) < known.index(OLDEST_RUNNABLE):
+        _set_floor(connection, left)
+    return revision
+
+
+def _take_turns(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+
+
+def _adopt(connection: Connection) -> None:
+    """Writes down where a database stands that version 0.2.0 migrated."""
+    earlier = _revision(connection, FLOOR_TABLE)
+    if earlier is not None and _revision(connection, REVISION_TABLE) is None:
+        alembic.command.stamp(_config(connection), earlier)
+
+
+def _set_floor(connection: Connection, revision: str) -> None:
+    _floor.create(connection, checkfirst=True)
+    connection.execute(_floor.delete())
+    connection.execute(_floor.insert().values(version_num=revision))
+
+
+async def _data_lost(database: Database) -> list[str]:
+    """What the last step would take away and holds data, by trying it in a transaction that is rolled back. Oracle
+    commits such a step at once, so there nobody knows before."""
+    if database.dialect == "oracle":
+        return ["whatever the step has added"]
+    lost: list[tuple[str, str | None]] = []
+
+    def attempt(connection: Connection) -> None:
+        _take_turns(connection)
+        before = _columns(connection)
+        _downgrade(connection)
+        after = _columns(connection)
+        for table, columns in before.items():
+            if table not in after:
+                lost.append((table, None))
+            else:
+                lost.extend((table, column) for column in sorted(columns - after[table]))
+        raise _DryRunDone
+
+    with contextlib.suppress(_DryRunDone):
+        await database.write_unhurried(attempt)
+    return await database.read(_filled, lost)
+
+
+def _columns(connection: Connection) -> dict[str, set[str]]:
+    inspector = sa.inspect(connection)
+    tables = [name for name in inspector.get_table_names() if name.startswith("headgate_")]
+    return {name: {column["name"] for column in inspector.get_columns(name)} for name in tables}
+
+
+def _filled(connection: Connection, places: list[tuple[str, str | None]]) -> list[str]:
+    """Those of the tables that have rows, and of the columns that have values."""
+    filled = []
+    for table, column in places:
+        query: sa.Select[Any] = sa.select(sa.literal(1)).select_from(sa.table(table)).limit(1)
+        if column is not None:
+            query = query.where(sa.column(column).is_not(None))
+        if connection.execute(query).first() is not None:
+            filled.append(table if column is None else f"{table}.{column}")
+    return filled
+
+
+def _revision(connection: Connection, table: str) -> str | None:
+    context = alembic.runtime.migration.MigrationContext.configure(connection, opts={"version_table": table})
+    return context.get_current_revision()
+
+
+def _known() -> list[str]:
+    """The steps of this version, oldest first."""
+    directory = alembic.script.ScriptDirectory.from_config(_config())
+    return [revision.revision for revision in reversed(list(directory.walk_revisions()))]
+
+
+def _config(connection: Connection | None = None) -> alembic.config.Config:
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    if connection is not None:
+        config.attributes["connection"] = connection
+    return config

@@ -340,3 +340,12 @@ def test_what_the_collector_is_told_is_secret(kind: str, monkeypatch: pytest.Mon
     shown = Settings.load().redacted(text)
     assert "S3cret" not in shown
     assert "/v1/traces" in shown
+
+
+def test_a_short_admin_token_is_refused_where_others_can_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADGATE_ADMIN_TOKEN", "a" * 15)
+    Settings.load(host="127.0.0.1").refuse_exposure()
+    with pytest.raises(ConfigurationError, match=r"^HEADGATE_ADMIN_TOKEN: is shorter than 16 characters") as refused:
+        Settings.load(host="0.0.0.0").refuse_exposure(other_tokens=True)
+    assert "aaa" not in str(refused.value)
+    Settings.load(host="0.0.0.0", admin_token="a" * 16).refuse_exposure()

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations, product
 from pathlib import Path
+from time import time_ns
 from typing import Any, NamedTuple
 
 from headgate.errors import ConfigurationError
 from headgate.limits import holds
 from headgate.limits.chain import conclude
 from headgate.limits.keys import KeyStart
-from headgate.limits.model import Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
+from headgate.limits.model import CalendarWindow, Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
 from headgate.limits.ports import Hold, Settlement
 from headgate.redis.protocol import Script, packed, word
 from headgate.redis.redirects import slot_of
@@ -73,7 +74,7 @@ class Commands:
         words = [self._heads.get(shape) or self._head(shape)]
         charges = [_SPEND if now_us is None else word(b"s%d" % now_us)]
         for key, rule, cost in chain:
-            suffix, charge = ends.get((rule, cost)) or self._end(rule, cost)
+            suffix, charge = ends.get((rule, cost)) or self._end(rule, cost, now_us)
             if key[0] in "%}":
                 key = _escaped(key)
             name = b"rate_limiter:{" + key.encode() + suffix
@@ -84,7 +85,7 @@ class Commands:
         return b"".join(words + charges)
 
     def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
-        keys, arguments = names(chain), [_charge(*charge[1:]) for charge in chain]
+        keys, arguments = names(chain), [_charge(*charge[1:], now_us) for charge in chain]
         held = spend and hold is not None
         mode = b"h" if held else b"s" if spend else b"p"
         if hold is not None and held:
@@ -93,11 +94,13 @@ class Commands:
         return self.script.call(keys, [mode + _time(now_us), *arguments])
 
     def refunding(self, chain: Sequence[Charge], now_us: int | None) -> bytes:
-        return self.script.call(names(chain), [b"r" + _time(now_us), *(_charge(*charge[1:]) for charge in chain)])
+        return self.script.call(
+            names(chain), [b"r" + _time(now_us), *(_charge(*charge[1:], now_us) for charge in chain)]
+        )
 
     def settling(self, hold_id: str, chain: Sequence[Charge], actual: int, now_us: int | None) -> bytes:
         keys = [*names(chain), hold_name(chain, hold_id)]
-        charges = [_charge(charge.rule, 0) for charge in chain]
+        charges = [_charge(charge.rule, 0, now_us) for charge in chain]
         return self.script.call(keys, [b"t" + _time(now_us), *charges, b"%d" % actual])
 
     def resetting(self, chain: Sequence[Charge]) -> bytes:
@@ -108,12 +111,13 @@ class Commands:
         head = self._heads[shape] = self.script.head(count, count + (1 if once else 2))
         return head
 
-    def _end(self, rule: Rule, cost: int) -> tuple[bytes, bytes]:
+    def _end(self, rule: Rule, cost: int, now_us: int | None) -> tuple[bytes, bytes]:
         if len(self._ends) >= _MAX_CACHED:
             # Rules are made anew when plans are reloaded, and costs may be anything.
             self._ends.clear()
-        charge = _charge(rule, cost)
-        end = self._ends[rule, cost] = (_suffix(rule.plan), word(charge))
+        end = (_suffix(rule.plan), word(_charge(rule, cost, now_us)))
+        if not isinstance(rule.spec, CalendarWindow):  # its edges move on
+            self._ends[rule, cost] = end
         return end
 
 
@@ -210,10 +214,12 @@ def _suffix(name: str) -> bytes:
     return b"}:" + name.replace("%", "%25").replace("}", "%7D").encode()
 
 
-def _charge(rule: Rule, cost: int) -> bytes:
+def _charge(rule: Rule, cost: int, now_us: int | None) -> bytes:
     spec = rule.spec
     if isinstance(spec, TokenBucket):
         a, b, c = spec.unit, spec.gain, spec.full
+    elif isinstance(spec, CalendarWindow):
+        a, b, c = spec.edges(time_ns() // 1000 if now_us is None else now_us)
     elif isinstance(spec, SlidingWindow):
         a, b, c = spec.window_us, spec.grain_us, spec.grains
     else:

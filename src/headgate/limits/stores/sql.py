@@ -152,7 +152,7 @@ class AsyncSqlLimitStore:
 
     async def _ready(self) -> None:
         if not self._migrated:
-            await migrate.upgrade(self._database)
+            await migrate.prepare(self._database)
             self._migrated = True
 
 

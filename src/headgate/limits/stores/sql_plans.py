@@ -63,7 +63,7 @@ class AsyncSqlPlans:
 
     async def _ready(self) -> None:
         if not self._migrated:
-            await migrate.upgrade(self._database)
+            await migrate.prepare(self._database)
             self._migrated = True
 
 

@@ -49,6 +49,10 @@ class Session(NamedTuple):
 class SessionStore(Protocol):
     """Stores the sessions of the console. Time is the store's own clock."""
 
+    async def key(self) -> bytes:
+        """The key that marks sessions as ours; the same for every process, made at first use."""
+        ...
+
     async def open(self, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:
         """Keeps a new session, and forgets those whose time is over."""
         ...

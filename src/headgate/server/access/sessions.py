@@ -6,6 +6,7 @@ neither take a session over nor learn anything about a token.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import secrets
@@ -34,6 +35,7 @@ class Sessions:
         self._store = store
         self._authenticator = authenticator
         self._lifetime = lifetime
+        self._key: bytes | None = None
 
     async def open(self, token_secret: str) -> Login | None:
         """Opens a session for the token with this secret; None if no valid token has it."""
@@ -43,19 +45,23 @@ class Sessions:
         token = (await self._authenticator.keyring()).token(token_secret)
         if caller is None or token is None:
             return None
-        secret = secrets.token_urlsafe(32)
+        secret = _new_secret(await self._shared_key())
         session = await self._store.open(digest(secret), token.name, _seal(secret, token), self._lifetime)
         return Login(caller, session.expires_at, secret)
 
     async def find(self, secret: str) -> Login | None:
         """The login with this session's secret; None if there is none.
 
-        Tokens are read anew each time: the session of a revoked one ends with its next request, not seconds later.
+        Tokens are read anew each time: the session of a revoked one ends with its next request, not seconds later. A
+        secret that somebody made up costs no read.
         """
-        keyring = await self._authenticator.keyring(max_age_us=0)
+        await self._authenticator.keyring()
         if self._authenticator.is_open:
             return Login(ANYONE, None)
-        session = await self._store.find(digest(secret)) if secret else None
+        if not secret or not _is_ours(secret, await self._shared_key()):
+            return None
+        keyring = await self._authenticator.keyring(max_age_us=0)
+        session = await self._store.find(digest(secret))
         token = keyring.named(session.token_name) if session is not None else None
         if session is None or token is None or not hmac.compare_digest(session.seal, _seal(secret, token)):
             return None
@@ -63,7 +69,31 @@ class Sessions:
 
     async def close(self, secret: str) -> None:
         """Ends the session, everywhere."""
-        await self._store.close(digest(secret))
+        if _is_ours(secret, await self._shared_key()):
+            await self._store.close(digest(secret))
+
+    async def _shared_key(self) -> bytes:
+        if self._key is None:
+            self._key = await self._store.key()
+        return self._key
+
+
+def _new_secret(key: bytes) -> str:
+    """128 random bits, and their authentication code under the shared key: whoever makes a secret up has no code."""
+    random = secrets.token_bytes(16)
+    return base64.urlsafe_b64encode(random + _code(random, key)).rstrip(b"=").decode()
+
+
+def _is_ours(secret: str, key: bytes) -> bool:
+    try:
+        decoded = base64.urlsafe_b64decode(secret + "=")
+    except ValueError:
+        return False
+    return len(decoded) == 32 and hmac.compare_digest(decoded[16:], _code(decoded[:16], key))
+
+
+def _code(random: bytes, key: bytes) -> bytes:
+    return hmac.new(key, random, hashlib.sha256).digest()[:16]
 
 
 def _seal(secret: str, token: Token) -> str:

@@ -15,7 +15,7 @@ ABOUT = {
     "forecast": "Tell when a number of events would run, without booking anything.",
     "doctor": "Check every configured dependency and say what to do; exit status 1 if anything is wrong.",
     "prune": "Forget slots, windows, finished items, payments, messages and audit entries that far in the past.",
-    "migrate": "Bring the database to this version's schema. The service does so itself when it starts.",
+    "migrate": "Bring the database to this version's schema, or one step back. The service does so itself on SQLite.",
     "config": "Show and change configs: how much may happen in each window.",
     "slots": "Book, show and cancel slots.",
     "payments": "Submit feeds of payments; show and cancel payments.",
@@ -24,6 +24,7 @@ ABOUT = {
     "limits": "Ask the limiter. Exit status 0 if allowed, 1 if denied.",
     "tokens": "Create, list and revoke the tokens that callers present.",
     "queue": "Look at the dispatch queue and operate it.",
+    "periodic": "List, pause and trigger periodic tasks.",
     "workers": "Show who works on which queue, and which queues nobody works on.",
     "completion": "Print the script that completes commands and options on TAB in your shell.",
 }

@@ -8,7 +8,7 @@ from headgate.server.cli.parameters import Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, run
 from headgate.server.settings import Settings, masked
-from headgate.server.wiring.database import database_info, migrate_up, migration_script
+from headgate.server.wiring.database import database_info, migrate_down, migrate_up, migration_script
 
 DIALECTS = ("sqlite", "postgresql", "oracle")
 """Databases headgate has a schema for."""
@@ -17,7 +17,7 @@ DIALECTS = ("sqlite", "postgresql", "oracle")
 @click.group("migrate", cls=Group, invoke_without_command=True)
 @click.pass_context
 def app(context: click.Context) -> None:
-    """Bring the database to this version's schema. The service does so itself when it starts."""
+    """Bring the database to this version's schema, or one step back. The service does so itself on SQLite."""
     if context.invoked_subcommand is None:
         context.invoke(up)
 
@@ -31,6 +31,15 @@ def up(as_json: bool) -> None:
         print_json({"applied": applied})
     else:
         print_line(f"applied {', '.join(applied)}" if applied else "nothing to do: the schema is up to date")
+
+
+@app.command("down")
+@click.option("--discard-data", is_flag=True, help="Undo the step although what it added holds data, and lose that.")
+@as_json
+def down(discard_data: bool, as_json: bool) -> None:
+    """Undo the last step; refused if what it added holds data. Earlier versions also run without this."""
+    undone = run(migrate_down(Settings.load().database_url, discard_data=discard_data))
+    print_json({"undone": undone}) if as_json else print_line(f"undone: {undone}")
 
 
 @app.command("status")

@@ -1,4 +1,4 @@
-"""Commands that only read create no database where there was none."""
+"""Commands that only read create no database where there was none, and migrate none."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from headgate.errors import HeadgateError, NotFound
 from headgate.server.cli.terminal import print_status
 from headgate.server.settings import Settings
+from headgate.sql.migration_policy import Migrations, permit_migrations
 
 
 @contextmanager
@@ -18,6 +19,7 @@ def read_only_settings() -> Iterator[Settings]:
     Where the SQLite file does not exist, the command works on an empty database in memory, and one line on standard
     error names the file.
     """
+    permit_migrations(Migrations.NEVER)
     settings = Settings.load()
     file = missing_file(settings)
     if file is None:

@@ -28,6 +28,7 @@ from headgate.server.wiring.payments import rule_book
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces
+from headgate.sql.migration_policy import Migrations, permit_migrations
 
 if TYPE_CHECKING:
     import uvicorn
@@ -40,9 +41,11 @@ BACKLOG = 2048
 @click.option("--port", type=int, help="The port; 8080 by default, 0 for any that is free.")
 @click.option("--grpc-port", type=int, help="The port of Envoy's rate limit service; not served by default.")
 @click.option("--workers", type=int, help="How many processes share the work.")
-def serve(host: str | None, port: int | None, grpc_port: int | None, workers: int | None) -> None:
+@click.option("--migrate", is_flag=True, help="Migrate the database first, also one that other programs share.")
+def serve(host: str | None, port: int | None, grpc_port: int | None, workers: int | None, migrate: bool) -> None:
     """Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first."""
     settings = Settings.load(host=host, port=port, grpc=None if grpc_port is None else {"port": grpc_port})
+    permit(settings, migrate)
     workers = settings.http.workers if workers is None else workers
     if not 1 <= workers <= 256:
         raise ConfigurationError("--workers", "must be from 1 to 256")
@@ -65,6 +68,12 @@ def serve(host: str | None, port: int | None, grpc_port: int | None, workers: in
             _serve_in_workers(settings, listening, workers)
     finally:
         listening.close()
+
+
+def permit(settings: Settings, migrate: bool) -> None:
+    """Lets this process migrate a database that other programs share, if it was told to."""
+    if migrate or settings.database_migrate:
+        permit_migrations(Migrations.ALWAYS)
 
 
 async def _prepare(settings: Settings) -> None:
@@ -101,8 +110,8 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
 
     from headgate.server.http.app import create_app
 
-    app = create_app(settings)
     deadline = ShutdownDeadline(settings.http.shutdown_seconds + CLOSE_SECONDS)
+    app = create_app(settings)
 
     class AnnouncingServer(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:

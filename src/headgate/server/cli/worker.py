@@ -18,7 +18,7 @@ from headgate.errors import ConfigurationError
 from headgate.extras import installed
 from headgate.server import logs
 from headgate.server.cli.parameters import Argument, Command
-from headgate.server.cli.serve import listen
+from headgate.server.cli.serve import listen, permit
 from headgate.server.cli.terminal import print_status, run
 from headgate.server.settings import Settings
 from headgate.server.shutdown import SIGNALS, stop_on_signals
@@ -60,13 +60,15 @@ class Role(StrEnum):
 )
 @click.option("--domain", "domains", multiple=True, help="Item types of your own, as package.module:name.")
 @click.option("--metrics-port", type=int, help="Serve Prometheus metrics on this port.")
-def worker(work: str, domains: tuple[str, ...], metrics_port: int | None) -> None:
+@click.option("--migrate", is_flag=True, help="Migrate the database first, also one that other programs share.")
+def worker(work: str, domains: tuple[str, ...], metrics_port: int | None, migrate: bool) -> None:
     """Work until told to stop (Ctrl+C, SIGTERM); what is in flight is finished or given back first.
 
     With Temporal, dispatch, init and exec are workers of their own. Without it, one process dispatches and executes.
     MODULE:NAME is a Tasks object: its tasks run in this process, on the database that it names.
     """
     settings = Settings.load()
+    permit(settings, migrate)
     if ":" in work:
         _run_tasks(settings, work, domains, metrics_port)
         return

@@ -12,6 +12,7 @@ from headgate.server.http.parameters import json_body
 from headgate.server.http.problem import Problem, documented
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
+from headgate.server.settings import LONG_SECRET
 from headgate.server.shapes.access import LoginRequest, SessionShown
 
 MAX_BYTES = 4096
@@ -39,13 +40,14 @@ async def log_in(request: Request) -> Response:
     or when it is logged out. Too many wrong tokens from one address get 429."""
     services, log = services_of(request), structlog.get_logger()
     refuse_other_sites(request.scope, with_cookie=False)
-    await services.ingress.admit_login(request.scope)
     login_request = LoginRequest.parse(await read_object(request.scope, request.receive, MAX_BYTES))
+    if len(login_request.token) < LONG_SECRET:
+        await services.ingress.admit_short_login(request.scope)
     login = await services.sessions.open(login_request.token)
     if login is None:
+        await services.ingress.record_failed_login(request.scope)
         log.warning("login refused", address=client_address(request.scope))
         raise Problem(401, "unauthorized", "Unauthorized", "no token that is good now has this secret")
-    await services.ingress.refund_login(request.scope)
     earlier = session_secret(request.scope)
     if earlier is not None:
         await services.sessions.close(earlier)

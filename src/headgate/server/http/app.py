@@ -30,6 +30,7 @@ from headgate.server.http import (
     notifications,
     openapi,
     payments,
+    periodic,
     plans,
     problem,
     reconciliation,
@@ -57,6 +58,7 @@ from headgate.server.wiring.payments import open_payments
 from headgate.server.wiring.queue import dispatch_observer
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
+from headgate.sql.migration_policy import Migrations, permit_migrations
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -92,6 +94,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(audit.router)
     app.include_router(dispatch.router)
     app.include_router(workers.router)
+    app.include_router(periodic.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(console.router)
@@ -112,6 +115,7 @@ def from_environment() -> FastAPI:
     settings = Settings.load()
     log_lines.configure(settings)
     end_with_parent()
+    permit_migrations(Migrations.ALWAYS if settings.database_migrate else Migrations.EMBEDDED)
     add_deadline(settings.http.shutdown_seconds + CLOSE_SECONDS)
     return create_app(settings)
 
@@ -156,11 +160,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         )
         if services.settings.payments.downstream_url is not None:
             services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
-        services.grpc_port = await stack.enter_async_context(open_envoy(services))
         watching = asyncio.create_task(health.watch(services.registry, services.probes, services.checks))
         stack.callback(watching.cancel)
         if parent_process() is not None:
             end_when_hung(asyncio.get_running_loop())
+        services.grpc_port = await stack.enter_async_context(open_envoy(services))
         yield
 
 

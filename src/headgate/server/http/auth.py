@@ -147,7 +147,7 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
         return caller
     if session is not None and method not in SAFE_METHODS:
         refuse_other_sites(scope, with_cookie=True)
-    await services.ingress.admit(scope, caller)
+    await services.ingress.admit(scope, caller, secret=secret)
     needed = needed_scope(method, scope["path"])
     if needed is not None and not caller.may(needed):
         raise Problem(403, "forbidden", "Forbidden", f"this needs a token with the scope {needed.value}")

@@ -15,6 +15,7 @@ from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.model import Decision
 from headgate.server.access.model import ANYONE, Caller
 from headgate.server.http.problem import Problem
+from headgate.server.settings import LONG_SECRET
 from headgate.server.wiring.ingress import INGRESS, INGRESS_FAILURES, INGRESS_LOGINS
 
 EXEMPT = ("/health/", "/q/health/", "/metrics", "/q/metrics")
@@ -32,8 +33,10 @@ class Ingress:
     """Applies the limiter's plans `ingress` and `ingress-failures` to callers, if it has them.
 
     A caller is a token's name or, where no token is required, the client's address. Failed attempts to authenticate
-    count against the address alone. While it has too many, no secret it has not used before is believed, the right one
-    neither, or guessing would go on at full speed; whoever was known there before is not locked out with the guesser.
+    count against the address alone, and only further failures are refused: a valid token is served, whoever else
+    guesses at its address. Guesses gain nothing by that, because a secret of `LONG_SECRET` characters can't be guessed.
+    A shorter one, which only the settings of a service on the loopback can have, could: while its address has too many
+    failures, it is believed only if it was used there before.
     """
 
     def __init__(self, limiter: AsyncLimiter | None = None) -> None:
@@ -44,9 +47,9 @@ class Ingress:
         self._last_warned: dict[str, float] = {}
         self._log = structlog.get_logger()
 
-    async def admit(self, scope: Scope, caller: Caller) -> None:
-        """Counts a request; raises 429 if its caller made too many."""
-        if self._guesses is not None and caller is not ANYONE:
+    async def admit(self, scope: Scope, caller: Caller, *, secret: str | None = None) -> None:
+        """Counts a request; raises 429 if its caller made too many. `secret` is the token it came with."""
+        if self._guesses is not None and secret is not None and len(secret) < LONG_SECRET:
             await self._recognise(self._guesses, scope, caller.name)
         if self._rate is not None and not _is_exempt(scope["path"]):
             key = f"address:{client_address(scope)}" if caller is ANYONE else f"token:{caller.name}"
@@ -63,20 +66,17 @@ class Ingress:
             return refusal
         return None
 
-    async def admit_login(self, scope: Scope) -> None:
-        """Counts an attempt to log in, before its outcome is known; raises 429 if its address made too many."""
-        if self._guesses is None:
-            return
-        key = f"address:{client_address(scope)}"
-        await self._enforce(self._guesses, self._guesses.acquire(key, INGRESS_LOGINS), key, scope)
-
-    async def refund_login(self, scope: Scope) -> None:
-        """Refunds the attempt: the login succeeded."""
+    async def record_failed_login(self, scope: Scope) -> None:
+        """Counts a failed login; raises 429 if its address made too many."""
         if self._guesses is not None:
-            try:
-                await self._guesses.refund(f"address:{client_address(scope)}", INGRESS_LOGINS)
-            except StoreError as error:
-                self._warn("store", "the service's own limits can't be kept", error=repr(error))
+            key = f"address:{client_address(scope)}"
+            await self._enforce(self._guesses, self._guesses.acquire(key, INGRESS_LOGINS), key, scope)
+
+    async def admit_short_login(self, scope: Scope) -> None:
+        """Raises 429 for a login with a short token from an address with too many failed ones."""
+        if self._guesses is not None:
+            key = f"address:{client_address(scope)}"
+            await self._enforce(self._guesses, self._guesses.peek(key, INGRESS_LOGINS), key, scope)
 
     async def _recognise(self, limiter: AsyncLimiter, scope: Scope, name: str) -> None:
         address = client_address(scope)

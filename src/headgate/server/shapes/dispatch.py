@@ -23,6 +23,11 @@ def _number(minimum: float, maximum: int, kind: str = "number") -> WithJsonSchem
     return WithJsonSchema({"type": kind, "minimum": minimum, "maximum": maximum})
 
 
+def _places(where: str) -> WithJsonSchema:
+    about = f"The most items in flight at once {where}; null for any number."
+    return WithJsonSchema({"type": ["integer", "null"], "minimum": 1, "maximum": 1_000_000, "description": about})
+
+
 class DispatchChanges(Shape):
     """What is left out stays as it is. Effective from the next cycle."""
 
@@ -39,6 +44,8 @@ class DispatchChanges(Shape):
     exec_task_queue: Annotated[Any, WithJsonSchema(_NAME)] = None
     admission_plan: Annotated[Any, WithJsonSchema(_NAME | {"type": ["string", "null"]})] = None
     retry_backoff_secs: Annotated[Any, _number(0, 86_400)] = None
+    concurrency: Annotated[Any, _places("over all processes")] = None
+    lane_concurrency: Annotated[Any, _places("of one lane, over all processes")] = None
 
 
 class _OfType(Shape):
@@ -130,12 +137,31 @@ class ItemShown(_OfType):
     created_at: Instant
     updated_at: Instant
     traceparent: str | None
+    lane: str
+    priority: int
 
 
 class ItemsShown(Shape):
     """A page of items."""
 
     items: list[ItemShown]
+    next: str | None
+
+
+class ErrorGroupShown(Shape):
+    """Dead letters that failed alike."""
+
+    error: str
+    count: int
+    example: str
+    first_at: Instant
+    last_at: Instant
+
+
+class ErrorGroupsShown(Shape):
+    """Dead letters by their errors, the largest group first."""
+
+    errors: list[ErrorGroupShown]
 
 
 class AuditEntryShown(Shape):

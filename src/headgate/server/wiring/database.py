@@ -39,6 +39,15 @@ async def migrate_up(url: str) -> list[str]:
         await opened.close()
 
 
+async def migrate_down(url: str, *, discard_data: bool) -> str:
+    """Undoes the last migration and returns its name."""
+    opened = Database(url)
+    try:
+        return await migrate.downgrade(opened, discard_data=discard_data)
+    finally:
+        await opened.close()
+
+
 async def database_info(url: str) -> DatabaseInfo:
     """Asks a database about itself, changing nothing."""
     opened = Database(url)

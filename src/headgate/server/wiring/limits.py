@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headgate.errors import ConfigurationError
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.live_plans import LivePlans
+from headgate.limits.local_lease import LeasePolicy
 from headgate.limits.stores import SQL_SCHEMES
 from headgate.limits.stores.sql_plans import AsyncSqlPlans, SqlPlans
 from headgate.server.envoy.config_file import EnvoyConfig
@@ -50,8 +51,17 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
     if settings.grpc.port is not None and registry is not None:
         config = settings.envoy.config
         descriptors = EnvoyPlans(documents, None if config is None else EnvoyConfig(config))
-    source = descriptors or documents
-    limiter = AsyncLimiter(url, plans=source, on_error=limit_settings.on_error, deadline=deadline, observer=observer)
+    lease = None
+    if limit_settings.lease_seconds is not None:
+        lease = LeasePolicy(limit_settings.lease_seconds, limit_settings.lease_share, limit_settings.lease_most)
+    limiter = AsyncLimiter(
+        url,
+        plans=descriptors or documents,
+        on_error=limit_settings.on_error,
+        deadline=deadline,
+        lease=lease,
+        observer=observer,
+    )
     async with AsyncExitStack() as opened:
         opened.push_async_callback(documents.close)
         await opened.enter_async_context(limiter)

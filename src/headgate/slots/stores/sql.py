@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection, Row
 
 from headgate.durations import from_ms, to_ms
 from headgate.errors import Conflict, NotFound, SlotOwned
+from headgate.slots.joint import JointSide
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
@@ -134,6 +135,9 @@ class SqlSlotStore:
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         return await self._database.read_aside(_survey, name, look)
+
+    async def survey_joint(self, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+        return await self._database.read_aside(_survey_joint, names, look)
 
     async def prune(self, before_ms: int) -> PruneResult:
         ends = await self._database.read(_prune_ends, before_ms)
@@ -369,6 +373,18 @@ def _booked(connection: Connection, before_ms: int, after: tuple[int, str] | Non
 
 def _survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
     """What a pure function makes of the config's windows."""
+    side = _side(connection, name)
+    return look(side.active, side.occupancy, to_ms(now(connection)))
+
+
+def _survey_joint(connection: Connection, names: Sequence[str], look: Callable[[Sequence[JointSide], int], T]) -> T:
+    """What a pure function makes of the windows of several configs."""
+    sides = [_side(connection, name) for name in names]
+    return look(sides, to_ms(now(connection)))
+
+
+def _side(connection: Connection, name: str) -> JointSide:
+    """A config to look at: its active policy, or that of its template, and its windows."""
     source: str | None = name
     version = _active_version(connection, name)
     if version is None and (source := templates.find_template(connection, name)) is not None:
@@ -377,8 +393,7 @@ def _survey(connection: Connection, name: str, look: Callable[[PolicyVersion, Oc
         raise NotFound("config", name)
     # A config that a template stands for has that policy already, and nothing in its windows.
     active = replace(_load_policy(connection, source, version), name=name)
-    occupancy = Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK)
-    return look(active, occupancy, to_ms(now(connection)))
+    return JointSide(active, Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK))
 
 
 def _prune_ends(connection: Connection, before_ms: int) -> dict[str, int]:

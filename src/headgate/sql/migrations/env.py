@@ -10,7 +10,7 @@ from headgate.sql.schema import metadata
 
 options: dict[str, Any] = {
     "target_metadata": metadata,
-    "version_table": "headgate_schema_version",
+    "version_table": "headgate_schema_revision",
     "transactional_ddl": True,
 }
 connection = context.config.attributes.get("connection")

@@ -6,7 +6,7 @@
 --            s  decide and spend     p  decide, only look     h  decide, spend and hold
 --            r  give back            t  settle a hold
 -- ARGV[2…] one per charge: tag, shadow, cost, size, life, and a, b, c: unit, gain, full of a bucket; window, grain,
---          grains of a sliding window; window of the others
+--          grains of a sliding window; three edges of a calendar, one of them near now; window of the others
 -- ARGV[#]  s: how many times, one after another, if more than once; h: how long to hold, in microseconds; t: the actual
 --          cost
 --
@@ -20,7 +20,7 @@
 -- not charged), its place (time, end) and its key. Code is in line because every call of a script makes its functions
 -- anew.
 
-local VERSION, BUCKET, FIXED, SLIDING, LOG, MOST = 1, 1, 2, 3, 4, 1125899906842624
+local VERSION, BUCKET, FIXED, SLIDING, LOG, CALENDAR, MOST = 1, 1, 2, 3, 4, 5, 1125899906842624
 local floor, max, min = math.floor, math.max, math.min
 local pack, unpack, call = struct.pack, struct.unpack, redis.call
 
@@ -75,6 +75,7 @@ for i = 1, count do
     log = log_load(KEYS[i], size, a)
     stranded, used = log.stranded, log.used
   else
+    if tag == CALENDAR then start = now < b and a or now < c and b or c end
     -- pcall: a key that holds something else than a string is as new, too.
     local record = redis.pcall('GET', KEYS[i])
     if type(record) == 'string' and (#record == 26 or #record == 50) then
@@ -100,6 +101,8 @@ for i = 1, count do
             paid = max(paid, finish - used)
             if paid < finish then lent = { born, finish, paid } end
           end
+        elseif tag == CALENDAR then
+          if was_used > 0 and was_start >= start then start, used = was_start, min(was_used, size) end
         elseif tag == FIXED then
           if elapsed < a and was_used > 0 then start, used = was_start, min(was_used, size) end
         else
@@ -115,6 +118,8 @@ for i = 1, count do
     end
   end
 
+  -- From here on it is a fixed window.
+  if tag == CALENDAR then a = (start <= a and b or start <= b and c or start + c - b) - start end
   states[i] = { tag, cost, size, a, b, c, start, used, before, shadow == 0, log or lent or false, 0 }
   changed[i] = stranded and spends
 end
@@ -132,7 +137,7 @@ for round = 1, times do
       if tag == BUCKET then
         local missing = used + cost * a - c
         if missing > 0 then retry = start - now - floor(-missing / b) end
-      elseif tag == FIXED then
+      elseif tag == FIXED or tag == CALENDAR then
         if used + cost > size then retry = start + a - now end
       elseif tag == LOG then
         if cost > size then
@@ -222,7 +227,7 @@ for round = 1, times do
     if tag == BUCKET then
       remaining = floor((c - used) / a)
       reset = start - now - floor(-used / b)
-    elseif tag == FIXED then
+    elseif tag == FIXED or tag == CALENDAR then
       remaining = size - used
       if used > 0 then reset = start + a - now end
     elseif tag == LOG then

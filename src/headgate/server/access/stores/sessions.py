@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from headgate.errors import Conflict
 from headgate.server.access.ports import Session
-from headgate.server.access.stores.tables import session
+from headgate.server.access.stores.tables import key, session
 from headgate.sql.engine import Database
 from headgate.sql.schema import database_now, now
+
+KEY = "sessions"
 
 
 class SqlSessionStore:
@@ -18,6 +22,18 @@ class SqlSessionStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    async def key(self) -> bytes:
+        known = await self._database.read(_key)
+        return bytes.fromhex(await self._made_key() if known is None else known)
+
+    async def _made_key(self) -> str:
+        try:
+            return await self._database.write(_make_key, secrets.token_hex(32))
+        except Conflict:
+            value = await self._database.read(_key)  # another process was first
+            assert value is not None
+            return value
 
     async def open(self, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:
         return await self._database.write(_open, digest, token_name, seal, lifetime)
@@ -27,6 +43,15 @@ class SqlSessionStore:
 
     async def close(self, digest: str) -> None:
         await self._database.write(_close, digest)
+
+
+def _key(connection: Connection) -> str | None:
+    return connection.execute(sa.select(key.c.value).where(key.c.name == KEY)).scalar()
+
+
+def _make_key(connection: Connection, value: str) -> str:
+    connection.execute(key.insert().values(name=KEY, value=value))
+    return value
 
 
 def _open(connection: Connection, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:

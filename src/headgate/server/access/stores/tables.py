@@ -14,7 +14,13 @@ token = sa.Table(
     sa.Column("digest", sa.String(64), nullable=False),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("revoked_at", Instant),
-    info={"about": "Tokens by name. digest is the SHA-256 of the secret; the secret is kept nowhere."},
+    sa.Column("expires_at", Instant),
+    sa.Column("earlier_digest", sa.String(64)),
+    sa.Column("earlier_until", Instant),
+    info={
+        "about": "Tokens by name. digest is the SHA-256 of the secret; the secret is kept nowhere. earlier_digest is "
+        "that of the secret before a rotation, good until earlier_until."
+    },
 )
 
 session = sa.Table(
@@ -24,8 +30,20 @@ session = sa.Table(
     sa.Column("token_name", sa.String(64), nullable=False),
     sa.Column("seal", sa.String(64), nullable=False),
     sa.Column("expires_at", Instant, nullable=False),
+    sa.Column("scopes", sa.String(64)),
     sa.Index("headgate_session_expires_at_ix", "expires_at"),
-    info={"about": "Who is logged in to the console. Neither the session's secret nor its token is kept."},
+    info={
+        "about": "Who is logged in to the console. Neither the session's secret nor its token is "
+        "kept. scopes are those of a person who has no token (OpenID Connect)."
+    },
+)
+
+key = sa.Table(
+    "headgate_key",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("value", sa.String(64), nullable=False),
+    info={"about": "Random keys that the processes of the service share."},
 )
 
 admin_audit = sa.Table(
@@ -39,5 +57,22 @@ admin_audit = sa.Table(
     sa.Column("request_id", sa.String(64), nullable=False),
     sa.Column("status", sa.Integer),
     sa.Column("detail", sa.String(1000)),
-    info={"about": "Every change asked for under /admin, by whom, what exactly, and the status it was answered with."},
+    sa.Column("address", sa.String(64)),
+    sa.Column("begin_link", sa.BigInteger),
+    sa.Column("begin_hash", sa.String(64)),
+    sa.Column("end_link", sa.BigInteger),
+    sa.Column("end_hash", sa.String(64)),
+    info={
+        "about": "Every change asked for under /admin, by whom, from where, what exactly, and the status it was "
+        "answered with. Its begin and its end are two links of one chain of hashes: headgate audit verify."
+    },
+)
+
+audit_chain = sa.Table(
+    "headgate_audit_chain",
+    metadata,
+    sa.Column("name", sa.String(16), primary_key=True),
+    sa.Column("link", sa.BigInteger, nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+    info={"about": "The last link of the audit's chain. Locked while a link is added."},
 )

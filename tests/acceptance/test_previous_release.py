@@ -1,0 +1,112 @@
+"""The previous release's wheel works on this version's schema, beside this version: an upgrade has a way back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.durations import format_instant
+from tests.acceptance.installed import ROOT, build_wheel
+from tests.acceptance.service import Service, run, until
+
+PREVIOUS = "b65bc8b962bae371213df50ed10085067e08765b"
+"""The commit of release 0.2.0."""
+COMMON = {
+    "amount": "12.34",
+    "currency": "EUR",
+    "payer": {"name": "Anna", "iban": "DE89370400440532013000"},
+    "payee": {"name": "Bert", "iban": "FR1420041010050500013M02606"},
+}
+
+
+@pytest.fixture(scope="module")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with the modules of the previous release, as its wheel has them."""
+    folder = tmp_path_factory.mktemp("previous")
+    archive = subprocess.run(
+        ["git", "archive", PREVIOUS, "src", "pyproject.toml", "README.md", "LICENSE"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if archive.returncode != 0:
+        pytest.skip(f"the history of this tree does not reach back to {PREVIOUS}")
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as packed:
+        packed.extractall(folder / "source", filter="data")
+    wheel = build_wheel(folder, folder / "source")
+    assert wheel.name.startswith("headgate-0.2.0-")
+    with zipfile.ZipFile(wheel) as packed_wheel:
+        packed_wheel.extractall(folder / "modules")
+    return str(folder / "modules")
+
+
+def soon() -> str:
+    return format_instant(datetime.now(UTC) + timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_the_previous_release_works_on_the_new_schema_beside_this_version(
+    previous: str, kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    if kind == "postgresql":
+        url = str(request.getfixturevalue("postgres_url"))
+    variables = {"HEADGATE_DATABASE_URL": url, "HEADGATE_LOG_LEVEL": "warning"}
+    assert run(tmp_path, "migrate", "up", **variables).returncode == 0
+    folders = [tmp_path / name for name in ("old", "new")]
+    for folder in folders:
+        folder.mkdir()
+    # Any variable of Python's own keeps the suite from starting it with this version's modules loaded.
+    old_shell = variables | {"PYTHONPATH": previous, "PYTHONUNBUFFERED": "1"}
+    assert Path(module_of(old_shell, tmp_path)).is_relative_to(previous)
+    with (
+        Service(folders[0], **old_shell) as old,
+        Service(folders[1], **variables) as new,
+        old.client() as before,
+        new.client() as after,
+    ):
+        for number, client in enumerate((before, after)):
+            slot = {"eventId": f"e{number}", "requestedTime": "2030-03-01T16:00:00Z"}
+            assert client.post("/api/v1/slots", json=slot).status_code == 200
+            payment = COMMON | {"paymentId": f"pay-{number}", "executeAt": soon()}
+            assert client.post("/api/v1/payments", json=payment).status_code == 202
+            user = {"userId": number + 1, "rateLimit": 5, "timeWindow": 1}
+            assert client.post("/api/config", json=user).status_code == 200
+            assert client.post("/api/send", json={"userId": number + 1, "message": "hello"}).status_code == 200
+            plan = {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}
+            assert client.put(f"/admin/plans/p{number}", json=plan).status_code == 200
+        # Each sees and serves what the other made.
+        for client in (before, after):
+            for number in range(2):
+                assert client.get(f"/api/v1/slots/e{number}").status_code == 200
+                until(lambda client=client, number=number: is_paid(client, f"pay-{number}"))  # type: ignore[misc]
+            assert client.get("/admin/dispatch/PAYMENT/stats").status_code == 200
+            assert len(client.get("/admin/audit").json()) >= 2
+        assert "Traceback" not in old.log + new.log
+    # The earlier version's commands, too; and its `migrate` finds nothing to do and changes nothing.
+    assert run(tmp_path, "migrate", "up", **old_shell).returncode == 0
+    shown = run(tmp_path, "payments", "show", "pay-1", "--json", **old_shell)
+    assert json.loads(shown.stdout)["status"] == "PROCESSING"
+    assert run(tmp_path, "migrate", "status", **variables).returncode == 0
+
+
+def is_paid(client: Any, payment_id: str) -> bool:
+    return bool(client.get(f"/api/v1/payments/{payment_id}").json()["status"] == "PROCESSING")
+
+
+def module_of(variables: dict[str, str], folder: Path) -> str:
+    program = "import headgate; print(headgate.__file__)"
+    shell = {name: value for name, value in os.environ.items() if not name.startswith("HEADGATE_")} | variables
+    started = [sys.executable, "-c", program]
+    done = subprocess.run(started, cwd=folder, env=shell, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
