@@ -24,6 +24,7 @@ MODULES = (
     "headgate.integrations.litestar",
     "headgate.integrations.quart",
     "headgate.integrations.aiohttp",
+    "headgate.integrations.grpc",
     "headgate.integrations.functions",
     "headgate.integrations.httpx",
     "headgate.integrations.requests",
