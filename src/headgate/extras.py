@@ -18,6 +18,7 @@ MODULES = {
     "flask": ("flask",),
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
+    "oidc": ("joserfc", "httpx2"),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
     "plot": ("matplotlib",),
