@@ -77,6 +77,9 @@ asyncio.run(main())
 ALONE = {
     "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
     "kafka": "import headgate.kafka.log, headgate.kafka.topics",
+    "oidc": "from headgate.server.settings import Settings\nfrom headgate.server.wiring.access import oidc_provider\n"
+    "chosen = {'issuer': 'https://x.example', 'client_id': 'x', 'scopes': {'ops': 'admin'}}\n"
+    "assert oidc_provider(Settings(oidc=chosen))",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
     "plot": "import matplotlib.figure",
