@@ -23,6 +23,7 @@ MODULES = {
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
     "litestar": ("litestar",),
+    "oidc": ("joserfc", "httpx2"),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
     "periodic": ("cronsim",),
