@@ -28,6 +28,7 @@ MODULES = (
     "headgate.integrations.functions",
     "headgate.integrations.httpx",
     "headgate.integrations.requests",
+    "headgate.compat.limits",
     "headgate.sms",
     "headgate.testing",
 )

@@ -81,6 +81,13 @@ class AsyncRedisLimitStore:
         command = self._commands.settling(hold_id, chain, actual, now_us)
         return settlement(await self._client.execute(command, self._commands.script, slot))
 
+    async def renew(
+        self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None
+    ) -> Settlement:
+        slot = common_slot(chain) if self._is_cluster else 0
+        command = self._commands.renewing(hold_id, chain, ttl_us, now_us)
+        return settlement(await self._client.execute(command, self._commands.script, slot))
+
     async def reset(self, chain: Sequence[Charge]) -> None:
         slot = common_slot(chain) if self._is_cluster else 0
         await self._client.execute(self._commands.resetting(chain), None, slot)

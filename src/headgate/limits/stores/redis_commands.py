@@ -87,9 +87,9 @@ class Commands:
     def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
         keys, arguments = names(chain), [_charge(*charge[1:], now_us) for charge in chain]
         held = spend and hold is not None
-        mode = b"h" if held else b"s" if spend else b"p"
+        mode = (b"c" if hold is not None and hold.places else b"h") if held else b"s" if spend else b"p"
         if hold is not None and held:
-            keys.append(hold_name(chain, hold.id))
+            keys.append(hold_name(holds.held_part(chain, hold.places), hold.id))
             arguments.append(b"%d" % hold.ttl_us)
         return self.script.call(keys, [mode + _time(now_us), *arguments])
 
@@ -102,6 +102,11 @@ class Commands:
         keys = [*names(chain), hold_name(chain, hold_id)]
         charges = [_charge(charge.rule, 0, now_us) for charge in chain]
         return self.script.call(keys, [b"t" + _time(now_us), *charges, b"%d" % actual])
+
+    def renewing(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, now_us: int | None) -> bytes:
+        keys = [*names(chain), hold_name(chain, hold_id)]
+        charges = [_charge(charge.rule, 0, now_us) for charge in chain]
+        return self.script.call(keys, [b"n" + _time(now_us), *charges, b"%d" % ttl_us])
 
     def resetting(self, chain: Sequence[Charge]) -> bytes:
         return packed(b"DEL", *names(chain))
