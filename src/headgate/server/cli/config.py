@@ -49,6 +49,7 @@ def get(config_name: str | None, as_json: bool) -> None:
 @click.option("--window", help="The window's length, such as PT4S.")
 @click.option("--spread", help="jitter (random) or even.")
 @click.option("--calendar", type=click.Path(), help="A file with the calendar as JSON, or 'none' for always open.")
+@click.option("--curve", type=click.Path(), help="A file with the limits by time of day as JSON, or 'none'.")
 @click.option("--max-delay", help="How late a slot may be, such as PT1H, or 'none' for no limit.")
 @as_json
 def set_(
@@ -57,6 +58,7 @@ def set_(
     window: str | None,
     spread: str | None,
     calendar: str | None,
+    curve: str | None,
     max_delay: str | None,
     as_json: bool,
 ) -> None:
@@ -68,11 +70,12 @@ def set_(
                 "max_per_window": max_per_window,
                 "window": window,
                 "spread": spread,
-                "calendar": _calendar(calendar),
+                "calendar": _json_file(calendar, "calendar", dict),
+                "curve": _json_file(curve, "curve", list),
                 "max_delay": max_delay,
             }
             changes = {field: value for field, value in given.items() if value is not None}
-            removed = {field: None for field in ("calendar", "max_delay") if changes.get(field) == "none"}
+            removed = {field: None for field in ("calendar", "curve", "max_delay") if changes.get(field) == "none"}
             return await slots.change(config_name, changes | removed)
 
     _show(run(work(Settings.load())), as_json)
@@ -98,17 +101,17 @@ def history(config_name: str | None, as_json: bool) -> None:
         print_table(columns, [[_text(row[column]) for column in columns] for row in rows])
 
 
-def _calendar(given: str | None) -> dict[str, Any] | str | None:
+def _json_file(given: str | None, option: str, kind: type) -> Any:
     if given is None or given == "none":
         return given
     try:
         value = json.loads(Path(given).read_text("utf-8"))
     except OSError as error:
-        raise ConfigurationError("calendar", f"{given} can't be read: {error.strerror}") from None
+        raise ConfigurationError(option, f"{given} can't be read: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigurationError("calendar", f"{given} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigurationError("calendar", f"{given} must hold a JSON object")
+        raise ConfigurationError(option, f"{given} is not valid JSON: {error}") from None
+    if not isinstance(value, kind):
+        raise ConfigurationError(option, f"{given} must hold a JSON {'object' if kind is dict else 'array'}")
     return value
 
 
@@ -122,4 +125,4 @@ def _show(version: PolicyVersion, as_json: bool) -> None:
 
 
 def _text(value: object) -> str:
-    return "-" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)
+    return "-" if value is None else json.dumps(value) if isinstance(value, dict | list) else str(value)

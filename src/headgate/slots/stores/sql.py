@@ -470,7 +470,12 @@ def policy_from_json(text: str) -> WindowPolicy:
     """A stored policy. Remembered: every booking reads it, and a calendar remembers the days it has worked out."""
     stored = json.loads(text)
     return WindowPolicy(
-        stored["maxPerWindow"], stored["windowSize"], stored["spread"], stored["calendar"], stored["maxDelay"]
+        stored["maxPerWindow"],
+        stored["windowSize"],
+        stored["spread"],
+        stored["calendar"],
+        stored["maxDelay"],
+        stored.get("curve"),
     )
 
 
