@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -21,14 +22,14 @@ CURVE: list[dict[str, Any]] = [
 """Limits around T: 16:00 in UTC, 17:00 in Berlin."""
 
 
-def naive_limit(policy: WindowPolicy, start_ms: int) -> int:
+def naive_limit(policy: WindowPolicy, start_ms: int, curve: Sequence[dict[str, Any]] = CURVE) -> int:
     """The most that a window may hold, by comparing clock times as text, twice a second."""
     if not policy.curve:
         return policy.max_per_window
     zone = ZoneInfo("UTC" if policy.calendar is None else policy.calendar.zone)
     moments = range(start_ms, start_ms + policy.size_ms, 500)
     clocks = [f"{datetime.fromtimestamp(moment / 1000, zone):%H:%M:%S}" for moment in moments]
-    touched = [entry for entry in CURVE if any(entry["from"] <= clock < entry["to"] for clock in clocks)]
+    touched = [entry for entry in curve if any(entry["from"] <= clock < entry["to"] for clock in clocks)]
     return min((entry["max"] for entry in touched), default=policy.max_per_window)
 
 

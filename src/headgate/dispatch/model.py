@@ -18,6 +18,8 @@ from headgate.slots.model import AssignedSlot, checked_id
 
 CONTEXT_VERSION = 1
 """The form in which contexts are stored. Another one was written by a newer version of headgate."""
+ENCRYPTED_VERSION = 2
+"""The same, encrypted."""
 LARGEST_CONTEXT = 2 * 1024 * 1024
 """Bytes of JSON; the default limit."""
 CLAIM_BYTES = 32 * 1024 * 1024
@@ -197,6 +199,9 @@ class Action(StrEnum):
     DEAD_LETTERED = "DEAD_LETTERED"
     REQUEUED = "REQUEUED"
     DISCARDED = "DISCARDED"
+    CANCELLED = "CANCELLED"
+    RESCHEDULED = "RESCHEDULED"
+    """Given another time, priority or lane while it waited."""
     CONFIGURED = "CONFIGURED"
     BATCH_COMPLETE = "BATCH_COMPLETE"
 

@@ -159,7 +159,9 @@ class _Filled:
     def _add(self, start: int) -> int:
         """Fills one window, as far as it may be used. Returns where it ends."""
         size, taken = self._policy.size_ms, self._occupancy.taken(start)
-        capacity, _, _ = usable(self._policy.limit_at(start), size, start, self._effective, self._horizon)
+        policy = self._policy
+        limit = policy.limit_at(start)
+        capacity, _, _ = usable(limit, size, start, self._effective, self._horizon, policy.first_window)
         added = min(self.left, capacity - taken)
         if added > 0:
             self._note(start, taken, added, capacity)

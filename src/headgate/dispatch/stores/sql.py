@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from headgate.dispatch.changes import Changed, ItemChange
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import (
     CLAIM_BYTES,
     AuditEntry,
@@ -26,7 +28,17 @@ from headgate.dispatch.model import (
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import ErrorGroup, ItemFilter
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, following, portable, portable_claims, reports, search, transactions
+from headgate.dispatch.stores import (
+    admin_queries,
+    changes,
+    encrypting,
+    following,
+    portable,
+    portable_claims,
+    reports,
+    search,
+    transactions,
+)
 from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.periodic import SqlPeriodicStore
 from headgate.dispatch.stores.workers import SqlWorkerStore
@@ -49,9 +61,15 @@ class SqlQueueStore:
     """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
     def __init__(
-        self, database: Database, followers: Mapping[str, Follower] | None = None, *, claim_bytes: int = CLAIM_BYTES
+        self,
+        database: Database,
+        followers: Mapping[str, Follower] | None = None,
+        *,
+        claim_bytes: int = CLAIM_BYTES,
+        encryption: Encryption | None = None,
     ) -> None:
         self._database = database
+        self._encryption = encryption
         self._claim_bytes = claim_bytes
         self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
@@ -66,7 +84,8 @@ class SqlQueueStore:
 
             self._statements = postgres
             self._claims = Claims(database, claim_bytes)
-        self.periodic = SqlPeriodicStore(database, self._statements.enqueue, self._hints)
+        enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
+        self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
         self._served: dict[str, str] = {}
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
@@ -84,7 +103,7 @@ class SqlQueueStore:
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
     ) -> list[EnqueueResult]:
         unique = {(request.item_type, request.item_id): request for request in reversed(requests)}
-        ordered = [unique[key] for key in sorted(unique)]
+        ordered = encrypting.encrypted_requests(self._encryption, [unique[key] for key in sorted(unique)])
         if not ordered:
             return []
         soon = datetime.now(UTC) + SOON
@@ -113,6 +132,14 @@ class SqlQueueStore:
         *,
         places: Places = UNLIMITED,
         now: datetime | None = None,
+    ) -> Batch:
+        batch = await self._claim(item_type, limit, look_ahead, places, now)
+        if self._encryption is None:
+            return batch
+        return batch._replace(items=[encrypting.decrypted_item(self._encryption, item) for item in batch.items])
+
+    async def _claim(
+        self, item_type: str, limit: int, look_ahead: timedelta, places: Places, now: datetime | None
     ) -> Batch:
         if self._claims is not None:
             return await self._claims.claim(item_type, limit, look_ahead, places, now)
@@ -143,6 +170,7 @@ class SqlQueueStore:
     ) -> list[bool]:
         if not changes and summary is None:
             return []
+        changes = encrypting.encrypted_changes(self._encryption, changes)
         settle = self._statements.settle
         with_results = any(change.result_json is not None for change in changes)
         if with_results:
@@ -159,6 +187,9 @@ class SqlQueueStore:
             return []
         done: list[bool] = await self._database.once(self._statements.touch, claims, now)
         return done
+
+    async def holds(self, claims: Sequence[Claim]) -> list[bool]:
+        return await self._database.read(admin_queries.holds, claims)
 
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
@@ -189,10 +220,14 @@ class SqlQueueStore:
         return await self._database.read(admin_queries.configs)
 
     async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
-        return await self._database.read(admin_queries.find, item_type, item_id)
+        row = await self._database.read(admin_queries.find, item_type, item_id)
+        if row is None:
+            return None
+        return row[0], encrypting.shown(self._encryption, "context", item_type, item_id, row[1])
 
     async def report(self, item_type: str, item_id: str) -> ItemReport:
-        return await self._database.read(reports.find, item_type, item_id)
+        progress, result = await self._database.read(reports.find, item_type, item_id)
+        return ItemReport(progress, encrypting.shown(self._encryption, "result", item_type, item_id, result))
 
     async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
         return await self._database.read(search.items, item_type, chosen, limit, after)
@@ -219,6 +254,29 @@ class SqlQueueStore:
                 count += some
         await self._moved(item_type)
         return count
+
+    async def change_items(
+        self,
+        item_type: str,
+        chosen: Sequence[str] | ItemFilter,
+        change: ItemChange,
+        *,
+        now: datetime | None = None,
+    ) -> Changed:
+        follower = self._followers.get(item_type)
+        count, claims = 0, list[Claim]()
+        if not isinstance(chosen, ItemFilter):
+            changed = await self._database.write(changes.change_listed, item_type, chosen, change, now, follower)
+            count, claims = changed
+        else:
+            after: str | None = ""
+            while after is not None:
+                changed, after = await self._database.write(
+                    changes.change_matching, item_type, chosen, after or None, change, now, follower
+                )
+                count, claims = count + changed.total, claims + changed.in_flight
+        await self._moved(item_type)
+        return Changed(count, claims)
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         return await self._database.read(admin_queries.audit_entries, item_type, item_id, limit, before)

@@ -32,8 +32,10 @@ from headgate.server.shapes.dispatch import (
     QueueStatsShown,
     Redirected,
 )
+from headgate.server.shapes.item_changes import Rescheduled, Selection
 from headgate.server.shapes.members import EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Shape
+from headgate.slots.model import checked_id
 
 Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
@@ -52,6 +54,7 @@ ERROR = query(
         "description": "What their last errors hold; * stands for any characters.",
     },
 )
+LANE = query("lane", dispatch.LANE | {"description": "The lane they are in."})
 FROM = query("from", INSTANT | {"description": "They run at this time or later, …"})
 TO = query("to", INSTANT | {"description": "… and before this one."})
 CURSOR = query("cursor", EVENT_ID | {"description": "`next` of the page before."})
@@ -127,15 +130,19 @@ async def stats(request: Request) -> Response:
     "/{itemType}/items",
     "List and search items",
     ItemsShown,
-    *(STATUS, PREFIX, ERROR, FROM, TO, LIMIT.document(), CURSOR, AFTER),
+    *(STATUS, PREFIX, LANE, ERROR, FROM, TO, LIMIT.document(), CURSOR, AFTER),
 )
 async def items(request: Request) -> Response:
     """A page of the items that match, in order of their ids. `next` is the cursor of the next page, if there is one."""
     parameters, limit = request.query_params, LIMIT.of(request)
+    for name in ("cursor", "after"):
+        if name in parameters:
+            checked_id(parameters[name], name)
     page = await services_of(request).queue.list(
         _item_type(request),
         parameters.get("status"),
         prefix=parameters.get("prefix"),
+        lane=parameters.get("lane"),
         error=parameters.get("error"),
         since=_instant(request, "from"),
         until=_instant(request, "to"),
@@ -184,6 +191,26 @@ async def discard(request: Request) -> Response:
     ids = Items.parse(await read_object(request.scope, request.receive)).chosen()
     with _explain_conflict():
         return json_response(Redirected(count=await services_of(request).queue.discard(_item_type(request), ids)))
+
+
+@_changes("POST", "/{itemType}/cancel", "Cancel items, also running ones", Redirected, Selection)
+async def cancel(request: Request) -> Response:
+    """Items that wait, run or are dead letters are CANCELLED at once; what runs is cancelled within a second."""
+    ids, matching = Selection.parse(await read_object(request.scope, request.receive)).chosen()
+    with _explain_conflict():
+        count = await services_of(request).queue.cancel(_item_type(request), ids, **matching)
+        return json_response(Redirected(count=count))
+
+
+@_changes("POST", "/{itemType}/reschedule", "Give waiting items another time", Redirected, Rescheduled)
+async def reschedule(request: Request) -> Response:
+    """Gives READY items another time, priority or lane. All of the given ids, or none; or all that match."""
+    body = Rescheduled.parse(await read_object(request.scope, request.receive))
+    ids, matching = body.chosen()
+    change = body.change()
+    with _explain_conflict():
+        count = await services_of(request).queue.reschedule(_item_type(request), ids, **change, **matching)
+        return json_response(Redirected(count=count))
 
 
 @contextmanager

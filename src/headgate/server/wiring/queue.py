@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from headgate.apps.payments.model import ITEM_TYPE
 from headgate.apps.payments.stores.moves import PaymentFollower
+from headgate.dispatch.encryption import Encryption
+from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import DispatchObserver, Follower
-from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.queue import DispatchQueue, StopExecutions
 from headgate.dispatch.stores import queue_store
-from headgate.server.settings import Settings
+from headgate.errors import ConfigurationError, MissingExtra
+from headgate.server.settings import Settings, spelled
 from headgate.server.wiring.telemetry import collect_traces
 
 if TYPE_CHECKING:
@@ -19,6 +22,23 @@ if TYPE_CHECKING:
 
 
 from headgate.server.wiring.database import embedded_url
+
+
+def queue_encryption(settings: Settings) -> Encryption | None:
+    """The encryption under the settings' keys, if they have any.
+
+    Raises:
+        ConfigurationError: a key is wrong.
+    """
+    secret = settings.dispatch.encryption_keys
+    if secret is None:
+        return None
+    try:
+        return Encryption([key.strip() for key in secret.get_secret_value().split(",")])
+    except MissingExtra:
+        raise
+    except ConfigurationError as error:
+        raise ConfigurationError(spelled("dispatch", "encryption_keys"), error.problem) from None
 
 
 def queue_followers() -> dict[str, Follower]:
@@ -35,9 +55,26 @@ async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
         pool_size=settings.database_pool_size,
         followers=queue_followers(),
         claim_bytes=settings.dispatch.claim_bytes,
+        encryption=queue_encryption(settings),
     )
-    async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
+    async with DispatchQueue(
+        store,
+        largest_context=settings.dispatch.max_context_bytes,
+        stop_executions=None if settings.temporal_address is None else _cancel_workflows(settings),
+    ) as queue:
         yield queue
+
+
+def _cancel_workflows(settings: Settings) -> StopExecutions:
+    """In-process engines find out by themselves; workflows on Temporal have to be told."""
+
+    async def stop(claims: Sequence[Claim]) -> None:
+        # Imported here: the SDK is an extra.
+        from headgate.server.wiring.temporal import temporal_engine
+
+        await (await temporal_engine(settings)).stop(claims, running=True)
+
+    return stop
 
 
 def dispatch_observer(registry: CollectorRegistry | None) -> DispatchObserver | None:
