@@ -16,6 +16,7 @@ MODULES = {
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
     "drf": ("django", "asgiref", "rest_framework"),
+    "encryption": ("cryptography",),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
     "grpc": ("grpc", "grpc_health", "envoy_data_plane", "yaml"),

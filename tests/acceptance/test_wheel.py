@@ -79,6 +79,7 @@ asyncio.run(main())
 
 ALONE = {
     "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
+    "encryption": "from headgate import Tasks\nTasks('memory://', encryption_keys=['A' * 43 + '='])",
     "grpc": "import headgate.server.envoy.messages, headgate.server.grpc\nimport grpc, grpc_health.v1.health\n"
     "from headgate.server.envoy.config_file import parse_domain\nassert parse_domain('domain: d').path == 'd'",
     "kafka": "import headgate.kafka.log, headgate.kafka.topics",
@@ -236,6 +237,7 @@ for url in ("postgresql://h/x", "oracle://h/x"):
     told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
 told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
 told(lambda: Tasks("memory://").periodic(cron="0 16 * * *"))
+told(lambda: Tasks("memory://", encryption_keys=["A" * 43 + "="]))
 for name in FRAMEWORKS:
     told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
@@ -244,7 +246,7 @@ Calendar.from_json({"zone": "Europe/Berlin"})
     ended = core.python(script)
     assert ended.returncode == 0, ended.stderr
     named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
-    others = ["calendars", "periodic", *FRAMEWORKS]
+    others = ["calendars", "periodic", "encryption", *FRAMEWORKS]
     assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + others, ended.stdout
 
 

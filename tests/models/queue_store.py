@@ -317,9 +317,7 @@ class MemoryQueueStore:
             (
                 item
                 for item in self._items.values()
-                if item.item_type == item_type
-                and chosen.matches(item.item_id, item.status, item.execute_at, item.last_error)
-                and (after is None or item.item_id > after)
+                if item.item_type == item_type and chosen.matches(item) and (after is None or item.item_id > after)
             ),
             key=lambda item: item.item_id,
         )

@@ -166,6 +166,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         error: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
+        lane: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> list[Item]:
@@ -174,12 +175,20 @@ class BlockingDispatchQueue(BackgroundQueue):
         `since`, and before `until`.
 
         Raises:
-            InvalidInput: the status, the limit, an id, a time or the error is wrong.
+            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
             NotFound: there is no such item type.
         """
         return self._run(
             lambda queue: queue.list(
-                item_type, status, prefix=prefix, error=error, since=since, until=until, limit=limit, after=after
+                item_type,
+                status,
+                prefix=prefix,
+                error=error,
+                since=since,
+                until=until,
+                lane=lane,
+                limit=limit,
+                after=after,
             )
         )
 

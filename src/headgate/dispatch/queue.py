@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
+from headgate.dispatch.encryption import encryption_of, shown_key
 from headgate.dispatch.heartbeats import Worker, unattended
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
@@ -25,6 +26,7 @@ from headgate.dispatch.model import (
 from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.search import ErrorGroup, ItemFilter, checked_error
 from headgate.dispatch.status import Status
+from headgate.dispatch.turns import checked_lane
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.slots.carriers import Carriers
@@ -59,6 +61,12 @@ class QueueOptions(TypedDict, total=False):
     batch: int
 
 
+class OpenOptions(QueueOptions, total=False):
+    """What `DispatchQueue.open` takes beside the URL."""
+
+    encryption_keys: Sequence[str] | None
+
+
 class DispatchQueue:
     """A durable queue of items that shall each run once, at their time.
 
@@ -80,12 +88,20 @@ class DispatchQueue:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, **options: Unpack[QueueOptions]) -> AsyncIterator[DispatchQueue]:
-        """A queue on the database at `url`, migrated and ready; closed when the block ends."""
+    async def open(
+        cls, url: str, *, encryption_keys: Sequence[str] | None = None, **options: Unpack[QueueOptions]
+    ) -> AsyncIterator[DispatchQueue]:
+        """A queue on the database at `url`, migrated and ready; closed when the block ends. With `encryption_keys`,
+        each base64 of 32 bytes, contexts and results are encrypted at rest: the first key encrypts, all decrypt.
+
+        Raises:
+            ConfigurationError: the URL or a key is wrong.
+            StoreUnavailable: the store does not answer.
+        """
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.dispatch.stores import queue_store
 
-        async with cls(await queue_store(url), **options) as queue:
+        async with cls(await queue_store(url, encryption=encryption_of(encryption_keys)), **options) as queue:
             yield queue
 
     @staticmethod
@@ -302,6 +318,7 @@ class DispatchQueue:
         error: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
+        lane: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> list[Item]:
@@ -310,7 +327,7 @@ class DispatchQueue:
         `since`, and before `until`.
 
         Raises:
-            InvalidInput: the status, the limit, an id, a time or the error is wrong.
+            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
             NotFound: there is no such item type.
         """
         await self._check_known(checked_type(item_type))
@@ -323,6 +340,7 @@ class DispatchQueue:
             None if error is None else checked_error(error),
             None if since is None else parse_instant(since, "since"),
             None if until is None else parse_instant(until, "until"),
+            None if lane is None else checked_lane(lane),
         )
         return await self.store.items(item_type, chosen, _checked_limit(limit), after)
 
@@ -435,6 +453,8 @@ def _readable(context: str | None) -> Any:
     """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
     if context is None:
         return None
+    if (key := shown_key(context)) is not None:
+        return f"encrypted with the key {key}"
     try:
         return json.loads(context)
     except (ValueError, RecursionError):

@@ -197,6 +197,9 @@ class DispatchSettings(Section):
     claim_bytes: int = Field(32 * 1024 * 1024, ge=1024)
     """The most bytes of contexts that one claim takes, whatever the batch size. Without Temporal, a process takes no
     more items of a type while it has this much of it."""
+    encryption_keys: SecretStr | None = Field(None, min_length=1)
+    """Keys for contexts and results at rest, and for payloads of Temporal, each base64 of 32 bytes, with commas
+    between: the first one encrypts, all of them decrypt."""
     shutdown_seconds: int = Field(90, ge=1)
     """How long `headgate worker` may take to finish or give back its work after SIGTERM; then it ends as it stands."""
 

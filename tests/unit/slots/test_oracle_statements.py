@@ -10,7 +10,7 @@ from sqlalchemy.dialects import oracle
 from headgate.durations import from_ms
 from headgate.slots.listing import Cancellation, Cursor, SlotFilter
 from headgate.slots.model import WindowPolicy
-from headgate.slots.stores import slot_records, sql, window_rows
+from headgate.slots.stores import joint, slot_records, sql, templates, window_rows
 from headgate.sql.schema import database_now
 
 
@@ -62,6 +62,11 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     sql.cancel(connection, "e")
     sql._history(connection, "c")
     sql._prune_slots(connection, 10, 100)
+    sql._names_to_prune(connection, 10)
+    sql.lock_all(connection, ["b", "a"])
+    joint.prune_joint(connection, {"a": 10}, 10, (5, "e"), 100)
+    templates.find_template(connection, "merchant-7")
+    templates.remove_idle(connection, 0, 10, 100)
     window_rows.SqlWindowReader(connection, "c").windows_from(0, 64)
     window_rows.SqlWindowReader(connection, "c").run_before(0)
     window_rows.recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
@@ -70,6 +75,17 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     assert locking
     assert not any("FETCH FIRST" in text or "ROWNUM" in text for text in locking)
     assert not any("LIMIT" in text for text in recorder.statements)
+
+
+def test_an_idle_config_is_locked_without_waiting() -> None:
+    text = str(templates.lock_unless_locked("c").compile(dialect=oracle.dialect()))
+    assert text.endswith("FOR UPDATE OF headgate_slot_config.name SKIP LOCKED")
+
+
+def test_a_config_s_slots_are_those_that_name_it_first_or_later(recorder: Recorder) -> None:
+    window_rows.recount(recorder, "c", WindowPolicy(1, "PT4S"), 0)  # type: ignore[arg-type]
+    (counting,) = [text for text in recorder.statements if text.startswith("SELECT")]
+    assert "instr(headgate_slot.other_windows, " in counting
 
 
 def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:

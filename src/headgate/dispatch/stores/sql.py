@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import (
     CLAIM_BYTES,
     AuditEntry,
@@ -26,7 +27,16 @@ from headgate.dispatch.model import (
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import ErrorGroup, ItemFilter
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, following, portable, portable_claims, reports, search, transactions
+from headgate.dispatch.stores import (
+    admin_queries,
+    encrypting,
+    following,
+    portable,
+    portable_claims,
+    reports,
+    search,
+    transactions,
+)
 from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.periodic import SqlPeriodicStore
 from headgate.dispatch.stores.workers import SqlWorkerStore
@@ -49,9 +59,15 @@ class SqlQueueStore:
     """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
     def __init__(
-        self, database: Database, followers: Mapping[str, Follower] | None = None, *, claim_bytes: int = CLAIM_BYTES
+        self,
+        database: Database,
+        followers: Mapping[str, Follower] | None = None,
+        *,
+        claim_bytes: int = CLAIM_BYTES,
+        encryption: Encryption | None = None,
     ) -> None:
         self._database = database
+        self._encryption = encryption
         self._claim_bytes = claim_bytes
         self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
@@ -66,7 +82,8 @@ class SqlQueueStore:
 
             self._statements = postgres
             self._claims = Claims(database, claim_bytes)
-        self.periodic = SqlPeriodicStore(database, self._statements.enqueue, self._hints)
+        enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
+        self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
         self._served: dict[str, str] = {}
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
@@ -84,7 +101,7 @@ class SqlQueueStore:
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
     ) -> list[EnqueueResult]:
         unique = {(request.item_type, request.item_id): request for request in reversed(requests)}
-        ordered = [unique[key] for key in sorted(unique)]
+        ordered = encrypting.encrypted_requests(self._encryption, [unique[key] for key in sorted(unique)])
         if not ordered:
             return []
         soon = datetime.now(UTC) + SOON
@@ -113,6 +130,14 @@ class SqlQueueStore:
         *,
         places: Places = UNLIMITED,
         now: datetime | None = None,
+    ) -> Batch:
+        batch = await self._claim(item_type, limit, look_ahead, places, now)
+        if self._encryption is None:
+            return batch
+        return batch._replace(items=[encrypting.decrypted_item(self._encryption, item) for item in batch.items])
+
+    async def _claim(
+        self, item_type: str, limit: int, look_ahead: timedelta, places: Places, now: datetime | None
     ) -> Batch:
         if self._claims is not None:
             return await self._claims.claim(item_type, limit, look_ahead, places, now)
@@ -143,6 +168,7 @@ class SqlQueueStore:
     ) -> list[bool]:
         if not changes and summary is None:
             return []
+        changes = encrypting.encrypted_changes(self._encryption, changes)
         settle = self._statements.settle
         with_results = any(change.result_json is not None for change in changes)
         if with_results:
@@ -189,10 +215,14 @@ class SqlQueueStore:
         return await self._database.read(admin_queries.configs)
 
     async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
-        return await self._database.read(admin_queries.find, item_type, item_id)
+        row = await self._database.read(admin_queries.find, item_type, item_id)
+        if row is None:
+            return None
+        return row[0], encrypting.shown(self._encryption, "context", item_type, item_id, row[1])
 
     async def report(self, item_type: str, item_id: str) -> ItemReport:
-        return await self._database.read(reports.find, item_type, item_id)
+        progress, result = await self._database.read(reports.find, item_type, item_id)
+        return ItemReport(progress, encrypting.shown(self._encryption, "result", item_type, item_id, result))
 
     async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
         return await self._database.read(search.items, item_type, chosen, limit, after)

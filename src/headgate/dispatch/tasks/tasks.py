@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
 from headgate.dispatch.config import DispatchConfig, DispatchSettings
+from headgate.dispatch.encryption import encryption_of
 from headgate.dispatch.engines.local.dispatching import dispatching
 from headgate.dispatch.model import EnqueueResult
 from headgate.dispatch.periodic import Periodic, checked_name
@@ -64,7 +65,8 @@ class Tasks:
 
     `headgate worker my_module:tasks` runs them. In one process, at most `concurrency` executions of each task run at
     once, and at most `threads` plain `def` functions. `middleware` is called around every execution, the first one
-    outermost. `on_event` is called with every `TaskEvent`.
+    outermost. `on_event` is called with every `TaskEvent`. With `encryption_keys`, each base64 of 32 bytes, arguments
+    and results are encrypted at rest: the first key encrypts, all decrypt.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -79,6 +81,7 @@ class Tasks:
         middleware: Sequence[Middleware] = (),
         on_event: EventListener | None = None,
         cancel_seconds: float = CANCEL_SECONDS,
+        encryption_keys: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(url, str) or ":" not in url:
             raise ConfigurationError(
@@ -87,6 +90,8 @@ class Tasks:
         for option, value in (("concurrency", concurrency), ("threads", threads)):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
                 raise ConfigurationError(option, "must be a whole number from 1 to 10000")
+        encryption_of(encryption_keys)  # a wrong key is refused here, where it is given
+        self._encryption_keys = encryption_keys
         self.url = url
         self._concurrency = concurrency
         self._thread_limit = threads
@@ -252,7 +257,9 @@ class Tasks:
         if here.queue is None:
             async with here.opening:
                 if here.queue is None:
-                    here.queue = await here.stack.enter_async_context(DispatchQueue.open(self.url))
+                    here.queue = await here.stack.enter_async_context(
+                        DispatchQueue.open(self.url, encryption_keys=self._encryption_keys)
+                    )
         return here.queue
 
     async def define(self) -> None:

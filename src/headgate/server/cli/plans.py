@@ -70,6 +70,7 @@ def list_(as_json: bool) -> None:
 @click.option("--window", help="The window's length, such as PT1M or P1D.")
 @click.option("--calendar", help="A fixed window by the calendar: day, week or month.")
 @click.option("--zone", help="The calendar's time zone, such as Europe/Berlin; UTC if not given.")
+@click.option("--expires", help="After how long a place counts as dead, with concurrency; PT30S if not given.")
 @click.option("--burst", type=int, help="How many may come at once, with gcra.")
 @click.option("--on-error", help="While the store can't be asked: open, closed or fallback; 'none' for the default.")
 @click.option("--shadow/--no-shadow", default=None, help="Decide and count, but never deny.")
@@ -91,6 +92,7 @@ def set_(
     window: str | None,
     calendar: str | None,
     zone: str | None,
+    expires: str | None,
     burst: int | None,
     on_error: str | None,
     shadow: bool | None,
@@ -112,6 +114,7 @@ def set_(
         "window": window,
         "calendar": calendar,
         "zone": zone,
+        "expires": expires,
         "burst": burst,
         "onError": on_error,
         "shadow": shadow,

@@ -34,6 +34,7 @@ from headgate.server.shapes.dispatch import (
 )
 from headgate.server.shapes.members import EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Shape
+from headgate.slots.model import checked_id
 
 Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
@@ -52,6 +53,7 @@ ERROR = query(
         "description": "What their last errors hold; * stands for any characters.",
     },
 )
+LANE = query("lane", dispatch.LANE | {"description": "The lane they are in."})
 FROM = query("from", INSTANT | {"description": "They run at this time or later, …"})
 TO = query("to", INSTANT | {"description": "… and before this one."})
 CURSOR = query("cursor", EVENT_ID | {"description": "`next` of the page before."})
@@ -127,15 +129,19 @@ async def stats(request: Request) -> Response:
     "/{itemType}/items",
     "List and search items",
     ItemsShown,
-    *(STATUS, PREFIX, ERROR, FROM, TO, LIMIT.document(), CURSOR, AFTER),
+    *(STATUS, PREFIX, LANE, ERROR, FROM, TO, LIMIT.document(), CURSOR, AFTER),
 )
 async def items(request: Request) -> Response:
     """A page of the items that match, in order of their ids. `next` is the cursor of the next page, if there is one."""
     parameters, limit = request.query_params, LIMIT.of(request)
+    for name in ("cursor", "after"):
+        if name in parameters:
+            checked_id(parameters[name], name)
     page = await services_of(request).queue.list(
         _item_type(request),
         parameters.get("status"),
         prefix=parameters.get("prefix"),
+        lane=parameters.get("lane"),
         error=parameters.get("error"),
         since=_instant(request, "from"),
         until=_instant(request, "to"),

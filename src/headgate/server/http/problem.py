@@ -125,7 +125,7 @@ def of(error: HeadgateError) -> Problem:
         case InvalidInput(field=field, problem=problem):
             return invalid(wire_name(field), problem)
         case NotFound(kind=kind):
-            return Problem(404, f"{kind}-not-found", f"{kind.title()} Not Found", str(error))
+            return Problem(404, f"{kind.replace(' ', '-')}-not-found", f"{kind.title()} Not Found", str(error))
         case SlotsExhausted(earliest=earliest):
             return _exhausted(str(error), earliest)
         case RateLimitExceeded(decision=decision):

@@ -166,7 +166,10 @@ class SqlSlotStore:
             total += page.removed
             if (cursor := page.cursor) is None:
                 break
-        windows = await self._database.write(_prune_windows, before_ms)
+        # Config by config: thousands of them, locked at once, would keep everybody waiting.
+        windows = 0
+        for name in await self._database.read(_names_to_prune, before_ms):
+            windows += await self._database.write(_prune_windows, name, before_ms)
         while await self._database.write(templates.remove_idle, 0, before_ms, PRUNE_BATCH):
             pass
         return PruneResult(total, windows)
@@ -432,22 +435,26 @@ def _prune_slots(connection: Connection, before_ms: int, limit: int, name: str |
     return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
 
 
-def _prune_windows(connection: Connection, before_ms: int) -> int:
-    """Deletes the counters and runs of windows that ended before a time."""
-    removed = 0
-    # Sorted here, as by everybody who locks several: databases order text by rules of their own.
-    names = sorted(connection.execute(sa.select(slot_config.c.name)).scalars().all())
-    for name in names:
-        active = lock_active(connection, name)
-        if active is None:
-            continue
-        last = from_ms(before_ms - active.policy.size_ms)
-        removed += connection.execute(
-            slot_window.delete().where(slot_window.c.config_name == name, slot_window.c.window_start <= last)
-        ).rowcount
-        connection.execute(
-            slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.resume_at <= from_ms(before_ms))
-        )
+def _names_to_prune(connection: Connection, before_ms: int) -> list[str]:
+    """The configs that have counters or runs from before a time."""
+    before = from_ms(before_ms)
+    counted = sa.select(slot_window.c.config_name).where(slot_window.c.window_start < before)
+    in_runs = sa.select(slot_run.c.config_name).where(slot_run.c.resume_at <= before)
+    return sorted(connection.execute(sa.union(counted, in_runs)).scalars().all())
+
+
+def _prune_windows(connection: Connection, name: str, before_ms: int) -> int:
+    """Deletes the counters and runs of a config's windows that ended before a time."""
+    active = lock_active(connection, name)
+    if active is None:
+        return 0
+    last = from_ms(before_ms - active.policy.size_ms)
+    removed = connection.execute(
+        slot_window.delete().where(slot_window.c.config_name == name, slot_window.c.window_start <= last)
+    ).rowcount
+    connection.execute(
+        slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.resume_at <= from_ms(before_ms))
+    )
     return removed
 
 
