@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.durations import LATEST_MS
+from headgate.durations import LATEST_MS, from_ms
 from headgate.errors import InvalidInput, SlotOwned
 from headgate.slots.explain import Reason
 from headgate.slots.listing import EVERYTHING, Cancellation, Cursor, ListedSlot, SlotFilter, SlotStatus
@@ -173,3 +173,19 @@ async def test_a_slot_under_several_configs_is_listed_under_each(slots: SlotStor
     assert {step.config_name for step in explanation.steps} == {"bank", "merchant"}
     reasons = {(step.config_name, step.reason) for step in explanation.steps}
     assert reasons == {("bank", Reason.JOINT), ("merchant", Reason.FULL), ("merchant", Reason.JOINT)}
+
+
+async def test_another_window_size_is_tried_on_the_booked_slots(slots: SlotStore) -> None:
+    far = LATEST_MS - 10**9
+    far -= far % 60_000
+    scheduler = SlotScheduler(slots)
+    await slots.configure("c", WindowPolicy(4, "PT4S"))
+    await book(slots, wants(50, far))
+    await slots.configure("other", WindowPolicy(4, "PT4S"))
+    await slots.book(("other", "c"), wants(3, far, "both"))
+    at = from_ms(far)
+    for window, limit in (("PT1S", 2), ("PT6S", 9), ("PT4S", 5)):
+        tried = await scheduler.forecast("c", 30, at, changes={"window": window, "max_per_window": limit})
+        await slots.configure("c", WindowPolicy(limit, window))
+        made = await scheduler.forecast("c", 30, at)
+        assert (tried.windows, tried.next_windows) == (made.windows, made.next_windows)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from headgate.clock import Clock, SystemClock
@@ -31,6 +33,8 @@ class _Config:
     counts: dict[int, WindowCount] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
     runs: list[FullRun] = field(default_factory=list)
+    times: Callable[[], list[int]] = list
+    """The scheduled times of its slots."""
     template: str | None = None
 
     @property
@@ -47,6 +51,10 @@ class _Config:
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         return [self.run_before(start) for start in starts_ms]
+
+    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+        counts = Counter(align(at, size_ms) for at in self.times() if at >= from_ms)
+        return [WindowCount(start, taken, taken) for start, taken in sorted(counts.items())]
 
     def write(self, occupancy: Occupancy) -> None:
         runs = occupancy.changed_runs()
@@ -93,7 +101,7 @@ class MemorySlotStore:
             raise Conflict
         version = PolicyVersion(name, config.active.version + 1 if config else 1, policy, from_ms(now_ms))
         if config is None:
-            self._configs[name] = _Config([version])
+            self._configs[name] = _Config([version], times=partial(self._times, name))
             return version
         resized = policy.size_ms != config.active.policy.size_ms
         config.versions.append(version)
@@ -253,6 +261,9 @@ class MemorySlotStore:
 
     async def close(self) -> None:
         """Nothing to free: the memory goes with the object."""
+
+    def _times(self, name: str) -> list[int]:
+        return [slot.scheduled_ms for slot in self._slots.values() if name in slot.config_names]
 
     def _existing(self, event_id: str) -> AssignedSlot | None:
         slot = self._slots.get(event_id)

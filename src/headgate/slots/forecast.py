@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 from headgate.durations import LATEST_MS, from_ms
@@ -49,6 +49,16 @@ class Peaks:
 
 
 @dataclass(frozen=True, slots=True)
+class Delays:
+    """How long after the wanted time events would run: of so many in a hundred, at most so many milliseconds."""
+
+    p50_ms: int
+    p90_ms: int
+    p99_ms: int
+    max_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """When a backlog would run."""
 
@@ -77,6 +87,11 @@ class Forecast:
     config_names: tuple[str, ...] = ()
     """Every config, if the events are to be booked under several; `config_name` is the first."""
 
+    @property
+    def delays(self) -> Delays | None:
+        """Of the events that are not refused; None if all are."""
+        return delays(self.drain, self.placed, self.requested_time)
+
 
 def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: int, requested_ms: int) -> Forecast:
     """Fills windows in order, as the packer would, without taking anything."""
@@ -88,6 +103,7 @@ def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: 
     filled.fill()
     spreads = sorted(Spread, key=lambda spread: spread is not policy.spread)
     last = filled.last_ms
+    crowd = with_neighbours(filled.fills, policy.size_ms, occupancy)
     return Forecast(
         version.name,
         version.version,
@@ -101,7 +117,7 @@ def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: 
         filled.count,
         tuple(WindowFill(from_ms(at), *rest) for at, *rest in filled.fills[:SHOWN_WINDOWS]),
         next_windows(policy, occupancy, effective, {at: added for at, _, added, _ in filled.fills}),
-        tuple(peaks_of(spread, filled.fills, policy.size_ms, effective) for spread in spreads),
+        tuple(peaks_of(spread, crowd, policy.size_ms, effective, filled.horizon_ms) for spread in spreads),
         tuple((from_ms(at), left) for at, left in thinned(filled.drain)),
     )
 
@@ -137,6 +153,11 @@ class _Filled:
         self.last_ms: int | None = None
         self.drain: list[tuple[int, int]] = []
         """Times, and the events that are left then."""
+
+    @property
+    def horizon_ms(self) -> int:
+        """The last instant that an event may have."""
+        return self._horizon
 
     def fill(self) -> None:
         """Places events until none is left or the horizon is reached."""
@@ -219,13 +240,23 @@ def thinned(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def placements(
-    spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: int, seed: int = 1, one_in: int = 1
+    spread: Spread,
+    fills: Sequence[Fill],
+    size_ms: int,
+    effective_ms: int,
+    seed: int = 1,
+    one_in: int = 1,
+    horizon_ms: int = LATEST_MS - 1,
 ) -> list[int]:
-    """Where the slots of filled windows would lie, in order of time; or as many of them, `one_in` so many."""
+    """Where the slots of filled windows would lie, in order of time; or as many of them, `one_in` so many. Windows that
+    get none of the events are not cut by their time or horizon."""
     uniform = random.Random(seed).random
     times = [
-        position(spread, ordinal, max(start, effective_ms), start + size_ms, uniform)
+        position(spread, ordinal, low, max(high, low + 1), uniform)
         for start, taken, added, _ in fills
+        for low, high in [
+            (max(start, effective_ms), min(start + size_ms, horizon_ms + 1)) if added else (start, start + size_ms)
+        ]
         for ordinal in range(-(-(taken + added) // one_in))
     ]
     return sorted(times)
@@ -241,7 +272,35 @@ def peak(times: Sequence[int], span_ms: int) -> int:
     return highest
 
 
-def peaks_of(spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: int) -> Peaks:
+def delays(drain: Sequence[tuple[datetime, int]], placed: int, requested: datetime) -> Delays | None:
+    """The percentiles of the delay, read from the line of the drain. A line that was thinned is exact at its points."""
+    if not placed or len(drain) < 2:
+        return None
+    start = drain[0][1]
+
+    def after(run: float) -> int:
+        """When so many events have run, in milliseconds after the wanted time."""
+        for (before_at, before), (at, left) in pairwise(drain):
+            if start - left >= run:
+                share = (run - (start - before)) / ((before - left) or 1)
+                moment = before_at + (at - before_at) * max(0.0, share)
+                return round((moment - requested) / timedelta(milliseconds=1))
+        return round((drain[-1][0] - requested) / timedelta(milliseconds=1))
+
+    return Delays(after(placed * 0.5), after(placed * 0.9), after(placed * 0.99), after(placed))
+
+
+def with_neighbours(fills: Sequence[Fill], size_ms: int, occupancy: Occupancy) -> list[Fill]:
+    """The filled windows, and the booked ones beside them: a sliding second does not end with a window."""
+    known = {fill[0] for fill in fills}
+    beside = {start + step for start in known for step in (-size_ms, size_ms)} - known
+    booked = [(start, taken, 0, taken) for start in beside if start >= 0 and (taken := occupancy.taken(start))]
+    return sorted([*fills, *booked])
+
+
+def peaks_of(
+    spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: int, horizon_ms: int = LATEST_MS - 1
+) -> Peaks:
     """The peaks of drawn placements, in a second and in a tenth of one."""
     sample: list[Fill] = []
     weight = 0
@@ -251,5 +310,5 @@ def peaks_of(spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: 
         if weight > PEAK_EVENTS:
             break
     one_in = -(-weight // PEAK_EVENTS) or 1
-    times = placements(spread, sample, size_ms, effective_ms, one_in=one_in)
+    times = placements(spread, sample, size_ms, effective_ms, one_in=one_in, horizon_ms=horizon_ms)
     return Peaks(spread, min(weight, peak(times, 1000) * one_in), min(weight, peak(times, 100) * one_in))

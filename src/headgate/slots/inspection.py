@@ -12,8 +12,11 @@ from typing import Any
 from headgate.durations import EPOCH, duration_ms, parse_instant, to_ms
 from headgate.errors import ConfigurationError, InvalidInput, NotFound, StaleVersion
 from headgate.slots import impact
+from headgate.slots.config_names import booking_names
 from headgate.slots.explain import Explanation, combined, explain
+from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.impact import ChangeWarning
+from headgate.slots.joint_forecast import joint_forecast
 from headgate.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import (
     AssignedSlot,
@@ -125,3 +128,41 @@ class SlotInspection:
             past = await self._store.count_beyond(name, policy.max_delay_ms)
         following = replace(versions[0], version=versions[0].version + 1, policy=policy)
         return following, impact.warnings(past, closed, over_limit)
+
+    async def forecast(
+        self,
+        config_name: str | Sequence[str],
+        events: int = 1,
+        at: datetime | str | None = None,
+        *,
+        max_per_window: int | None = None,
+        changes: Mapping[str, Any] | None = None,
+    ) -> Forecast:
+        """When `events` events requested for `at` (now, if not given) would be scheduled, under one config or several.
+        Books nothing. With `changes`, fields of `WindowPolicy`, as if they were made to the one config already;
+        `max_per_window` is short for the commonest of them.
+
+        Raises:
+            InvalidInput: the number of events, the time or a change is wrong, or a change is given for several configs.
+            NotFound: there is no such config.
+        """
+        requested_ms = None if at is None else to_ms(parse_instant(at, "at"))
+        names = booking_names(config_name)
+        changed = dict(changes or {}) | ({} if max_per_window is None else {"max_per_window": max_per_window})
+        if not isinstance(names, str):
+            if changed:
+                raise InvalidInput(next(iter(changed)), "is for one config; leave it out, or name one")
+            return await self._store.survey_joint(
+                names,
+                lambda sides, now_ms: joint_forecast(
+                    sides, now_ms, events, now_ms if requested_ms is None else requested_ms
+                ),
+            )
+
+        def look(version: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Forecast:
+            if changed:
+                version = replace(version, policy=changed_policy(version.policy, changed))
+                occupancy = occupancy.under(version.policy, now_ms)
+            return forecast(version, occupancy, now_ms, events, now_ms if requested_ms is None else requested_ms)
+
+        return await self._store.survey(names, look)

@@ -47,6 +47,10 @@ class WindowReader(Protocol):
         """`run_before` of each time, in one statement where the store allows it."""
         ...
 
+    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+        """The slots from a time on, counted in windows of another size, in order."""
+        ...
+
 
 class CountReader:
     """A `WindowReader` that knows of no runs."""
@@ -62,6 +66,29 @@ class CountReader:
 
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         return [None] * len(starts_ms)
+
+    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+        return self._reader.recounted(size_ms, from_ms)
+
+
+class CountedWindows:
+    """A `WindowReader` over windows that were read before; it knows of no runs."""
+
+    def __init__(self, windows: Sequence[WindowCount]) -> None:
+        self._windows = windows
+
+    def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
+        first = bisect_left(self._windows, (start_ms,))
+        return list(self._windows[first : first + limit])
+
+    def run_before(self, start_ms: int) -> FullRun | None:
+        return None
+
+    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
+        return [None] * len(starts_ms)
+
+    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+        raise NotImplementedError("the slots are not known here")
 
 
 class RunChanges(NamedTuple):
@@ -91,9 +118,12 @@ class Occupancy:
         self._filled: set[int] = set()
         self._opened: set[int] = set()
 
-    def under(self, policy: WindowPolicy) -> Occupancy:
-        """The same windows as another policy of the same window size would see them. Full runs hold for the active
-        limit only, so this view counts window by window."""
+    def under(self, policy: WindowPolicy, from_ms: int = 0) -> Occupancy:
+        """The same slots as another policy would see them; if its windows have another size, those from a time on. Full
+        runs hold for the active limit only, so this view counts window by window."""
+        if policy.size_ms != self._policy.size_ms:
+            start = from_ms - from_ms % policy.size_ms
+            return Occupancy(policy, CountedWindows(self.reader.recounted(policy.size_ms, start)), chunk=self._chunk)
         return Occupancy(policy, CountReader(self.reader), chunk=self._chunk)
 
     def taken(self, start_ms: int) -> int:

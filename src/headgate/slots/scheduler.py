@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
@@ -25,9 +24,7 @@ from headgate.errors import (
 from headgate.slots import events
 from headgate.slots.carriers import Carriers
 from headgate.slots.config_names import ConfigNames, booking_names, first_name
-from headgate.slots.forecast import Forecast, forecast
 from headgate.slots.inspection import check_opens
-from headgate.slots.joint_forecast import joint_forecast
 from headgate.slots.listing import Cancellation
 from headgate.slots.maintenance import SlotMaintenance
 from headgate.slots.model import (
@@ -41,7 +38,6 @@ from headgate.slots.model import (
     checked_id,
     checked_name,
 )
-from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
 from headgate.slots.ports import NullObserver, SlotObserver, SlotStore
@@ -373,43 +369,6 @@ class SlotScheduler(SlotMaintenance):
         if slot is None:
             raise NotFound("slot", event_id)
         return slot
-
-    # -- looking ahead and behind --------------------------------------------------------------------------------
-
-    async def forecast(
-        self,
-        config_name: str | Sequence[str],
-        events: int = 1,
-        at: datetime | str | None = None,
-        *,
-        max_per_window: int | None = None,
-    ) -> Forecast:
-        """When `events` events requested for `at` (now, if not given) would be scheduled, under one config or several.
-        Books nothing. With `max_per_window`, as if that were the limit of the one config already.
-
-        Raises:
-            InvalidInput: the number of events or the time is wrong, or a limit is given for several configs.
-            NotFound: there is no such config.
-        """
-        requested_ms = None if at is None else to_ms(parse_instant(at, "at"))
-        names = booking_names(config_name)
-        if not isinstance(names, str):
-            if max_per_window is not None:
-                raise InvalidInput("max_per_window", "is for one config; leave it out, or name one")
-            return await self._store.survey_joint(
-                names,
-                lambda sides, now_ms: joint_forecast(
-                    sides, now_ms, events, now_ms if requested_ms is None else requested_ms
-                ),
-            )
-
-        def look(version: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Forecast:
-            if max_per_window is not None:
-                version = replace(version, policy=replace(version.policy, max_per_window=max_per_window))
-                occupancy = occupancy.under(version.policy)
-            return forecast(version, occupancy, now_ms, events, now_ms if requested_ms is None else requested_ms)
-
-        return await self._store.survey(names, look)
 
     # -- group commit --------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ async def test_half_a_million_events_are_drawn_to_their_end() -> None:
     times, left = line.get_data(orig=True)
     assert (times[0], left[0]) == (forecast.requested_time, 500_000)
     assert (times[-1], left[-1]) == (forecast.drained_by, 0)
-    assert [text.get_text() for text in backlog.texts] == ["all by 2027-03-01T21:33:20.000Z"]
+    assert [text.get_text() for text in backlog.texts] == ["all by 2027-03-01T21:33:20.000Z", "50 %", "90 %", "99 %"]
     assert windows.get_xlabel() == "window (UTC), the first 40 of 5,000"
 
 

@@ -149,3 +149,24 @@ def test_a_backlog_is_pulled_forward_after_a_raise(headgate: Headgate) -> None:
     assert "--direction" in headgate(*replan, "--direction", "sideways", status=2)
     assert "--plot" in headgate(*replan, "--plot", "x.png", status=2)
     assert "no config named" in headgate("slots", "replan", "--config", "nowhere", status=1)
+
+
+def test_a_change_is_tried_before_it_is_made(headgate: Headgate) -> None:
+    headgate("config", "set", "c", "--max", "10", "--window", "PT4S")
+    forecast = ("forecast", "--config", "c", "--events", "100", "--at", AT, "--json")
+    now = json.loads(headgate(*forecast, "--csv", "drain.csv"))
+    assert (now["windowCount"], now["delays"]["maxMs"], now["delays"]["p50Ms"]) == (10, 40_000, 20_000)
+    lines = Path("drain.csv").read_text().splitlines()
+    assert (lines[0], lines[1]) == ("time,eventsLeft", f"{AT},100")
+    assert lines[-1].endswith(",0")
+    assert len(lines) == len(now["drain"]) + 1
+    tried = json.loads(headgate(*forecast, "--max", "50", "--window", "PT1S"))
+    assert (tried["windowCount"], tried["delays"]["maxMs"]) == (2, 2000)
+    assert json.loads(headgate(*forecast, "--max-delay", "PT10S"))["refused"] == 75
+    Path("hours.json").write_text('{"zone": "UTC", "open": [{"from": "09:00", "to": "10:00"}]}')
+    deferred = json.loads(headgate(*forecast, "--calendar", "hours.json"))
+    assert deferred["firstWindow"] == "2030-09-01T09:00:00.000Z"
+    assert json.loads(headgate(*forecast))["windowCount"] == 10, "nothing was changed"
+    assert "delay: half within PT20S" in headgate(*forecast[:-1])
+    assert "--window" in headgate(*forecast, "--window", "soon", status=2)
+    assert "--csv" in headgate(*forecast, "--csv", "nowhere/x.csv", status=2)

@@ -159,3 +159,32 @@ async def test_a_policy_may_offer_its_first_window_whole() -> None:
         assert (await configure(client, firstWindow=None))["firstWindow"] == "proportional"
         refused = await client.post(CONFIG, json={"configName": "c", "firstWindow": "half"})
         assert (refused.status_code, refused.json()["field"]) == (400, "firstWindow")
+
+
+async def test_a_forecast_tries_changes_and_shows_delays() -> None:
+    async with opened() as client:
+        await configure(client, maxPerWindow=10)
+        asked = {"configName": "c", "events": "100", "at": AT}
+        now = (await client.get("/api/v1/forecast", params=asked)).json()
+        assert now["delays"] == {"p50Ms": 20_000, "p90Ms": 36_000, "p99Ms": 39_600, "maxMs": 40_000}
+        assert now["drain"][0] == {"at": AT, "events": 100}
+        changes = {"maxPerWindow": "50", "windowSize": "PT1S", "spread": "even", "firstWindow": "whole"}
+        tried = (await client.get("/api/v1/forecast", params=asked | changes)).json()
+        assert (tried["windowCount"], tried["peaks"][0]["spread"]) == (2, "even")
+        blackout = '{"zone": "UTC", "blackouts": [{"from": "2030-01-01T00:00:00Z", "to": "2030-01-02T00:00:00Z"}]}'
+        closed = (await client.get("/api/v1/forecast", params=asked | {"calendar": blackout})).json()
+        assert closed["firstWindow"] == "2030-01-02T00:00:00.000Z"
+        refused = (await client.get("/api/v1/forecast", params=asked | {"maxDelay": "PT10S"})).json()
+        assert refused["refused"] == 75
+        for name, value in [
+            ("windowSize", "soon"),
+            ("spread", "clumped"),
+            ("calendar", "{"),
+            ("calendar", "[]"),
+            ("calendar", '{"zone": "Mars"}'),
+            ("maxDelay", "-PT1S"),
+            ("firstWindow", "half"),
+        ]:
+            answer = await client.get("/api/v1/forecast", params=asked | {name: value})
+            assert answer.status_code == 400, (name, value)
+            assert answer.json()["field"].startswith(name), answer.json()

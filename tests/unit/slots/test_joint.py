@@ -53,6 +53,9 @@ class Counted:
     def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
         return [self.run_before(start) for start in starts_ms]
 
+    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+        raise NotImplementedError
+
 
 def side(name: str, policy: WindowPolicy, counts: dict[int, int] | None = None) -> JointSide:
     return JointSide(PolicyVersion(name, 1, policy, from_ms(0)), Occupancy(policy, Counted(policy, counts or {})))

@@ -86,17 +86,7 @@ def set_(
             return await slots.change(config_name, changes(), if_version=expected)
 
     def changes() -> dict[str, Any]:
-        given = {
-            "max_per_window": max_per_window,
-            "window": window,
-            "spread": spread,
-            "calendar": _json_file(calendar, "calendar", dict),
-            "curve": _json_file(curve, "curve", list),
-            "max_delay": max_delay,
-            "first_window": first_window,
-        }
-        changed = {field: value for field, value in given.items() if value is not None}
-        return changed | {field: None for field in ("calendar", "curve", "max_delay") if changed.get(field) == "none"}
+        return policy_changes(max_per_window, window, spread, calendar, curve, max_delay, first_window)
 
     settings = Settings.load()
     is_new = missing_file(settings) is not None
@@ -139,6 +129,29 @@ def history(config_name: str | None, as_json: bool) -> None:
             "calendar",
         ]
         print_table(columns, [[_text(row[column]) for column in columns] for row in rows])
+
+
+def policy_changes(
+    max_per_window: int | None,
+    window: str | None,
+    spread: str | None,
+    calendar: str | None,
+    curve: str | None,
+    max_delay: str | None,
+    first_window: str | None,
+) -> dict[str, Any]:
+    """The options that were given, by the names of `WindowPolicy`; `none` removes a calendar, a curve or a delay."""
+    given = {
+        "max_per_window": max_per_window,
+        "window": window,
+        "spread": spread,
+        "calendar": _json_file(calendar, "calendar", dict),
+        "curve": _json_file(curve, "curve", list),
+        "max_delay": max_delay,
+        "first_window": first_window,
+    }
+    changed = {field: value for field, value in given.items() if value is not None}
+    return changed | {field: None for field in ("calendar", "curve", "max_delay") if changed.get(field) == "none"}
 
 
 def _json_file(given: str | None, option: str, kind: type) -> Any:

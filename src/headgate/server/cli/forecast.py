@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import click
 
-from headgate.durations import format_instant
+from headgate.durations import format_duration, format_instant
 from headgate.errors import InvalidInput
 from headgate.extras import require
+from headgate.server.cli.config import policy_changes
 from headgate.server.cli.parameters import Command, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
@@ -29,20 +31,43 @@ SHOWN = 20
 )
 @click.option("--events", type=int, default=1, help="How many events want that time.")
 @click.option("--at", help="The wanted time; left out, now.")
+@click.option("--max", "max_per_window", type=int, help="As if this were the limit already.")
+@click.option("--window", help="As if this were the window's length already, such as PT4S.")
+@click.option("--spread", help="As if this were the spread already: jitter or even.")
+@click.option("--calendar", type=click.Path(), help="As if the calendar in this JSON file held; 'none': always open.")
+@click.option("--curve", type=click.Path(), help="As if the curve in this JSON file held; 'none': the limit at any time.")
+@click.option("--max-delay", help="As if this were the horizon already; 'none' for no limit.")
+@click.option("--first-window", help="As if it offered this already: proportional or whole.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Also write how many events are left at which time.")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
     help="Also draw the backlog until it is drained, and the first windows: a .png, .svg or .pdf.",
 )
 @as_json
-def forecast(config_names: tuple[str, ...], events: int, at: str | None, plot: Path | None, as_json: bool) -> None:
+def forecast(
+    config_names: tuple[str, ...],
+    events: int,
+    at: str | None,
+    max_per_window: int | None,
+    window: str | None,
+    spread: str | None,
+    calendar: str | None,
+    curve: str | None,
+    max_delay: str | None,
+    first_window: str | None,
+    csv: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
     """Tell when a number of events would run, without booking anything."""
+    changes = policy_changes(max_per_window, window, spread, calendar, curve, max_delay, first_window)
     if plot is not None:
         require("--plot", "plot")
 
     async def work(settings: Settings) -> Forecast:
         async with open_slots(settings) as slots:
-            return await slots.forecast(config_names or settings.slots.default_config, events, at)
+            return await slots.forecast(config_names or settings.slots.default_config, events, at, changes=changes)
 
     with read_only_settings() as settings:
         forecast = run(work(settings))
@@ -50,6 +75,8 @@ def forecast(config_names: tuple[str, ...], events: int, at: str | None, plot: P
         print_json(ForecastShown.of_forecast(forecast).dump())
     else:
         _show(forecast)
+    if csv is not None:
+        _write(forecast, csv)
     if plot is not None:
         _draw(forecast, plot)
 
@@ -68,6 +95,12 @@ def _show(forecast: Forecast) -> None:
     print_line(f"from {format_instant(forecast.first_window)}, all by {format_instant(forecast.drained_by)}")
     if forecast.refused:
         print_line(f"{forecast.refused} lie beyond the config's horizon and would be refused")
+    if (delays := forecast.delays) is not None:
+        times = (("half", delays.p50_ms), ("90 %", delays.p90_ms), ("99 %", delays.p99_ms), ("all", delays.max_ms))
+        print_line(
+            "delay: "
+            + ", ".join(f"{share} within {format_duration(timedelta(milliseconds=ms))}" for share, ms in times)
+        )
     for peaks in forecast.peaks:
         print_line(
             f"at most {peaks.per_second} in any second, {peaks.per_100_ms} in any 100 ms with {peaks.spread} spread"
@@ -79,6 +112,15 @@ def _show(forecast: Forecast) -> None:
     print_table(["window", "booked", "added", "limit"], rows)
     if forecast.window_count > SHOWN:
         print_line(f"and {forecast.window_count - SHOWN} more windows")
+
+
+def _write(forecast: Forecast, path: Path) -> None:
+    lines = ["time,eventsLeft", *(f"{format_instant(at)},{left}" for at, left in forecast.drain)]
+    try:
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    except OSError as error:
+        raise InvalidInput("--csv", f"{path} can't be written: {error.strerror}") from None
+    print_status(f"written to {path}")
 
 
 def _draw(forecast: Forecast, path: Path) -> None:

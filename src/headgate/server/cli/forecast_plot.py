@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,12 @@ def _draw_backlog(axes: Any, forecast: Forecast) -> None:
         # Beside the end, on its left: there is no room on its right.
         place = {"xytext": (-6, -6), "textcoords": "offset points", "ha": "right", "va": "top", "color": RED}
         axes.annotate(note, (forecast.drained_by, max(left)), **place)
+    if (delays := forecast.delays) is not None:
+        for name, ms in (("50 %", delays.p50_ms), ("90 %", delays.p90_ms), ("99 %", delays.p99_ms)):
+            moment = forecast.requested_time + timedelta(milliseconds=ms)
+            axes.axvline(moment, color=PALE, linewidth=1, linestyle=":")
+            place = {"xytext": (3, 3), "textcoords": "offset points", "color": "#555555", "fontsize": "small"}
+            axes.annotate(name, (moment, 0), **place)
     axes.set_ylim(bottom=0)
     locator: Any = dates.AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+import json
+from typing import Any
 
+from fastapi import APIRouter, Request, Response
+from starlette.datastructures import QueryParams
+
+from headgate.errors import InvalidInput
 from headgate.server.http.batch import REPEATED_NAME, named_configs
 from headgate.server.http.parameters import WholeNumber, query
-from headgate.server.http.problem import documented
+from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
 from headgate.server.shapes import members
@@ -25,6 +30,33 @@ LIMIT = WholeNumber(
 )
 
 
+CHANGES: dict[str, dict[str, Any]] = {
+    "windowSize": members.DURATION | {"description": "As if this were the window's length already."},
+    "spread": {"type": "string", "enum": ["jitter", "even"], "description": "As if this were the spread already."},
+    "calendar": {"type": "string", "description": "As if this calendar, as JSON, held already; `null`: none."},
+    "maxDelay": members.DURATION | {"description": "As if this were the horizon already."},
+    "firstWindow": {
+        "type": "string",
+        "enum": ["proportional", "whole"],
+        "description": "As if the window of the wanted time offered this already.",
+    },
+}
+
+
+def _changes(parameters: QueryParams) -> dict[str, Any]:
+    """What is to be tried, by the names of `WindowPolicy`."""
+    fields = {"windowSize": "window", "spread": "spread", "maxDelay": "max_delay", "firstWindow": "first_window"}
+    changes: dict[str, Any] = {field: parameters[name] for name, field in fields.items() if name in parameters}
+    if "calendar" in parameters:
+        try:
+            changes["calendar"] = json.loads(parameters["calendar"])
+        except ValueError:
+            raise invalid("calendar", "is no JSON") from None
+        if not isinstance(changes["calendar"], dict | None):
+            raise invalid("calendar", "must be a JSON object, or null")
+    return changes
+
+
 @router.get(
     "/forecast",
     summary="Forecast a backlog",
@@ -35,6 +67,7 @@ LIMIT = WholeNumber(
             REPEATED_NAME,
             EVENTS.document(),
             LIMIT.document(),
+            *(query(name, schema) for name, schema in CHANGES.items()),
             query("at", members.INSTANT | {"description": "The time they want; left out, now."}),
         ]
     },
@@ -43,10 +76,16 @@ async def show(request: Request) -> Response:
     """When that many events would land, how full the next windows are, and when all have run. `configName` repeated
     names several configs: events that are to be booked under all of them."""
     services, parameters = services_of(request), request.query_params
-    forecast = await services.slots.forecast(
-        named_configs(parameters, services.settings.slots.default_config),
-        EVENTS.of(request),
-        parameters.get("at"),
-        max_per_window=LIMIT.find(request),
-    )
+    try:
+        forecast = await services.slots.forecast(
+            named_configs(parameters, services.settings.slots.default_config),
+            EVENTS.of(request),
+            parameters.get("at"),
+            max_per_window=LIMIT.find(request),
+            changes=_changes(parameters),
+        )
+    except InvalidInput as error:
+        if error.field == "window":
+            raise invalid("windowSize", error.problem) from None
+        raise
     return json_response(ForecastShown.of_forecast(forecast))

@@ -27,6 +27,22 @@ class Peak(Shape):
     per_100_ms: int
 
 
+class Delay(Shape):
+    """How long after the wanted time events would run: of so many in a hundred, at most so many milliseconds."""
+
+    p50_ms: int
+    p90_ms: int
+    p99_ms: int
+    max_ms: int
+
+
+class Left(Shape):
+    """How many events are still to run at a time."""
+
+    at: Instant
+    events: int
+
+
 class ForecastShown(Shape):
     """When a backlog would run, without booking it. `configNames` is there if it is under several configs; `windows`
     and `nextWindows` are those of the first."""
@@ -44,11 +60,13 @@ class ForecastShown(Shape):
     windows: list[Window]
     next_windows: list[Window]
     peaks: list[Peak]
+    delays: Delay | None
+    drain: list[Left] = Field(description="A line through these points, from the first window to the last.")
     config_names: list[str] = Field(default_factory=list)
 
     @classmethod
     def of_forecast(cls, forecast: Forecast) -> Self:
-        shape = cls.of(forecast)
+        shape = cls.of(forecast, drain=[Left.of(at=at, events=left) for at, left in forecast.drain])
         if not forecast.config_names:
             shape.model_fields_set.discard("config_names")
         return shape

@@ -20,7 +20,7 @@ from headgate.messaging import Record
 from headgate.slots.carriers import Carriers, SlotMove, Standing
 from headgate.slots.listing import Cursor, ListedSlot, SlotFilter, SlotStatus
 from headgate.slots.model import AssignedSlot, PolicyVersion, WindowPolicy
-from headgate.slots.occupancy import FullRun, Occupancy, WindowCount
+from headgate.slots.occupancy import CountedWindows, FullRun, Occupancy, WindowCount
 from headgate.slots.replan import Assignment, Candidate, Counts, Limits, assign_earlier, place, rejoined_runs
 from headgate.slots.replanning import Chunk, Reading, Span, after, whole_windows
 from headgate.slots.stores import slot_records, sql
@@ -78,29 +78,13 @@ def _survey(connection: Connection, name: str) -> tuple[PolicyVersion, int]:
     return active, to_ms(now(connection))
 
 
-class _ReadWindows:
-    """A `WindowReader` over windows that were read before."""
-
-    def __init__(self, windows: Sequence[WindowCount]) -> None:
-        self._windows = windows
-
-    def windows_from(self, start_ms: int, limit: int) -> list[WindowCount]:
-        return list(self._windows) if start_ms <= self._windows[0].start_ms else []
-
-    def run_before(self, start_ms: int) -> FullRun | None:
-        return None
-
-    def runs_before(self, starts_ms: Sequence[int]) -> list[FullRun | None]:
-        return [None] * len(starts_ms)
-
-
 def _counts(connection: Connection, name: str, from_ms: int) -> Occupancy:
     active, _ = _survey(connection, name)
     reader, windows, start = SqlWindowReader(connection, name), list[WindowCount](), from_ms
     while page := reader.windows_from(start, 10_000):
         windows += page
         start = page[-1].start_ms + 1
-    occupancy = Occupancy(active.policy, _ReadWindows(windows or [WindowCount(from_ms, 0, 0)]))
+    occupancy = Occupancy(active.policy, CountedWindows(windows))
     occupancy.learn_windows(from_ms, windows, len(windows) + 1)
     return occupancy
 

@@ -6,13 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from headgate.durations import EPOCH, from_ms, to_ms
+from headgate.durations import from_ms as instant_of
 from headgate.slots.model import SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, RunChanges, WindowCount, full_runs
 from headgate.slots.stores.other_windows import charged_to
@@ -107,6 +108,18 @@ class SqlWindowReader:
         )
         runs = {index: FullRun(to_ms(start), to_ms(resume)) for index, start, resume in rows if start is not None}
         return [runs.get(index) for index in range(len(starts_ms))]
+
+    def recounted(self, size_ms: int, from_ms: int) -> list[WindowCount]:
+        connection = self.connection
+        ahead = charged_to(connection, self.name) & (slot.c.scheduled_at >= instant_of(from_ms))
+        if connection.dialect.name == "postgresql":
+            size = timedelta(milliseconds=size_ms)
+            window = sa.func.date_bin(size, slot.c.scheduled_at, EPOCH, type_=slot.c.scheduled_at.type)
+            rows = connection.execute(sa.select(window, sa.func.count()).where(ahead).group_by(window).order_by(window))
+            return [WindowCount(to_ms(at), taken, taken) for at, taken in rows]
+        times = connection.execute(sa.select(_stored(connection, slot.c.scheduled_at)).where(ahead)).scalars()
+        counts = Counter(align(ms, size_ms) for ms in map(_stored_ms(connection), times.all()))
+        return [WindowCount(at, taken, taken) for at, taken in sorted(counts.items())]
 
     def windows_at(self, starts_ms: Sequence[int]) -> dict[int, WindowCount]:
         """The counted windows among these, by start."""
