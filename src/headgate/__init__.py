@@ -36,11 +36,21 @@ if TYPE_CHECKING:
     from headgate.limits._blocking import Limiter
     from headgate.limits.limiter import AsyncLimiter
     from headgate.limits.local_lease import LeasePolicy
-    from headgate.limits.model import Decision, FixedWindow, Gcra, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
+    from headgate.limits.model import (
+        Concurrency,
+        Decision,
+        FixedWindow,
+        Gcra,
+        Plan,
+        Reason,
+        SlidingLog,
+        SlidingWindow,
+        TokenBucket,
+    )
     from headgate.limits.toml_plans import TomlPlans
     from headgate.slots.blocking import BlockingSlots
     from headgate.slots.calendars import Calendar
-    from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
+    from headgate.slots.model import AssignedSlot, SlotRequest, SlotWindow, Spread, WindowPolicy
     from headgate.slots.scheduler import SlotScheduler
 
 __version__ = "0.2.0"
@@ -53,6 +63,7 @@ __all__ = [
     "BlockingSlots",
     "BreakerPolicy",
     "Calendar",
+    "Concurrency",
     "ConfigurationError",
     "Conflict",
     "CostExceedsCapacity",
@@ -76,6 +87,7 @@ __all__ = [
     "SlidingWindow",
     "SlotRequest",
     "SlotScheduler",
+    "SlotWindow",
     "SlotsExhausted",
     "Snooze",
     "Spread",
@@ -97,7 +109,17 @@ _MODULES = {
     "circuit_breaker": ("BreakerPolicy",),
     "limits.local_lease": ("LeasePolicy",),
     "limits._blocking": ("Limiter",),
-    "limits.model": ("Decision", "FixedWindow", "Gcra", "Plan", "Reason", "SlidingLog", "SlidingWindow", "TokenBucket"),
+    "limits.model": (
+        "Concurrency",
+        "Decision",
+        "FixedWindow",
+        "Gcra",
+        "Plan",
+        "Reason",
+        "SlidingLog",
+        "SlidingWindow",
+        "TokenBucket",
+    ),
     "limits.toml_plans": ("TomlPlans",),
     "dispatch._blocking": ("BlockingDispatchQueue",),
     "dispatch.current_task": ("CurrentTask", "current_task"),
@@ -123,7 +145,7 @@ _MODULES = {
     ),
     "slots.blocking": ("BlockingSlots",),
     "slots.calendars": ("Calendar",),
-    "slots.model": ("AssignedSlot", "SlotRequest", "Spread", "WindowPolicy"),
+    "slots.model": ("AssignedSlot", "SlotRequest", "SlotWindow", "Spread", "WindowPolicy"),
     "slots.scheduler": ("SlotScheduler",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

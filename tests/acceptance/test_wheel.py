@@ -61,7 +61,7 @@ asyncio.run(main())
 assert not any(name.startswith("headgate.testing") for name in sys.modules)
 """
 
-FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "litestar", "quart", "aiohttp", "requests"]
+FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "celery", "litestar", "quart", "aiohttp", "requests"]
 """The integrations that need an extra of their name."""
 
 NO_ANSWER = """
@@ -79,9 +79,13 @@ asyncio.run(main())
 
 ALONE = {
     "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
+    "encryption": "from headgate import Tasks\nTasks('memory://', encryption_keys=['A' * 43 + '='])",
     "grpc": "import headgate.server.envoy.messages, headgate.server.grpc\nimport grpc, grpc_health.v1.health\n"
     "from headgate.server.envoy.config_file import parse_domain\nassert parse_domain('domain: d').path == 'd'",
     "kafka": "import headgate.kafka.log, headgate.kafka.topics",
+    "oidc": "from headgate.server.settings import Settings\nfrom headgate.server.wiring.access import oidc_provider\n"
+    "chosen = {'issuer': 'https://x.example', 'client_id': 'x', 'scopes': {'ops': 'admin'}}\n"
+    "assert oidc_provider(Settings(oidc=chosen))",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
     "periodic": "from headgate import Tasks\nTasks('memory://').periodic(cron='0 16 * * MON-FRI')",
@@ -236,6 +240,7 @@ for url in ("postgresql://h/x", "oracle://h/x"):
     told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
 told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
 told(lambda: Tasks("memory://").periodic(cron="0 16 * * *"))
+told(lambda: Tasks("memory://", encryption_keys=["A" * 43 + "="]))
 for name in FRAMEWORKS:
     told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
@@ -244,7 +249,7 @@ Calendar.from_json({"zone": "Europe/Berlin"})
     ended = core.python(script)
     assert ended.returncode == 0, ended.stderr
     named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
-    others = ["calendars", "periodic", *FRAMEWORKS]
+    others = ["calendars", "periodic", "encryption", *FRAMEWORKS]
     assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + others, ended.stdout
 
 

@@ -322,7 +322,7 @@ class MemoryQueueStore:
             (
                 item
                 for item in self._items.values()
-                if item.item_type == item_type and chosen.matches_item(item) and (after is None or item.item_id > after)
+                if item.item_type == item_type and chosen.matches(item) and (after is None or item.item_id > after)
             ),
             key=lambda item: item.item_id,
         )
@@ -410,7 +410,7 @@ class MemoryQueueStore:
         after: list[Item] = []
         if isinstance(chosen, ItemFilter):
             for item in [item for key, item in self._items.items() if key[0] == item_type]:
-                if chosen.matches_item(item):
+                if chosen.matches(item):
                     with contextlib.suppress(Conflict):
                         after.append(change.applied(item, now, is_followed=is_followed))
                         before.append(item)

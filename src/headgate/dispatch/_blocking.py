@@ -175,7 +175,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         `since`, and before `until`.
 
         Raises:
-            InvalidInput: the status, the limit, an id, a time or the error is wrong.
+            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
             NotFound: there is no such item type.
         """
         return self._run(

@@ -18,6 +18,7 @@ from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_silence, after_start, newer_context, start_delay, unrunnable
+from headgate.dispatch.encryption import Tampered, shown_key
 from headgate.dispatch.model import CONTEXT_VERSION, Action, Batch, BatchSummary, Change, Claim
 from headgate.dispatch.ports import (
     DispatchObserver,
@@ -286,6 +287,8 @@ def _unreadable(context: str | None) -> str | None:
     """What is wrong with a context; None if it can be read."""
     if context is None:
         return "its context is missing"
+    if shown_key(context) is not None:
+        return str(Tampered())
     try:
         json.loads(context)
     except (ValueError, RecursionError) as error:

@@ -18,6 +18,8 @@ from headgate.slots.model import AssignedSlot, checked_id
 
 CONTEXT_VERSION = 1
 """The form in which contexts are stored. Another one was written by a newer version of headgate."""
+ENCRYPTED_VERSION = 2
+"""The same, encrypted."""
 LARGEST_CONTEXT = 2 * 1024 * 1024
 """Bytes of JSON; the default limit."""
 CLAIM_BYTES = 32 * 1024 * 1024

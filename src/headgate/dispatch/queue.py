@@ -12,6 +12,7 @@ from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Rescheduling
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
+from headgate.dispatch.encryption import encryption_of, shown_key
 from headgate.dispatch.heartbeats import Worker, unattended
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
@@ -31,6 +32,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Origin, Span
 
@@ -62,6 +64,12 @@ class QueueOptions(TypedDict, total=False):
     batch: int
 
 
+class OpenOptions(QueueOptions, total=False):
+    """What `DispatchQueue.open` takes beside the URL."""
+
+    encryption_keys: Sequence[str] | None
+
+
 class DispatchQueue:
     """A durable queue of items that shall each run once, at their time.
 
@@ -85,13 +93,29 @@ class DispatchQueue:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, **options: Unpack[QueueOptions]) -> AsyncIterator[DispatchQueue]:
-        """A queue on the database at `url`, migrated and ready; closed when the block ends."""
+    async def open(
+        cls, url: str, *, encryption_keys: Sequence[str] | None = None, **options: Unpack[QueueOptions]
+    ) -> AsyncIterator[DispatchQueue]:
+        """A queue on the database at `url`, migrated and ready; closed when the block ends. With `encryption_keys`,
+        each base64 of 32 bytes, contexts and results are encrypted at rest: the first key encrypts, all decrypt.
+
+        Raises:
+            ConfigurationError: the URL or a key is wrong.
+            StoreUnavailable: the store does not answer.
+        """
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.dispatch.stores import queue_store
 
-        async with cls(await queue_store(url), **options) as queue:
+        async with cls(await queue_store(url, encryption=encryption_of(encryption_keys)), **options) as queue:
             yield queue
+
+    @staticmethod
+    def slot_carriers() -> Carriers:
+        """What `SlotScheduler.open` takes as `carriers`: when slots are re-planned, the items of their events move with
+        them."""
+        from headgate.dispatch.stores import QueueCarrier
+
+        return {None: QueueCarrier()}
 
     async def __aenter__(self) -> DispatchQueue:
         return self
@@ -314,7 +338,7 @@ class DispatchQueue:
         `since`, and before `until`.
 
         Raises:
-            InvalidInput: the status, the limit, an id, a time or the error is wrong.
+            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
             NotFound: there is no such item type.
         """
         await self._check_known(checked_type(item_type))
@@ -484,6 +508,8 @@ def _readable(context: str | None) -> Any:
     """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
     if context is None:
         return None
+    if (key := shown_key(context)) is not None:
+        return f"encrypted with the key {key}"
     try:
         return json.loads(context)
     except (ValueError, RecursionError):

@@ -42,19 +42,15 @@ class ItemFilter:
     """… and before this."""
     lane: str | None = None
 
-    def matches_item(self, item: Item) -> bool:
-        """Whether an item is among them."""
-        is_mine = self.lane is None or item.lane == self.lane
-        return is_mine and self.matches(item.item_id, item.status, item.execute_at, item.last_error)
-
-    def matches(self, item_id: str, status: Status, execute_at: datetime, last_error: str | None) -> bool:
+    def matches(self, item: Item) -> bool:
         """Whether an item is among them."""
         return (
-            (self.status is None or status is self.status)
-            and (self.prefix is None or item_id.startswith(self.prefix))
-            and (self.error is None or _holds(self.error, last_error))
-            and (self.since is None or execute_at >= self.since)
-            and (self.until is None or execute_at < self.until)
+            (self.status is None or item.status is self.status)
+            and (self.prefix is None or item.item_id.startswith(self.prefix))
+            and (self.error is None or _holds(self.error, item.last_error))
+            and (self.since is None or item.execute_at >= self.since)
+            and (self.until is None or item.execute_at < self.until)
+            and (self.lane is None or item.lane == self.lane)
         )
 
 

@@ -19,7 +19,7 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.stores import queue_store
 from headgate.server.settings import Settings
 from headgate.server.wiring.database import embedded_url
-from headgate.server.wiring.queue import queue_followers
+from headgate.server.wiring.queue import queue_encryption, queue_followers
 from headgate.server.wiring.temporal import temporal_worker_group
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ async def run_temporal_workers(
         pool_size=settings.database_pool_size,
         followers=queue_followers(),
         claim_bytes=settings.dispatch.claim_bytes,
+        encryption=queue_encryption(settings),
     )
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:

@@ -59,6 +59,12 @@ async def test_items_are_found_by_their_time(dead: QueueStore) -> None:
     assert await ids(dead, until=T + SECOND) == {"a-1"}
 
 
+async def test_items_are_found_by_their_lane(dead: QueueStore) -> None:
+    await dead.enqueue([EnqueueRequest.of("PAY", "acme-1", {}, T, lane="acme")], now=T)
+    assert await ids(dead, lane="acme") == {"acme-1"}
+    assert await ids(dead, lane="other") == set()
+
+
 async def test_pages_of_a_search_follow_each_other(dead: QueueStore) -> None:
     chosen, seen, after = ItemFilter(prefix="a-"), [], None
     while page := await dead.items("PAY", chosen, 2, after):

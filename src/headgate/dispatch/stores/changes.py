@@ -63,7 +63,7 @@ def change_matching(
     items, changed = [], []
     for one in _locked(connection, item_type, ids).values():
         # Somebody else may have moved it before it was locked.
-        if not chosen.matches_item(one):
+        if not chosen.matches(one):
             continue
         try:
             changed.append(change.applied(one, moment, is_followed=follower is not None))

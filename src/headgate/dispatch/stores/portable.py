@@ -14,7 +14,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from headgate.dispatch.model import (
-    CONTEXT_VERSION,
     Action,
     BatchSummary,
     Change,
@@ -22,6 +21,7 @@ from headgate.dispatch.model import (
     EnqueueRequest,
 )
 from headgate.dispatch.status import IN_FLIGHT, Status
+from headgate.dispatch.stores.encrypting import context_version
 from headgate.dispatch.stores.rows import (
     THIS_ITEM,
     checked,
@@ -57,7 +57,7 @@ def enqueue(
                 "item_type": request.item_type,
                 "item_id": request.item_id,
                 "context_json": request.context_json,
-                "context_version": CONTEXT_VERSION,
+                "context_version": context_version(request.context_json),
                 "created_at": moment,
             }
             for request in new

@@ -57,7 +57,8 @@ WITH input AS MATERIALIZED (
     RETURNING item_type, item_id
 ), saved AS (
     INSERT INTO headgate_dispatch_context (item_type, item_id, context_json, context_version, created_at)
-    SELECT item_type, item_id, context_json, 1, now FROM queued JOIN input USING (item_type, item_id), clock
+    SELECT item_type, item_id, context_json, CASE WHEN context_json LIKE 'enc1:%%' THEN 2 ELSE 1 END, now
+    FROM queued JOIN input USING (item_type, item_id), clock
 )
 SELECT item_type, item_id FROM queued
 UNION ALL

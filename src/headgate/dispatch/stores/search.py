@@ -45,6 +45,8 @@ def conditions(chosen: ItemFilter) -> list[sa.ColumnElement[bool]]:
         wanted.append(queue.c.scheduled_exec_time >= chosen.since)
     if chosen.until is not None:
         wanted.append(queue.c.scheduled_exec_time < chosen.until)
+    if chosen.lane is not None:
+        wanted.append(queue.c.lane == chosen.lane)
     return wanted
 
 

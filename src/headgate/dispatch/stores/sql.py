@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from headgate.dispatch.changes import Changed, ItemChange
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import (
     CLAIM_BYTES,
     AuditEntry,
@@ -30,6 +31,7 @@ from headgate.dispatch.status import Status
 from headgate.dispatch.stores import (
     admin_queries,
     changes,
+    encrypting,
     following,
     portable,
     portable_claims,
@@ -59,9 +61,15 @@ class SqlQueueStore:
     """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
     def __init__(
-        self, database: Database, followers: Mapping[str, Follower] | None = None, *, claim_bytes: int = CLAIM_BYTES
+        self,
+        database: Database,
+        followers: Mapping[str, Follower] | None = None,
+        *,
+        claim_bytes: int = CLAIM_BYTES,
+        encryption: Encryption | None = None,
     ) -> None:
         self._database = database
+        self._encryption = encryption
         self._claim_bytes = claim_bytes
         self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
@@ -76,7 +84,8 @@ class SqlQueueStore:
 
             self._statements = postgres
             self._claims = Claims(database, claim_bytes)
-        self.periodic = SqlPeriodicStore(database, self._statements.enqueue, self._hints)
+        enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
+        self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
         self._served: dict[str, str] = {}
         """By item type: the lane that was served last."""
         self._limited: set[str] = set()
@@ -94,7 +103,7 @@ class SqlQueueStore:
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
     ) -> list[EnqueueResult]:
         unique = {(request.item_type, request.item_id): request for request in reversed(requests)}
-        ordered = [unique[key] for key in sorted(unique)]
+        ordered = encrypting.encrypted_requests(self._encryption, [unique[key] for key in sorted(unique)])
         if not ordered:
             return []
         soon = datetime.now(UTC) + SOON
@@ -123,6 +132,14 @@ class SqlQueueStore:
         *,
         places: Places = UNLIMITED,
         now: datetime | None = None,
+    ) -> Batch:
+        batch = await self._claim(item_type, limit, look_ahead, places, now)
+        if self._encryption is None:
+            return batch
+        return batch._replace(items=[encrypting.decrypted_item(self._encryption, item) for item in batch.items])
+
+    async def _claim(
+        self, item_type: str, limit: int, look_ahead: timedelta, places: Places, now: datetime | None
     ) -> Batch:
         if self._claims is not None:
             return await self._claims.claim(item_type, limit, look_ahead, places, now)
@@ -153,6 +170,7 @@ class SqlQueueStore:
     ) -> list[bool]:
         if not changes and summary is None:
             return []
+        changes = encrypting.encrypted_changes(self._encryption, changes)
         settle = self._statements.settle
         with_results = any(change.result_json is not None for change in changes)
         if with_results:
@@ -202,10 +220,14 @@ class SqlQueueStore:
         return await self._database.read(admin_queries.configs)
 
     async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
-        return await self._database.read(admin_queries.find, item_type, item_id)
+        row = await self._database.read(admin_queries.find, item_type, item_id)
+        if row is None:
+            return None
+        return row[0], encrypting.shown(self._encryption, "context", item_type, item_id, row[1])
 
     async def report(self, item_type: str, item_id: str) -> ItemReport:
-        return await self._database.read(reports.find, item_type, item_id)
+        progress, result = await self._database.read(reports.find, item_type, item_id)
+        return ItemReport(progress, encrypting.shown(self._encryption, "result", item_type, item_id, result))
 
     async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
         return await self._database.read(search.items, item_type, chosen, limit, after)

@@ -5,26 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
 from headgate.dispatch.config import DispatchConfig, DispatchSettings
-from headgate.dispatch.current_task import CurrentTask
+from headgate.dispatch.encryption import encryption_of
 from headgate.dispatch.engines.local.dispatching import dispatching
 from headgate.dispatch.model import EnqueueRequest, EnqueueResult
-from headgate.dispatch.outcomes import Snooze
 from headgate.dispatch.periodic import Periodic, checked_name
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain
 from headgate.dispatch.schedules import CatchUp, Schedule
-from headgate.dispatch.status import Status
-from headgate.dispatch.tasks.batches import Members, TaskCall, batch_requests, chain_request, next_look, outcome_of
+from headgate.dispatch.tasks.around import AroundItem
+from headgate.dispatch.tasks.batches import TaskCall, batch_requests, chain_request
 from headgate.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from headgate.dispatch.tasks.in_memory import InMemory
 from headgate.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
@@ -71,7 +69,8 @@ class Tasks:
 
     `headgate worker my_module:tasks` runs them. In one process, at most `concurrency` executions of each task run at
     once, and at most `threads` plain `def` functions. `middleware` is called around every execution, the first one
-    outermost. `on_event` is called with every `TaskEvent`.
+    outermost. `on_event` is called with every `TaskEvent`. With `encryption_keys`, each base64 of 32 bytes, arguments
+    and results are encrypted at rest: the first key encrypts, all decrypt.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -86,6 +85,7 @@ class Tasks:
         middleware: Sequence[Middleware] = (),
         on_event: EventListener | None = None,
         cancel_seconds: float = CANCEL_SECONDS,
+        encryption_keys: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(url, str) or ":" not in url:
             raise ConfigurationError(
@@ -94,6 +94,8 @@ class Tasks:
         for option, value in (("concurrency", concurrency), ("threads", threads)):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
                 raise ConfigurationError(option, "must be a whole number from 1 to 10000")
+        encryption_of(encryption_keys)  # a wrong key is refused here, where it is given
+        self._encryption_keys = encryption_keys
         self.url = url
         self._concurrency = concurrency
         self._thread_limit = threads
@@ -241,7 +243,7 @@ class Tasks:
             self._middleware,
             self._listeners,
             self._cancel_seconds,
-            _Around(self),
+            AroundItem(self),
         )
 
     def _on_loop(self) -> _OnLoop:
@@ -260,7 +262,9 @@ class Tasks:
         if here.queue is None:
             async with here.opening:
                 if here.queue is None:
-                    here.queue = await here.stack.enter_async_context(DispatchQueue.open(self.url))
+                    here.queue = await here.stack.enter_async_context(
+                        DispatchQueue.open(self.url, encryption_keys=self._encryption_keys)
+                    )
         return here.queue
 
     async def define(self) -> None:
@@ -321,7 +325,7 @@ class Tasks:
             StoreUnavailable: the store does not answer; call it again with the same key.
         """
         key = uuid.uuid4().hex if key is None else checked_id(key, "key")
-        await self._queue_requests(batch_requests(list(calls), then, key), connection)
+        await self.queue_requests(batch_requests(list(calls), then, key), connection)
         return key
 
     async def chain(
@@ -338,12 +342,13 @@ class Tasks:
         """
         key = uuid.uuid4().hex if key is None else checked_id(key, "key")
         calls = [first, *(link if isinstance(link, TaskCall) else link.call_with_result() for link in following)]
-        await self._queue_requests([chain_request(calls, key)], connection, [call.task for call in calls])
+        await self.queue_requests([chain_request(calls, key)], connection, [call.task for call in calls])
         return key
 
-    async def _queue_requests(
+    async def queue_requests(
         self, requests: Sequence[EnqueueRequest], connection: Any, tasks: Sequence[Task[..., Any]] = ()
     ) -> None:
+        """Queues items of these tasks; `batch` and `chain` are the ways to call it."""
         involved = {request.item_type for request in requests} | {task.item_type for task in tasks}
         if unknown := involved.difference(self._tasks):
             raise InvalidInput("calls", f"{sorted(unknown)[0]} is no task of this Tasks object")
@@ -434,28 +439,6 @@ class Tasks:
                 yield self._in_memory
             finally:
                 self._in_memory = None
-
-
-class _Around:
-    """The items around an execution, in the queue of its tasks."""
-
-    def __init__(self, tasks: Tasks) -> None:
-        self._tasks = tasks
-
-    async def outcome(self, current: CurrentTask, members: Members) -> dict[str, Any]:
-        store = (await self._tasks.queue()).store
-        counts: Counter[Status] = Counter()
-        for item_type, ids in members.ids().items():
-            counts.update(await store.statuses(item_type, ids))
-        outcome = outcome_of(members, counts)
-        if outcome is None:
-            row = await store.find(current.item_type, current.item_id)
-            now = datetime.now(UTC)
-            raise Snooze(next_look(now if row is None else row[0].created_at, now))
-        return {members.into: asdict(outcome)}
-
-    async def queue_next(self, request: EnqueueRequest) -> None:
-        await self._tasks._queue_requests([request], None)
 
 
 async def _state_config(queue: DispatchQueue, config: DispatchConfig) -> None:

@@ -85,7 +85,7 @@ def stats(item_type: str | None, as_json: bool) -> None:
 @type_argument
 @click.option("--status", help="Only these, such as DEAD_LETTER.")
 @click.option("--prefix", help="Only those whose ids begin so.")
-@click.option("--lane", help="Only those in this lane.")
+@click.option("--lane", help="Only those of this lane.")
 @click.option("--error", help="Only those whose last error holds this; * stands for any characters.")
 @click.option("--from", "since", help="Only those that run at this time or later, …")
 @click.option("--to", "until", help="… and before this one.")

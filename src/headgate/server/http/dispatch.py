@@ -32,10 +32,10 @@ from headgate.server.shapes.dispatch import (
     QueueStatsShown,
     Redirected,
 )
-from headgate.server.shapes.item_changes import LANE as LANE_SCHEMA
 from headgate.server.shapes.item_changes import Rescheduled, Selection
 from headgate.server.shapes.members import EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Shape
+from headgate.slots.model import checked_id
 
 Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
@@ -54,7 +54,7 @@ ERROR = query(
         "description": "What their last errors hold; * stands for any characters.",
     },
 )
-LANE = query("lane", LANE_SCHEMA)
+LANE = query("lane", dispatch.LANE | {"description": "The lane they are in."})
 FROM = query("from", INSTANT | {"description": "They run at this time or later, …"})
 TO = query("to", INSTANT | {"description": "… and before this one."})
 CURSOR = query("cursor", EVENT_ID | {"description": "`next` of the page before."})
@@ -135,6 +135,9 @@ async def stats(request: Request) -> Response:
 async def items(request: Request) -> Response:
     """A page of the items that match, in order of their ids. `next` is the cursor of the next page, if there is one."""
     parameters, limit = request.query_params, LIMIT.of(request)
+    for name in ("cursor", "after"):
+        if name in parameters:
+            checked_id(parameters[name], name)
     page = await services_of(request).queue.list(
         _item_type(request),
         parameters.get("status"),

@@ -11,11 +11,20 @@ from headgate.dispatch.heartbeats import Worker
 from headgate.dispatch.model import QueueStats
 from headgate.dispatch.queue import ItemDetail
 from headgate.dispatch.status import Status
+from headgate.dispatch.turns import LONGEST_LANE
 from headgate.server.shapes.members import EVENT_ID
 from headgate.server.shapes.shape import Expects, Instant, InvalidMember, Shape
 
 MAX_IDS = 10_000
 ITEM_TYPE: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$", "example": "PAYMENT"}
+_SIGN = r"[\p{L}\p{M}\p{N}\p{P}\p{S}]"
+_INNER = r"[\p{L}\p{M}\p{N}\p{P}\p{S} ]"
+LANE: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": LONGEST_LANE,
+    "pattern": f"^{_SIGN}({_INNER}*{_SIGN})?$",
+}
 _NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$"}
 
 

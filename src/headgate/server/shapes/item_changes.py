@@ -9,21 +9,13 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from headgate.dispatch.model import LONGEST_ERROR
 from headgate.dispatch.search import FilterOptions
 from headgate.dispatch.status import Status
-from headgate.dispatch.turns import LAST_PRIORITY, LONGEST_LANE
+from headgate.dispatch.turns import LAST_PRIORITY
 from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
-from headgate.server.shapes.dispatch import MAX_IDS
+from headgate.server.shapes.dispatch import LANE, MAX_IDS
 from headgate.server.shapes.members import EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Expects, InvalidMember, Shape
 
-_PRINTABLE = r"[\p{L}\p{M}\p{N}\p{P}\p{S}]"
-LANE: dict[str, Any] = {
-    "type": "string",
-    "minLength": 1,
-    "maxLength": LONGEST_LANE,
-    "pattern": rf"^{_PRINTABLE}(?:[ {_PRINTABLE[1:]}*{_PRINTABLE})?$",
-    "example": "acme",
-}
 PRIORITY: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": LAST_PRIORITY, "description": "0 is first."}
 ERROR: dict[str, Any] = {
     "type": "string",
