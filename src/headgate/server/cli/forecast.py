@@ -35,7 +35,9 @@ SHOWN = 20
 @click.option("--window", help="As if this were the window's length already, such as PT4S.")
 @click.option("--spread", help="As if this were the spread already: jitter or even.")
 @click.option("--calendar", type=click.Path(), help="As if the calendar in this JSON file held; 'none': always open.")
-@click.option("--curve", type=click.Path(), help="As if the curve in this JSON file held; 'none': the limit at any time.")
+@click.option(
+    "--curve", type=click.Path(), help="As if the curve in this JSON file held; 'none': the limit at any time."
+)
 @click.option("--max-delay", help="As if this were the horizon already; 'none' for no limit.")
 @click.option("--first-window", help="As if it offered this already: proportional or whole.")
 @click.option("--csv", type=click.Path(path_type=Path), help="Also write how many events are left at which time.")
