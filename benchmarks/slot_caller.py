@@ -9,13 +9,14 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 
 from headgate.slots import SlotScheduler
 
 
 async def assign(
-    slots: SlotScheduler, config: str, callers: int, events: int, prefix: str, at: datetime
+    slots: SlotScheduler, config: str | Sequence[str], callers: int, events: int, prefix: str, at: datetime
 ) -> list[float]:
     """Assigns `events` slots from `callers` concurrent callers; returns each call's seconds."""
     numbers = iter(range(events))

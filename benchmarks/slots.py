@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks import slot_baseline, slot_http
+from benchmarks import slot_baseline, slot_http, slot_joint
 from benchmarks.measure import Row, Spread, Table, Target, per_second, race, summary
 from benchmarks.slot_caller import assign
 from headgate.durations import to_ms
@@ -43,6 +43,7 @@ def tables(quick: bool) -> list[Table]:
         processes(table, url, quick)
         bulk(table, url, quick)
         growth(table, url, quick)
+        slot_joint.several_configs(table, url, quick)
         sqlite_bulk(table, Path(folder), quick)
         slot_http.endpoint(table, url, quick)
         quality(table, url)

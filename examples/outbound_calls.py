@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import aiohttp
 import httpx2
 import requests
 
 from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
+from headgate.integrations.aiohttp import LimitedMiddleware
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.requests import LimitedAdapter
 
@@ -39,8 +41,19 @@ async def with_async_httpx2(url: str, calls: int) -> list[int]:
         return [(await client.get(url)).status_code for _ in range(calls)]
 
 
+async def with_aiohttp(url: str, calls: int) -> list[int]:
+    limited = LimitedMiddleware(AsyncLimiter(plans=PLANS), "partner", max_wait=10)
+    statuses = []
+    async with aiohttp.ClientSession(middlewares=[limited], headers=HEADERS) as session:
+        for _ in range(calls):
+            async with session.get(url) as answer:
+                statuses.append(answer.status)
+    return statuses
+
+
 if __name__ == "__main__":
     target = sys.argv[1]
     print("httpx2", *with_httpx2(target, 8))
     print("requests", *with_requests(target, 8))
     print("async httpx2", *asyncio.run(with_async_httpx2(target, 8)))
+    print("aiohttp", *asyncio.run(with_aiohttp(target, 8)))

@@ -46,6 +46,8 @@ PACKAGES = """
 LEFT_OUT = (
     "headgate.integrations",
     "headgate.server.console",
+    "headgate.server.envoy",
+    "headgate.server.grpc",
     "headgate.server.http",
     "headgate.server.metrics",
     "headgate.sql.migrations",

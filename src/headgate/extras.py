@@ -12,17 +12,24 @@ from importlib.util import find_spec
 from headgate.errors import MissingExtra
 
 MODULES = {
+    "aiohttp": ("aiohttp",),
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
+    "drf": ("django", "asgiref", "rest_framework"),
+    "encryption": ("cryptography",),
     "fastapi": ("fastapi",),
     "flask": ("flask",),
+    "grpc": ("grpc", "grpc_health", "envoy_data_plane", "yaml"),
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
+    "litestar": ("litestar",),
     "oidc": ("joserfc", "httpx2"),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
+    "periodic": ("cronsim",),
     "plot": ("matplotlib",),
     "postgres": ("psycopg", "greenlet"),
+    "quart": ("quart",),
     "redis": ("hiredis",),
     "requests": ("requests",),
     "server": (

@@ -43,14 +43,15 @@ HOSTS = {
     "http://collector:4318": "trace_collector",
 }
 """The servers that documents name, and the fixture that is put in each one's place."""
-PORTS = (8000, 8080, 9090)
-"""The ports that documents name, as `127.0.0.1:N` or `--port N`; each becomes a free one."""
+PORTS = (8000, 8080, 8081, 9090, 10000)
+"""The ports that documents name, as `127.0.0.1:N`, `--port N`, `--grpc-port N` or `port_value: N`; each becomes a free
+one."""
 BLOCK = re.compile(
     r"^(?:<!-- (not run|peer): ([^\n]+) -->\n)?```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 SERVE = re.compile(r"^(?:make run|headgate serve\b(.*))$", re.MULTILINE)
 KEEPS_RUNNING = re.compile(
-    r"^(?:headgate worker|uvicorn|celery|python -m headgate\.apps\.payments\.downstream)\b.*$", re.MULTILINE
+    r"^(?:headgate worker|uvicorn|celery|envoy -c|python -m headgate\.apps\.payments\.downstream)\b.*$", re.MULTILINE
 )
 INSTANT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 READ_BY_ITSELF = {"headgate.toml", "pyproject.toml"}
@@ -106,7 +107,8 @@ class Reader:
         self._ports = {shown: _free_port() for shown in PORTS}
         self._replaced = {**(replaced or {})}
         for shown, real in self._ports.items():
-            self._replaced |= {f"127.0.0.1:{shown}": f"127.0.0.1:{real}", f"--port {shown}": f"--port {real}"}
+            for before in ("127.0.0.1:", "--port ", "--grpc-port ", "port_value: "):
+                self._replaced[f"{before}{shown}"] = f"{before}{real}"
         self._services: list[Service] = []
         self._running: list[tuple[str, subprocess.Popen[bytes]]] = []
         self._saved: set[str] = set()

@@ -64,6 +64,7 @@ ROUTES = (
     "dispatch/JOB/item/a-dead",
     "dispatch/JOB/item/m-00",
     "dispatch/PAYMENT/item/pay-2",
+    "workers",
     "payments",
     "payments/pay-1",
     "notifications",
@@ -101,6 +102,8 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"limits/tiny\|Change it": lambda http: http.get("/admin/plans/tiny").status_code == 200,
     r"limits/tiny\|Delete it": lambda http: http.get("/admin/plans/tiny").status_code == 404,
     r"limits.*\|(Peek|Acquire|Refund|Reset)": lambda http: True,
+    r"workers\|Pause": lambda http: not http.get("/admin/periodic/report").json()["enabled"],
+    r"workers\|Run now": lambda http: "report@trigger" in http.get("/admin/dispatch/JOB/items?limit=1000").text,
     r"overview\|Log out": lambda http: True,
 }
 """What is true of the API after a press that makes more than a GET. There is an entry for each such control."""
@@ -139,6 +142,8 @@ def stock(console: Console, http: httpx.Client) -> None:
     plan = {"algorithm": "fixed_window", "limit": 1000, "window": "PT1H"}
     if http.get("/admin/plans/tiny").status_code == 404:
         assert http.put("/admin/plans/tiny", json=plan).status_code == 200
+    periodic = {"itemType": "JOB", "cron": "0 16 1 1 *", "zone": "Europe/Berlin", "enabled": True}
+    assert http.put("/admin/periodic/report", json=periodic).status_code == 200
     assert http.post("/api/v1/slots", json={"eventId": "e-1", "requestedTime": SOON}).status_code == 200
     payment = {
         "amount": "1.00",

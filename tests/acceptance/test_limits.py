@@ -18,6 +18,9 @@ BUCKET = {"algorithm": "token_bucket", "capacity": 10, "perSecond": 1}
 HOUR = {"algorithm": "fixed_window", "limit": 3, "window": "PT1H"}
 
 
+HOURLY = {"key": "x", "plans": ["hour"]}
+
+
 @pytest.fixture(params=["database", "memory", "redis"], scope="module")
 def http(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client of a service on each store."""
@@ -93,7 +96,7 @@ def test_a_batch_is_decided_one_by_one(http: httpx.Client) -> None:
         ({"requests": [{"key": "x", "plans": ["hour"]}, {"plans": ["hour"]}]}, "requests[1].key"),
         ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": "hour"}]}, "requests[1].plans"),
         ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": ["hour", 7]}]}, "requests[1].plans[1]"),
-        ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": ["h"], "cost": 1.5}]}, "requests[1].cost"),
+        ({"requests": [HOURLY, HOURLY | {"cost": 1.5}]}, "requests[1].cost"),
         ({"requests": [{"key": "x", "plans": ["hour"]}, {"key": "x", "plans": ["hour"], "n": 1}]}, "requests[1].n"),
     ],
 )  # fmt: skip

@@ -61,6 +61,9 @@ asyncio.run(main())
 assert not any(name.startswith("headgate.testing") for name in sys.modules)
 """
 
+FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "litestar", "quart", "aiohttp", "requests"]
+"""The integrations that need an extra of their name."""
+
 NO_ANSWER = """
 import asyncio
 from headgate import SlotScheduler, StoreError
@@ -76,12 +79,16 @@ asyncio.run(main())
 
 ALONE = {
     "calendars": "from headgate import Calendar\nCalendar.from_json({'zone': 'Europe/Berlin', 'holidays': 'DE'})",
+    "encryption": "from headgate import Tasks\nTasks('memory://', encryption_keys=['A' * 43 + '='])",
+    "grpc": "import headgate.server.envoy.messages, headgate.server.grpc\nimport grpc, grpc_health.v1.health\n"
+    "from headgate.server.envoy.config_file import parse_domain\nassert parse_domain('domain: d').path == 'd'",
     "kafka": "import headgate.kafka.log, headgate.kafka.topics",
     "oidc": "from headgate.server.settings import Settings\nfrom headgate.server.wiring.access import oidc_provider\n"
     "chosen = {'issuer': 'https://x.example', 'client_id': 'x', 'scopes': {'ops': 'admin'}}\n"
     "assert oidc_provider(Settings(oidc=chosen))",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
+    "periodic": "from headgate import Tasks\nTasks('memory://').periodic(cron='0 16 * * MON-FRI')",
     "plot": "import matplotlib.figure",
     "postgres": NO_ANSWER.format(url="postgresql://u:p@127.0.0.1:1/x"),
     "redis": "from headgate import Limiter\nLimiter('redis://127.0.0.1:1')",
@@ -207,7 +214,9 @@ def test_a_command_says_which_extra_it_lacks(
 
 
 def test_a_library_user_is_told_which_extra_is_lacking(core: Installed) -> None:
-    script = """
+    script = (
+        f"FRAMEWORKS = {FRAMEWORKS}"
+        + """
 import asyncio, importlib
 from headgate import *
 
@@ -230,15 +239,18 @@ for url in ("postgresql://h/x", "oracle://h/x"):
     told(lambda: asyncio.run(opened(SlotScheduler.open(url))))
     told(lambda: asyncio.run(opened(DispatchQueue.open(url))))
 told(lambda: Calendar.from_json({"zone": "Europe/Berlin", "holidays": "DE"}))
-for name in ("fastapi", "starlette", "flask", "django", "requests"):
+told(lambda: Tasks("memory://").periodic(cron="0 16 * * *"))
+told(lambda: Tasks("memory://", encryption_keys=["A" * 43 + "="]))
+for name in FRAMEWORKS:
     told(lambda: importlib.import_module(f"headgate.integrations.{name}"))
 Calendar.from_json({"zone": "Europe/Berlin"})
 """
+    )
     ended = core.python(script)
     assert ended.returncode == 0, ended.stderr
     named = re.findall(r"^.+ needs: pip install 'headgate\[(\w+)\]'$", ended.stdout, re.MULTILINE)
-    frameworks = ["fastapi", "starlette", "flask", "django", "requests"]
-    assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + ["calendars", *frameworks], ended.stdout
+    others = ["calendars", "periodic", "encryption", *FRAMEWORKS]
+    assert named == ["redis"] * 8 + ["postgres"] * 4 + ["oracle"] * 2 + others, ended.stdout
 
 
 # -- with extras -------------------------------------------------------------------------------------------------------
@@ -273,6 +285,7 @@ def test_the_server_says_which_extra_its_settings_lack(other: Installed) -> None
         ({"HEADGATE_TEMPORAL_ADDRESS": "127.0.0.1:1"}, "temporal"),
         ({"HEADGATE_KAFKA_BOOTSTRAP": "127.0.0.1:1"}, "kafka"),
         ({"HEADGATE_TRACES": "otlp"}, "traces"),
+        ({"HEADGATE_GRPC_PORT": "0"}, "grpc"),
     ):
         ended = server.headgate("serve", "--port", "0", **variables)
         assert ended.stderr == f"headgate serve needs: pip install 'headgate[{extra}]'\n"
@@ -289,7 +302,7 @@ def test_all_of_it(other: Installed) -> None:
 
 def test_every_extra_is_walked() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    frameworks = {"django", "fastapi", "flask", "httpx", "requests", "starlette"}
+    frameworks = {*FRAMEWORKS, "httpx"}
     assert set(extras) == {*ALONE, *frameworks, "server", "console", "all", "testing"}
     assert extras["console"] == ["headgate[server]"]
     everything = set(extras["all"][0].removeprefix("headgate[").removesuffix("]").split(","))

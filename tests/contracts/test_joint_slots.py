@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from headgate.durations import LATEST_MS, to_ms
-from headgate.errors import NotFound, SlotOwned, SlotsExhausted
+from headgate.errors import InvalidInput, NotFound, SlotOwned, SlotsExhausted
 from headgate.slots.model import AssignedSlot, SlotRequest, SlotWindow, WindowPolicy
 from headgate.slots.ports import SlotStore
 from headgate.slots.scheduler import SlotScheduler
@@ -221,3 +221,16 @@ async def test_a_full_run_of_every_config_is_kept_as_its_own(slots: SlotStore) -
     for name in BOTH:
         _, _, runs = await windows_and_runs(slots, name)
         assert runs == [(T_MS, T_MS + 80_000)]
+
+
+async def test_a_forecast_under_several_configs_is_what_is_booked(slots: SlotStore) -> None:
+    scheduler = SlotScheduler(slots)
+    await configure(slots, bank=WindowPolicy(4, "PT7S"), merchant_7=WindowPolicy(3, "PT4S"))
+    await book(slots, wants(10, prefix="before"), "bank")
+    shown = await scheduler.forecast(BOTH, 20, T)
+    booked = await book(slots, wants(20))
+    assert {window.start: window.added for window in shown.windows} == Counter(slot.window_start for slot in booked)
+    with pytest.raises(NotFound, match="nope"):
+        await scheduler.forecast(("bank", "nope"), 20, T)
+    with pytest.raises(InvalidInput, match="max_per_window"):
+        await scheduler.forecast(BOTH, 20, T, max_per_window=5)

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from headgate import Conflict, Discard, InvalidInput, Retry, Snooze, Task, Tasks, current_task
+from headgate.dispatch.periodic import Periodic
 from headgate.dispatch.queue import ItemDetail
 from headgate.dispatch.status import Status
 from headgate.sql.engine import database_url
@@ -305,3 +306,31 @@ async def test_a_call_is_queued_if_and_when_my_transaction_commits(tasks: Tasks)
         engine.dispose()
     queue = await tasks.queue()
     assert [item.item_id for item in await queue.list("WITHIN")] == ["by-session", "kept"]
+
+
+async def test_a_periodic_task_runs_at_each_tick_and_stays_paused(tasks: Tasks) -> None:
+    ran: list[str] = []
+
+    @tasks.periodic(every="PT1S", catch_up="all")
+    async def report(day: str = "today") -> str:
+        ran.append(current_task().item_id)
+        return day
+
+    @tasks.periodic(cron="0 16 * * MON-FRI", zone="Europe/Berlin", name="nightly")
+    @tasks.task(retries=7)
+    def clean_up() -> None: ...
+
+    assert clean_up.definition.config.max_dispatch_retries == 8
+
+    async def twice() -> bool:
+        return len(ran) >= 2
+
+    periodic = Periodic(await tasks.queue())
+    async with working(tasks):
+        await eventually(twice)
+        await periodic.switch("report", enabled=False)
+    assert ran == list(dict.fromkeys(ran))
+    assert {item_id.partition("@")[0] for item_id in ran} == {"report"}
+    async with working(tasks):
+        states = {state.task.name: state for state in await periodic.list()}
+    assert (states["report"].task.enabled, states["nightly"].task.item_type) == (False, "CLEAN_UP")

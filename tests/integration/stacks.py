@@ -17,6 +17,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import django
 import httpx2 as httpx
+import litestar
+import litestar.testing as litestar_testing
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client, override_settings
@@ -25,6 +29,11 @@ from fastapi import FastAPI
 from flask import Flask
 from flask import Response as FlaskResponse
 from flask import request as flask_request
+from litestar.response import Stream
+from multidict import CIMultiDict
+from quart import Quart
+from quart import Response as QuartResponse
+from quart import request as quart_request
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -35,8 +44,9 @@ if not settings.configured:
     django.setup()
 
 from headgate import AsyncLimiter, Limiter
-from headgate.integrations import asgi, fastapi, flask, starlette
+from headgate.integrations import aiohttp, asgi, fastapi, flask, quart, starlette
 from headgate.integrations import django as django_integration
+from headgate.integrations import litestar as litestar_integration
 
 PEER = "198.51.100.7"
 LIMITED = ("/items/*", "/other", "/stream", "/error", "/wait", "/decision")
@@ -442,6 +452,207 @@ async def django_async_stack(setup: Setup) -> AsyncIterator[Site]:
         yield Site(get, leave, cancel)
 
 
+# -- Quart -------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def quart_stack(setup: Setup) -> AsyncIterator[Site]:
+    app = Quart(__name__)
+
+    async def item(id: int = 0) -> QuartResponse:
+        status, headers = _asked(dict(quart_request.headers))
+        return QuartResponse("hello", status, headers)
+
+    async def stream() -> QuartResponse:
+        async def parts() -> AsyncIterator[str]:
+            for part in PARTS:
+                yield part
+
+        return QuartResponse(parts(), headers=_asked(dict(quart_request.headers))[1])
+
+    async def error() -> QuartResponse:
+        raise RuntimeError("a mistake")
+
+    async def wait() -> str:
+        await _wait()
+        return "never"
+
+    async def decision() -> str:
+        return str(getattr(quart_request, "rate_limit", None))
+
+    async def hello() -> str:
+        return "hello"
+
+    @quart.exempt
+    async def free() -> str:
+        return "hello"
+
+    views: dict[str, Any] = {
+        "/items/<int:id>": item,
+        "/other": item,
+        "/stream": stream,
+        "/error": error,
+        "/wait": wait,
+        "/decision": decision,
+    }
+    for path, view in views.items():
+        app.add_url_rule(path, path.strip("/").replace("/", "-"), setup.decorate(quart.rate_limit, view))
+    app.add_url_rule("/plain", "plain", hello)
+    app.add_url_rule("/free", "free", free)
+    quart.install(app, setup.limiter, **setup.install)
+
+    async def get(path: str, headers: Mapping[str, str]) -> Answer:
+        answer = await app.test_client().get(path, headers=dict(headers))
+        return Answer(answer.status_code, CIMultiDict(answer.headers), await answer.get_data(as_text=True))
+
+    called = asgi_site(app)
+    yield Site(get, called.leave, called.cancel)
+
+
+# -- Litestar ----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def litestar_stack(setup: Setup) -> AsyncIterator[Site]:
+    async def item(request: litestar.Request[Any, Any, Any]) -> litestar.Response[str]:
+        status, headers = _asked(request.headers)
+        return litestar.Response("hello", status_code=status, headers=headers, media_type="text/plain")
+
+    async def other(request: litestar.Request[Any, Any, Any]) -> litestar.Response[str]:
+        return await item(request)
+
+    async def stream(request: litestar.Request[Any, Any, Any]) -> Stream:
+        async def parts() -> AsyncIterator[str]:
+            for part in PARTS:
+                yield part
+
+        return Stream(parts(), headers=_asked(request.headers)[1])
+
+    async def error() -> str:
+        raise RuntimeError("a mistake")
+
+    async def wait() -> str:
+        await _wait()
+        return "never"
+
+    async def decision(request: litestar.Request[Any, Any, Any]) -> str:
+        return str(getattr(request.state, "rate_limit", None))
+
+    async def hello() -> str:
+        return "hello"
+
+    @litestar_integration.exempt
+    async def free() -> str:
+        return "hello"
+
+    views: dict[str, Any] = {
+        "/items/{id:int}": item,
+        "/other": other,
+        "/stream": stream,
+        "/error": error,
+        "/wait": wait,
+        "/decision": decision,
+    }
+    routes = [
+        litestar.get(path, media_type="text/plain")(setup.decorate(litestar_integration.rate_limit, view))
+        for path, view in views.items()
+    ]
+    app = litestar.Litestar(
+        [*routes, litestar.get("/plain")(hello), litestar.get("/free")(free)],
+        plugins=[litestar_integration.RateLimitPlugin(setup.limiter, **setup.install)],
+        openapi_config=None,
+        logging_config=None,
+    )
+
+    async def get(path: str, headers: Mapping[str, str]) -> Answer:
+        answer = await client.get(path, headers=dict(headers))
+        return Answer(answer.status_code, answer.headers, answer.text)
+
+    called = asgi_site(app)
+    async with litestar_testing.AsyncTestClient(app, raise_server_exceptions=False) as client:
+        yield Site(get, called.leave, called.cancel)
+
+
+# -- aiohttp -----------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def aiohttp_stack(setup: Setup) -> AsyncIterator[Site]:
+    ended = asyncio.Event()
+
+    async def item(request: web.Request) -> web.Response:
+        status, headers = _asked(request.headers)
+        return web.Response(text="hello", status=status, headers=headers)
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers=_asked(request.headers)[1])
+        try:
+            await response.prepare(request)
+            for part in PARTS:
+                await response.write(part.encode())
+                if "X-Leave" in request.headers:
+                    await asyncio.Event().wait()
+            return response
+        finally:
+            ended.set()
+
+    async def error(request: web.Request) -> web.Response:
+        raise RuntimeError("a mistake")
+
+    async def wait(request: web.Request) -> web.Response:
+        try:
+            await _wait()
+        finally:
+            ended.set()
+        return web.Response(text="never")
+
+    async def decision(request: web.Request) -> web.Response:
+        return web.Response(text=str(request.get(aiohttp.DECISION)))
+
+    async def hello(request: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    @aiohttp.exempt
+    async def free(request: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    app = web.Application()
+    views: dict[str, Any] = {
+        r"/items/{id:\d+}": item,
+        "/other": item,
+        "/stream": stream,
+        "/error": error,
+        "/wait": wait,
+        "/decision": decision,
+    }
+    for path, view in views.items():
+        app.router.add_get(path, setup.decorate(aiohttp.rate_limit, view))
+    app.router.add_get("/plain", hello)
+    app.router.add_get("/free", free)
+    aiohttp.install(app, setup.limiter, **setup.install)
+    client = TestClient(TestServer(app))  # which cancels the handlers of clients who leave
+    await client.start_server()
+
+    async def get(path: str, headers: Mapping[str, str]) -> Answer:
+        async with client.get(path, headers=headers) as answer:
+            return Answer(answer.status, answer.headers, await answer.text())
+
+    async def leave(path: str) -> None:
+        answer = await client.get(path, headers={"X-Tokens": "7", "X-Leave": "yes"})
+        await answer.content.readany()
+        answer.close()
+        await asyncio.wait_for(ended.wait(), 20)
+        await asyncio.sleep(0)
+
+    async def cancel(path: str) -> None:
+        await _cancel_when_waiting(client.get(path))
+        await asyncio.wait_for(ended.wait(), 20)
+        await asyncio.sleep(0)
+
+    yield Site(get, leave, cancel)
+    await client.close()
+
+
 STACKS: dict[str, tuple[Stack, Sequence[Any]]] = {
     "starlette": (starlette_stack, (Limiter, AsyncLimiter)),
     "fastapi": (fastapi_stack, (Limiter, AsyncLimiter)),
@@ -449,6 +660,9 @@ STACKS: dict[str, tuple[Stack, Sequence[Any]]] = {
     "flask": (flask_stack, (Limiter,)),
     "django": (django_stack, (Limiter,)),
     "django_async": (django_async_stack, (Limiter, AsyncLimiter)),
+    "quart": (quart_stack, (Limiter, AsyncLimiter)),
+    "litestar": (litestar_stack, (Limiter, AsyncLimiter)),
+    "aiohttp": (aiohttp_stack, (Limiter, AsyncLimiter)),
 }
 """Every framework, and the limiters it takes."""
 

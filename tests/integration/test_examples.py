@@ -160,6 +160,32 @@ async def test_django(serve: httpx.AsyncClient) -> None:
     await check_addresses(serve, "/public", "visitors")
 
 
+OTHERS = [("starlette_app.py",), ("quart_app.py",), ("litestar_app.py",), ("aiohttp_app.py",)]
+
+
+@pytest.mark.parametrize("serve", OTHERS, indirect=True, ids=[script for (script,) in OTHERS])
+async def test_other_frameworks(serve: httpx.AsyncClient) -> None:
+    await check_limits(serve, "/api/resource", "gold", {"X-API-Key": "a"})
+    await check_keys(serve, "/api/resource")
+    await check_addresses(serve, "/public", "visitors")
+
+
+@pytest.mark.parametrize("serve", [("drf_app.py",)], indirect=True)
+async def test_django_rest_framework(serve: httpx.AsyncClient) -> None:
+    for path, plan in (("/api/resource", "gold"), ("/public", "visitors")):
+        seen, admitted = await exhaust(serve, path, {"X-API-Key": "a"})
+        assert admitted >= CAPACITY
+        assert seen[0].headers["RateLimit"].startswith(f'"{plan}";r=4;t=1')
+        assert seen[-1].headers["Retry-After"] == "1"
+        assert "throttled" in seen[-1].json()["detail"]
+    assert (await serve.get("/api/resource")).status_code == 400
+
+
+async def test_grpc() -> None:
+    lines = (await run("grpc_server.py")).splitlines()
+    assert lines == ["order 0", "order 1", "order 2", "RESOURCE_EXHAUSTED retry after 10 s"]
+
+
 async def test_functions() -> None:
     output = await run("function_limits.py")
     assert len(re.findall(r"^sent '(?:one|two|three|four)' to ada$", output, re.M)) >= 3
@@ -171,7 +197,7 @@ async def test_outbound_calls(serve: httpx.AsyncClient) -> None:
     """The server admits 5 and then 5 a second. Each client learns that it is asked to wait, and waits."""
     output = await run("outbound_calls.py", f"{serve.base_url}/api/resource")
     lines = [line.rsplit(maxsplit=8) for line in output.splitlines()]
-    assert [name for name, *_ in lines] == ["httpx2", "requests", "async httpx2"]
+    assert [name for name, *_ in lines] == ["httpx2", "requests", "async httpx2", "aiohttp"]
     for _, *statuses in lines:
         assert statuses.count("200") >= 7
         assert set(statuses) <= {"200", "429"}

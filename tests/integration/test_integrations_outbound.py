@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import aiohttp
 import httpx
 import httpx2
 import pytest
@@ -18,11 +20,13 @@ import requests
 
 from headgate import AsyncLimiter, Limiter, Plan, TokenBucket
 from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.integrations.aiohttp import LimitedMiddleware
 from headgate.integrations.httpx import AsyncLimitedTransport, LimitedTransport
 from headgate.integrations.outbound import OutboundLimiter
 from headgate.integrations.requests import LimitedAdapter
 from headgate.integrations.service_limits import Pauses, ServiceLimit, pause_of, retry_after, service_limits
 
+NOW = 1_800_000_000
 PLANS = [Plan("own", TokenBucket(capacity=2, per_second=0.01)), Plan("free", TokenBucket(capacity=99, per_second=99))]
 
 
@@ -71,10 +75,25 @@ def test_retry_after_may_be_seconds_or_a_date() -> None:
         (200, {"RateLimit": '"a";r=1;t=3'}, 0),
         (429, {"Retry-After": "nonsense", "RateLimit": '"a";r=0;t=3'}, 3),
         (429, {}, 0),
+        (200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "8"}, 8),
+        (403, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(NOW + 9)}, 9),
+        (200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str((NOW + 9) * 1000)}, 9),
+        (200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(NOW - 9)}, 0),
+        (200, {"X-RateLimit-Remaining": "1", "X-RateLimit-Reset": "8"}, 0),
+        (429, {"X-RateLimit-Reset": "8"}, 8),
+        (429, {"Retry-After": "2", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "8"}, 2),
+        (200, {"RateLimit": '"a";r=0;t=3', "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "8"}, 3),
+        (200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "8", "X-RateLimit-Reset-After": "2.5"}, 2.5),
+        (200, {"RateLimit-Remaining": "0", "RateLimit-Reset": "6"}, 6),
+        (200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "soon"}, 0),
+        (200, {"X-RateLimit-Remaining": "none", "X-RateLimit-Reset": "8"}, 0),
+        (200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "nan"}, 0),
+        (200, {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "9" * 40}, 0),
+        (200, {"X-RateLimit-Remaining": "0"}, 0),
     ],
 )
 def test_what_a_response_asks_for(status: int, headers: dict[str, str], wait: float) -> None:
-    assert pause_of(status, headers.get) == wait
+    assert pause_of(status, headers.get, NOW) == wait
 
 
 class Time:
@@ -284,4 +303,66 @@ def test_requests_is_held_back_by_its_own_limit_and_the_servers(partner: tuple[s
         assert session.get(f"{url}/busy", timeout=30).status_code == 429
         with pytest.raises(RateLimitExceeded):
             session.get(url, timeout=30)
+    assert calls == ["/", "/", "/busy"]
+
+
+# -- the refusal is an error of the library, too -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+async def test_a_refusal_is_an_error_of_httpx(library: Any) -> None:
+    with library.Client(transport=LimitedTransport(Limiter(plans=PLANS), "own", max_wait=0, cost=2)) as client:
+        client._transport._transport = library.MockTransport(lambda request: library.Response(200))
+        assert client.get("http://a.example").status_code == 200
+        with pytest.raises(library.HTTPError) as refused:
+            client.get("http://a.example/path")
+        assert isinstance(refused.value, RateLimitExceeded)
+        assert isinstance(refused.value, library.RequestError)
+        assert refused.value.decision.plan == "own"
+        assert str(refused.value.request.url) == "http://a.example/path"
+        assert "retry after" in str(refused.value)
+    transport = AsyncLimitedTransport(AsyncLimiter(plans=PLANS), "own", max_wait=0, cost=2)
+    async with library.AsyncClient(transport=transport) as async_client:
+        transport._transport = library.MockTransport(lambda request: library.Response(200))
+        await async_client.get("http://a.example")
+        with pytest.raises(library.HTTPError, match="plan 'own'"):
+            await async_client.get("http://a.example")
+    copy = pickle.loads(pickle.dumps(refused.value))
+    assert isinstance(copy, RateLimitExceeded)
+    assert copy.decision == refused.value.decision
+
+
+def test_a_refusal_is_an_error_of_requests(partner: tuple[str, list[str]]) -> None:
+    url, calls = partner
+    with requests.Session() as session:
+        session.mount("http://", LimitedAdapter(Limiter(plans=PLANS), "own", max_wait=0, cost=2))
+        session.get(url, timeout=30)
+        with pytest.raises(requests.RequestException) as refused:
+            session.get(url, timeout=30)
+    assert isinstance(refused.value, RateLimitExceeded)
+    assert refused.value.decision.plan == "own"
+    assert refused.value.request is not None
+    assert len(calls) == 1
+    copy = pickle.loads(pickle.dumps(refused.value))
+    assert copy.decision == refused.value.decision
+
+
+async def test_aiohttp_is_held_back_by_its_own_limit_and_the_servers(partner: tuple[str, list[str]]) -> None:
+    url, calls = partner
+    limiter = AsyncLimiter(plans=PLANS)
+    async with aiohttp.ClientSession(middlewares=[LimitedMiddleware(limiter, "own", max_wait=0.1)]) as session:
+        for address in (url, url.replace("http://", "http://ada:secret@")):
+            async with session.get(address) as answer:
+                assert answer.status == 200
+        with pytest.raises(aiohttp.ClientError) as refused:
+            await session.get(url)
+        assert isinstance(refused.value, RateLimitExceeded)
+        assert refused.value.decision.plan == "own"
+        assert pickle.loads(pickle.dumps(refused.value)).decision == refused.value.decision
+    async with aiohttp.ClientSession(middlewares=[LimitedMiddleware(limiter, "free", max_wait=0.1)]) as session:
+        async with session.get(f"{url}/busy") as answer:
+            assert answer.status == 429
+        with pytest.raises(RateLimitExceeded) as paused:
+            await session.get(url)
+        assert 3590 < paused.value.decision.retry_after <= 3600
     assert calls == ["/", "/", "/busy"]

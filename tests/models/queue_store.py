@@ -33,8 +33,11 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
+from headgate.dispatch.periodic import PeriodicTask
 from headgate.dispatch.ports import Follower
+from headgate.dispatch.search import ErrorGroup, ItemFilter, grouped
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
+from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from headgate.durations import EPOCH
 from headgate.errors import Conflict, InvalidInput, NotFound
 
@@ -66,6 +69,36 @@ class MemoryWorkerStore:
         return [replace(worker, alive=is_alive(worker.seen_at, moment)) for worker in workers]
 
 
+class MemoryPeriodicStore:
+    """A `PeriodicStore` that lives and dies with the process."""
+
+    def __init__(self, queue: MemoryQueueStore) -> None:
+        self._queue = queue
+        self._tasks: dict[str, PeriodicTask] = {}
+
+    async def tasks(self, *, now: datetime | None = None) -> tuple[list[PeriodicTask], datetime]:
+        return [self._tasks[name] for name in sorted(self._tasks)], self._queue._now(now)
+
+    async def write(self, task: PeriodicTask, *, now: datetime | None = None) -> bool:
+        before = self._tasks.get(task.name)
+        if task.revision != (0 if before is None else before.revision):
+            return False
+        self._tasks[task.name] = replace(task, revision=task.revision + 1)
+        return True
+
+    async def delete(self, name: str) -> bool:
+        return self._tasks.pop(name, None) is not None
+
+    async def advance(
+        self, task: PeriodicTask, ticks: Sequence[datetime], until: datetime, *, now: datetime | None = None
+    ) -> bool:
+        advanced = replace(task, ticked_until=until, last_tick=ticks[-1])
+        if not await self.write(advanced, now=now):
+            return False
+        await self._queue.enqueue([task.item(tick) for tick in ticks], now=now)
+        return True
+
+
 class MemoryQueueStore:
     """A `QueueStore` that lives and dies with the process. Single-threaded: everything happens
     between two awaits."""
@@ -73,6 +106,7 @@ class MemoryQueueStore:
     def __init__(self, clock: Clock | None = None) -> None:
         self.followers: dict[str, Follower] = {}
         self.workers = MemoryWorkerStore(self._now)
+        self.periodic = MemoryPeriodicStore(self)
         self._clock = clock or SystemClock()
         self._configs: dict[str, DispatchConfig] = {}
         self._items: dict[Key, Item] = {}
@@ -82,6 +116,7 @@ class MemoryQueueStore:
         self._ready: dict[str, list[tuple[datetime, str]]] = defaultdict(list)
         self._audit: list[AuditEntry] = []
         self._audit_ids = itertools.count(1)
+        self._served: dict[str, str] = {}
         self._bells: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     # -- dispatching ---------------------------------------------------------------------------------------------
@@ -108,13 +143,21 @@ class MemoryQueueStore:
             self._bells[item_type].set()
         return results
 
-    async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
+    async def claim(
+        self,
+        item_type: str,
+        limit: int,
+        look_ahead: timedelta,
+        *,
+        places: Places = UNLIMITED,
+        now: datetime | None = None,
+    ) -> Batch:
         now = self._now(now)
-        ready = self._ready[item_type]
-        due = min(limit, bisect_right(ready, now + look_ahead, key=lambda entry: entry[0]))
-        sizes = [len(self._contexts.get((item_type, item_id), "").encode()) for _, item_id in ready[:due]]
-        taken = within_bytes(sizes, CLAIM_BYTES)
-        picked = [item_id for _, item_id in ready[:taken]]
+        due = self._due(item_type, limit, now + look_ahead, places)
+        taken = within_bytes([len(self._contexts.get((item_type, name), "").encode()) for name in due], CLAIM_BYTES)
+        picked = due[:taken]
+        if picked:
+            self._served[item_type] = self._items[item_type, picked[-1]].lane
         batch_id = batch_name()
         items = []
         for item_id in picked:
@@ -132,8 +175,27 @@ class MemoryQueueStore:
             self._log(item_type, item_id, batch_id, Action.CLAIMED, before.status, item.status, None, now)
             claim = Claim(item_type, item_id, item.claim_epoch, item.retry_count)
             context = self._contexts.get((item_type, item_id))
-            items.append(ClaimedItem(claim, item.execute_at, item.slotted, context, item.traceparent))
-        return Batch(batch_id, now, items, is_cut=taken < due)
+            shown = ClaimedItem(claim, item.execute_at, item.slotted, context, item.traceparent)
+            items.append(shown._replace(lane=item.lane, priority=item.priority))
+        return Batch(batch_id, now, items, is_cut=taken < len(due))
+
+    def _due(self, item_type: str, limit: int, until: datetime, places: Places) -> list[str]:
+        ready = self._ready[item_type]
+        lanes: dict[str, list[Item]] = defaultdict(list)
+        for _, item_id in ready[: bisect_right(ready, until, key=lambda entry: entry[0])]:
+            item = self._items[item_type, item_id]
+            lanes[item.lane].append(item)
+        in_flight = Counter(
+            item.lane for item in self._items.values() if item.item_type == item_type and item.status in IN_FLIGHT
+        )
+        if places.in_all is not None:
+            limit = min(limit, places.in_all - in_flight.total())
+        queues = []
+        for lane in rotated(lanes, self._served.get(item_type, "")):
+            room = limit if places.per_lane is None else places.per_lane - in_flight[lane]
+            items = sorted(lanes[lane], key=lambda item: (item.priority, item.due_at, item.item_id))
+            queues.append(iter([item.item_id for item in items[: max(0, room)]]))
+        return list(in_turns(queues, limit))
 
     async def stale(
         self, item_type: str, stale_after: timedelta, limit: int, *, now: datetime | None = None
@@ -249,18 +311,24 @@ class MemoryQueueStore:
         is_current = key in self._items and self._items[key].claim_epoch == epoch
         return ItemReport(progress if is_current else None, self._results.get(key))
 
-    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
+    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
+        chosen = chosen or ItemFilter()
         rows = sorted(
             (
                 item
                 for item in self._items.values()
-                if item.item_type == item_type
-                and (status is None or item.status is status)
-                and (after is None or item.item_id > after)
+                if item.item_type == item_type and chosen.matches(item) and (after is None or item.item_id > after)
             ),
             key=lambda item: item.item_id,
         )
         return rows[:limit]
+
+    async def error_groups(self, item_type: str) -> list[ErrorGroup]:
+        return grouped(
+            ErrorGroup(item.last_error, 1, item.item_id, item.updated_at, item.updated_at)
+            for item in self._items.values()
+            if item.item_type == item_type and item.status is Status.DEAD_LETTER
+        )
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)
@@ -400,4 +468,6 @@ def _new_item(request: EnqueueRequest, execute_at: datetime, due_at: datetime, n
         created_at=now,
         updated_at=now,
         traceparent=request.traceparent,
+        lane=request.lane,
+        priority=request.priority,
     )

@@ -18,6 +18,7 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.queue import ItemDetail
+from headgate.dispatch.search import ErrorGroup
 from headgate.dispatch.status import Status
 from headgate.slots.model import AssignedSlot
 
@@ -41,9 +42,14 @@ class BlockingDispatchQueue(BackgroundQueue):
         execute_at: datetime | str | None = None,
         slot: AssignedSlot | None = None,
         init_workflow_id: str | None = None,
+        lane: str | None = None,
+        priority: int | None = None,
         connection: Any = None,
     ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
+
+        `lane` is a tenant, say: lanes of one type take turns, so that one tenant's million does not starve another's
+        ten. In its lane, an item of `priority` 0 comes first and of 9 last; if not given, 5.
 
         With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
         `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
@@ -52,7 +58,7 @@ class BlockingDispatchQueue(BackgroundQueue):
         Called inside a trace, the item's execution is part of that trace, whenever and wherever it runs.
 
         Raises:
-            InvalidInput: the id, the context, the time or the connection is wrong.
+            InvalidInput: the id, the context, the time, the lane, the priority or the connection is wrong.
             NotFound: there is no such item type.
             StoreUnavailable: the store does not answer; the item may have been queued.
         """
@@ -66,6 +72,8 @@ class BlockingDispatchQueue(BackgroundQueue):
                 execute_at=execute_at,
                 slot=slot,
                 init_workflow_id=init_workflow_id,
+                lane=lane,
+                priority=priority,
                 connection=connection,
             ),
         )
@@ -76,6 +84,8 @@ class BlockingDispatchQueue(BackgroundQueue):
         items: Iterable[tuple[str, Any, datetime | str | None]],
         *,
         slotted: bool = False,
+        lane: str | None = None,
+        priority: int | None = None,
         connection: Any = None,
     ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
@@ -90,7 +100,9 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run_within(
             connection,
             item_type,
-            lambda queue: queue.enqueue_many(item_type, items, slotted=slotted, connection=connection),
+            lambda queue: queue.enqueue_many(
+                item_type, items, slotted=slotted, lane=lane, priority=priority, connection=connection
+            ),
         )
 
     def configure(self, item_type: str, **settings: Unpack[DispatchSettings]) -> DispatchConfig:
@@ -146,15 +158,48 @@ class BlockingDispatchQueue(BackgroundQueue):
         return self._run(lambda queue: queue.workers(now=now))
 
     def list(
-        self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None
+        self,
+        item_type: str,
+        status: Status | str | None = None,
+        *,
+        prefix: str | None = None,
+        error: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        lane: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
     ) -> list[Item]:
-        """A page of items in order of their ids; `after` is the last id of the page before.
+        """A page of items in order of their ids; `after` is the last id of the page before. `prefix` is what their ids
+        begin with, `error` what their last errors hold, with `*` for any characters; their times are not before
+        `since`, and before `until`.
 
         Raises:
-            InvalidInput: the status, the limit or the id is wrong.
+            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
             NotFound: there is no such item type.
         """
-        return self._run(lambda queue: queue.list(item_type, status, limit=limit, after=after))
+        return self._run(
+            lambda queue: queue.list(
+                item_type,
+                status,
+                prefix=prefix,
+                error=error,
+                since=since,
+                until=until,
+                lane=lane,
+                limit=limit,
+                after=after,
+            )
+        )
+
+    def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
+        """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
+        such as numbers and ids, is `*` in its name; `list(item_type, error=name)` finds them.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.error_groups(item_type))
 
     def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit.

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from headgate.background import Background
-from headgate.dispatch.queue import DispatchQueue, QueueOptions
+from headgate.dispatch.queue import DispatchQueue, OpenOptions
 from headgate.errors import InvalidInput
 
 R = TypeVar("R")
@@ -18,12 +18,12 @@ R = TypeVar("R")
 class BackgroundQueue:
     """Calls from any number of threads share one `DispatchQueue` and its transactions. A forked child opens its own."""
 
-    def __init__(self, url: str, **options: Unpack[QueueOptions]) -> None:
+    def __init__(self, url: str, **options: Unpack[OpenOptions]) -> None:
         self._background = Background(lambda: _Opened(url, options))
         self._run(_nothing)
 
     @classmethod
-    def open(cls, url: str, **options: Unpack[QueueOptions]) -> Self:
+    def open(cls, url: str, **options: Unpack[OpenOptions]) -> Self:
         """A queue on the database at `url`, migrated and ready. Use it in a `with` block, or close it.
 
         Raises:
@@ -79,7 +79,7 @@ class BackgroundQueue:
 class _Opened:
     """Opens the queue at its first use, on the event loop that uses it."""
 
-    def __init__(self, url: str, options: QueueOptions) -> None:
+    def __init__(self, url: str, options: OpenOptions) -> None:
         self._url = url
         self._options = options
         self._stack = AsyncExitStack()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, TypedDict
 
+from headgate.dispatch.turns import Places
 from headgate.errors import ConfigurationError, InvalidInput
 
 LONGEST_TYPE = 64
@@ -31,6 +32,8 @@ class DispatchSettings(TypedDict, total=False):
     exec_task_queue: str
     admission_plan: str | None
     retry_backoff_secs: Number
+    concurrency: int | None
+    lane_concurrency: int | None
     batchSize: int
     dispatchIntervalSecs: Number
     jitterWindowMs: int
@@ -42,6 +45,7 @@ class DispatchSettings(TypedDict, total=False):
     execTaskQueue: str
     admissionPlan: str | None
     retryBackoffSecs: Number
+    laneConcurrency: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,11 @@ class DispatchConfig:
     """The admission plan every execution of this type acquires before it runs."""
     retry_backoff_secs: Number = 5
     """The pause before the first retry; it doubles with each further one, up to an hour."""
+    concurrency: int | None = None
+    """How many of its items are in flight at once, over all processes; None for any number. An item that was claimed
+    ahead of its time counts."""
+    lane_concurrency: int | None = None
+    """How many of them per lane."""
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -82,6 +91,9 @@ class DispatchConfig:
         _number(self, "stale_claim_threshold_mins", 0.005, 10_080)
         _whole(self, "max_stale_recovery_per_cycle", 1, 10_000)
         _number(self, "retry_backoff_secs", 0, 86_400)
+        for field in ("concurrency", "lane_concurrency"):
+            if getattr(self, field) is not None:
+                _whole(self, field, 1, 1_000_000)
         word = self.item_type.replace("_", "-")
         if self.exec_workflow_type == "":
             camel = "".join(part.capitalize() for part in word.split("-"))
@@ -97,6 +109,10 @@ class DispatchConfig:
     def look_ahead(self) -> timedelta:
         """An item is claimed this long before its time, so that one due between two cycles starts exactly then."""
         return timedelta(minutes=self.pre_start_buffer_mins, seconds=self.dispatch_interval_secs)
+
+    @property
+    def places(self) -> Places:
+        return Places(self.concurrency, self.lane_concurrency)
 
     @property
     def stale_after(self) -> timedelta:

@@ -18,6 +18,7 @@ from headgate.clock import uptime
 from headgate.dispatch import events
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import after_silence, after_start, newer_context, start_delay, unrunnable
+from headgate.dispatch.encryption import Tampered, shown_key
 from headgate.dispatch.model import CONTEXT_VERSION, Action, Batch, BatchSummary, Change, Claim
 from headgate.dispatch.ports import (
     DispatchObserver,
@@ -182,7 +183,7 @@ class DispatchCycle:
     async def claim(self, config: DispatchConfig, limit: int, *, now: datetime | None = None) -> Batch:
         """Claims what is due, with its contexts."""
         claim_requested_at = uptime()
-        batch = await self._store.claim(config.item_type, limit, config.look_ahead, now=now)
+        batch = await self._store.claim(config.item_type, limit, config.look_ahead, places=config.places, now=now)
         if batch.items:
             self._observer.claimed(config.item_type, len(batch.items))
         return batch._replace(claim_requested_at=claim_requested_at)
@@ -204,7 +205,16 @@ class DispatchCycle:
                 continue
             delay = start_delay(item, config, batch.claimed_at, self._uniform)
             requests.append(
-                StartRequest(item.claim, config, item.context_json, delay, item.traceparent, batch.claim_requested_at)
+                StartRequest(
+                    item.claim,
+                    config,
+                    item.context_json,
+                    delay,
+                    item.traceparent,
+                    batch.claim_requested_at,
+                    item.lane,
+                    item.priority,
+                )
             )
         if requests:
             if tracing.is_on():
@@ -277,6 +287,8 @@ def _unreadable(context: str | None) -> str | None:
     """What is wrong with a context; None if it can be read."""
     if context is None:
         return "its context is missing"
+    if shown_key(context) is not None:
+        return str(Tampered())
     try:
         json.loads(context)
     except (ValueError, RecursionError) as error:

@@ -9,7 +9,17 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import CONTEXT_VERSION, Action, Change, Claim, ClaimedItem, Item, shortened
+from headgate.dispatch.encryption import shown_key
+from headgate.dispatch.model import (
+    CONTEXT_VERSION,
+    ENCRYPTED_VERSION,
+    Action,
+    Change,
+    Claim,
+    ClaimedItem,
+    Item,
+    shortened,
+)
 from headgate.dispatch.ports import Execution, ExecutionState, Start, StartOutcome
 from headgate.dispatch.status import IN_FLIGHT, Status, may
 from headgate.errors import Conflict
@@ -88,12 +98,16 @@ def unrunnable(claim: Claim, error: str, batch_id: str | None = None) -> Change:
 
 
 def newer_context(item: ClaimedItem, config: DispatchConfig, batch_id: str) -> Change:
-    """A newer version of headgate wrote its context. It is given back, without a retry, for a process of that version;
-    after a pause, because here may be none."""
-    word = (
-        f"its context has version {item.context_version}, and this version of headgate reads {CONTEXT_VERSION}: "
-        "upgrade this process"
-    )
+    """A newer version of headgate wrote its context, or it is encrypted under a key that is missing here. It is given
+    back, without a retry, for a process that can read it; after a pause, because here may be none."""
+    if item.context_version == ENCRYPTED_VERSION:
+        key = shown_key(item.context_json)
+        word = f"its context is encrypted with the key {key}, which this process does not have: give it the key"
+    else:
+        word = (
+            f"its context has version {item.context_version}, and this version of headgate reads {CONTEXT_VERSION}: "
+            "upgrade this process"
+        )
     return released(item.claim, word, batch_id, config.backoff(1) + config.look_ahead)
 
 

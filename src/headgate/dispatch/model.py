@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 
 from headgate.dispatch.config import checked_type
 from headgate.dispatch.status import Status, origins
+from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, checked_lane, checked_priority
 from headgate.durations import format_instant, parse_instant
 from headgate.errors import Conflict, HeadgateError, InvalidInput
 from headgate.slots.model import AssignedSlot, checked_id
 
 CONTEXT_VERSION = 1
 """The form in which contexts are stored. Another one was written by a newer version of headgate."""
+ENCRYPTED_VERSION = 2
+"""The same, encrypted."""
 LARGEST_CONTEXT = 2 * 1024 * 1024
 """Bytes of JSON; the default limit."""
 CLAIM_BYTES = 32 * 1024 * 1024
@@ -43,6 +46,8 @@ class EnqueueRequest(NamedTuple):
     init_workflow_id: str | None = None
     traceparent: str | None = None
     """The trace its execution will be part of."""
+    lane: str = DEFAULT_LANE
+    priority: int = DEFAULT_PRIORITY
 
     @classmethod
     def of(
@@ -55,6 +60,8 @@ class EnqueueRequest(NamedTuple):
         slot: AssignedSlot | None = None,
         slotted: bool = False,
         init_workflow_id: str | None = None,
+        lane: str | None = None,
+        priority: int | None = None,
         largest_context: int = LARGEST_CONTEXT,
     ) -> EnqueueRequest:
         """A checked request. A `slot` gives the time, unless `execute_at` says otherwise."""
@@ -71,7 +78,8 @@ class EnqueueRequest(NamedTuple):
                     "init_workflow_id", f"must be a text of 1 to {LONGEST_WORKFLOW_ID} printable characters"
                 )
         text = context_json(context, largest_context)
-        return cls(item_type, item_id, text, moment, bool(slotted), init_workflow_id)
+        place = checked_lane(lane), checked_priority(priority)
+        return cls(item_type, item_id, text, moment, bool(slotted), init_workflow_id, None, *place)
 
 
 class EnqueueResult(NamedTuple):
@@ -107,6 +115,8 @@ class ClaimedItem(NamedTuple):
     context_json: str | None
     traceparent: str | None = None
     context_version: int = CONTEXT_VERSION
+    lane: str = DEFAULT_LANE
+    priority: int = DEFAULT_PRIORITY
 
 
 class Batch(NamedTuple):
@@ -290,6 +300,10 @@ class Item:
     updated_at: datetime
     traceparent: str | None = None
     """The trace it was queued in, for looking it up."""
+    lane: str = DEFAULT_LANE
+    """Lanes of one type take turns, so that none starves another."""
+    priority: int = DEFAULT_PRIORITY
+    """Within its lane: 0 first, 9 last."""
 
     @property
     def attempt(self) -> int:

@@ -25,7 +25,10 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
+from headgate.dispatch.periodic import PeriodicStore
+from headgate.dispatch.search import ErrorGroup, ItemFilter
 from headgate.dispatch.status import Status
+from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, UNLIMITED, Places
 
 
 class QueueStore(Protocol):
@@ -40,6 +43,11 @@ class QueueStore(Protocol):
         """Who works on the queue."""
         ...
 
+    @property
+    def periodic(self) -> PeriodicStore:
+        """What is queued again and again."""
+        ...
+
     async def config(self, item_type: str) -> DispatchConfig | None:
         """The item type's settings as they are now."""
         ...
@@ -51,10 +59,19 @@ class QueueStore(Protocol):
         caller's, in the store's own terms; the items are then queued if and when that commits."""
         ...
 
-    async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
+    async def claim(
+        self,
+        item_type: str,
+        limit: int,
+        look_ahead: timedelta,
+        *,
+        places: Places = UNLIMITED,
+        now: datetime | None = None,
+    ) -> Batch:
         """Claims up to `limit` items that are due before `look_ahead` from now, with their contexts, and ends before
-        the contexts have more bytes than the store's bound. No item is claimed twice, whoever else is claiming; nobody
-        waits for anybody."""
+        the contexts have more bytes than the store's bound. Lanes take turns; in a lane, they come by priority, then
+        by time. No item is claimed twice, whoever else is claiming; nobody waits for anybody, unless `places` are
+        limited: then no more items are in flight than that, whoever claims."""
         ...
 
     async def stale(
@@ -109,8 +126,12 @@ class QueueStore(Protocol):
         """What the item's execution reported: its progress and its result."""
         ...
 
-    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
-        """A page of items in order of their ids, past the id `after`."""
+    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
+        """A page of the items that match, in order of their ids, past the id `after`."""
+        ...
+
+    async def error_groups(self, item_type: str) -> list[ErrorGroup]:
+        """Dead letters grouped by their errors, the largest group first."""
         ...
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
@@ -165,6 +186,8 @@ class StartRequest(NamedTuple):
     claim_requested_at: float | None = None
     """When this process requested the claim, by `uptime`: nobody else takes it for dead sooner than `stale_after` from
     then. None for just now."""
+    lane: str = DEFAULT_LANE
+    priority: int = DEFAULT_PRIORITY
 
     @property
     def execution_id(self) -> str:

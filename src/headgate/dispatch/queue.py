@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
+from headgate.dispatch.encryption import encryption_of, shown_key
 from headgate.dispatch.heartbeats import Worker, unattended
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
@@ -23,9 +24,12 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.ports import QueueStore
+from headgate.dispatch.search import ErrorGroup, ItemFilter, checked_error
 from headgate.dispatch.status import Status
+from headgate.dispatch.turns import checked_lane
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Origin, Span
 
@@ -57,6 +61,12 @@ class QueueOptions(TypedDict, total=False):
     batch: int
 
 
+class OpenOptions(QueueOptions, total=False):
+    """What `DispatchQueue.open` takes beside the URL."""
+
+    encryption_keys: Sequence[str] | None
+
+
 class DispatchQueue:
     """A durable queue of items that shall each run once, at their time.
 
@@ -78,13 +88,29 @@ class DispatchQueue:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, **options: Unpack[QueueOptions]) -> AsyncIterator[DispatchQueue]:
-        """A queue on the database at `url`, migrated and ready; closed when the block ends."""
+    async def open(
+        cls, url: str, *, encryption_keys: Sequence[str] | None = None, **options: Unpack[QueueOptions]
+    ) -> AsyncIterator[DispatchQueue]:
+        """A queue on the database at `url`, migrated and ready; closed when the block ends. With `encryption_keys`,
+        each base64 of 32 bytes, contexts and results are encrypted at rest: the first key encrypts, all decrypt.
+
+        Raises:
+            ConfigurationError: the URL or a key is wrong.
+            StoreUnavailable: the store does not answer.
+        """
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.dispatch.stores import queue_store
 
-        async with cls(await queue_store(url), **options) as queue:
+        async with cls(await queue_store(url, encryption=encryption_of(encryption_keys)), **options) as queue:
             yield queue
+
+    @staticmethod
+    def slot_carriers() -> Carriers:
+        """What `SlotScheduler.open` takes as `carriers`: when slots are re-planned, the items of their events move with
+        them."""
+        from headgate.dispatch.stores import QueueCarrier
+
+        return {None: QueueCarrier()}
 
     async def __aenter__(self) -> DispatchQueue:
         return self
@@ -108,9 +134,14 @@ class DispatchQueue:
         execute_at: datetime | str | None = None,
         slot: AssignedSlot | None = None,
         init_workflow_id: str | None = None,
+        lane: str | None = None,
+        priority: int | None = None,
         connection: Any = None,
     ) -> EnqueueResult:
         """Queues one item to run at `execute_at`, or at its booked `slot`; without either, now.
+
+        `lane` is a tenant, say: lanes of one type take turns, so that one tenant's million does not starve another's
+        ten. In its lane, an item of `priority` 0 comes first and of 9 last; if not given, 5.
 
         With `connection`, in a transaction of yours, the item is queued if and when that commits. It is a SQLAlchemy
         `Session`, `AsyncSession`, `Connection` or `AsyncConnection`, a psycopg `Connection` or `AsyncConnection`, a
@@ -119,7 +150,7 @@ class DispatchQueue:
         Called inside a trace, the item's execution is part of that trace, whenever and wherever it runs.
 
         Raises:
-            InvalidInput: the id, the context, the time or the connection is wrong.
+            InvalidInput: the id, the context, the time, the lane, the priority or the connection is wrong.
             NotFound: there is no such item type.
             StoreUnavailable: the store does not answer; the item may have been queued.
         """
@@ -130,6 +161,8 @@ class DispatchQueue:
             execute_at,
             slot=slot,
             init_workflow_id=init_workflow_id,
+            lane=lane,
+            priority=priority,
             largest_context=self._largest_context,
         )
         if item_type not in self._known:
@@ -160,6 +193,8 @@ class DispatchQueue:
         items: Iterable[tuple[str, Any, datetime | str | None]],
         *,
         slotted: bool = False,
+        lane: str | None = None,
+        priority: int | None = None,
         connection: Any = None,
     ) -> list[EnqueueResult]:
         """Queues items given as `(item_id, context, execute_at)`. All are checked before any is written; up to 5000
@@ -173,7 +208,14 @@ class DispatchQueue:
         """
         requests = [
             EnqueueRequest.of(
-                item_type, item_id, context, execute_at, slotted=slotted, largest_context=self._largest_context
+                item_type,
+                item_id,
+                context,
+                execute_at,
+                slotted=slotted,
+                lane=lane,
+                priority=priority,
+                largest_context=self._largest_context,
             )
             for item_id, context, execute_at in items
         ]
@@ -268,18 +310,49 @@ class DispatchQueue:
         return workers, unattended(workers, [config.item_type for config in await self.store.configs()])
 
     async def list(
-        self, item_type: str, status: Status | str | None = None, *, limit: int = 100, after: str | None = None
+        self,
+        item_type: str,
+        status: Status | str | None = None,
+        *,
+        prefix: str | None = None,
+        error: str | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        lane: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
     ) -> list[Item]:
-        """A page of items in order of their ids; `after` is the last id of the page before.
+        """A page of items in order of their ids; `after` is the last id of the page before. `prefix` is what their ids
+        begin with, `error` what their last errors hold, with `*` for any characters; their times are not before
+        `since`, and before `until`.
 
         Raises:
-            InvalidInput: the status, the limit or the id is wrong.
+            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
             NotFound: there is no such item type.
         """
         await self._check_known(checked_type(item_type))
-        if after is not None:
-            checked_id(after, "after")
-        return await self.store.items(item_type, checked_status(status), _checked_limit(limit), after)
+        for name, item_id in (("after", after), ("prefix", prefix)):
+            if item_id is not None:
+                checked_id(item_id, name)
+        chosen = ItemFilter(
+            checked_status(status),
+            prefix,
+            None if error is None else checked_error(error),
+            None if since is None else parse_instant(since, "since"),
+            None if until is None else parse_instant(until, "until"),
+            None if lane is None else checked_lane(lane),
+        )
+        return await self.store.items(item_type, chosen, _checked_limit(limit), after)
+
+    async def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
+        """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
+        such as numbers and ids, is `*` in its name; `list(item_type, error=name)` finds them.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        await self._check_known(checked_type(item_type))
+        return await self.store.error_groups(item_type)
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit.
@@ -380,6 +453,8 @@ def _readable(context: str | None) -> Any:
     """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
     if context is None:
         return None
+    if (key := shown_key(context)) is not None:
+        return f"encrypted with the key {key}"
     try:
         return json.loads(context)
     except (ValueError, RecursionError):

@@ -163,17 +163,17 @@ def _limited(limits: tuple[Limit, ...], native: HttpRequest, view: Callable[[], 
     if not limits:
         return view()
     request_limiter = _request_limiter()
-    answer = request_limiter.admit(limits, _DjangoRequest(native, is_async=False))
+    answer = request_limiter.admit(limits, DjangoRequest(native, is_async=False))
     if isinstance(answer, Refusal):
         return run_blocking(_refused(native, answer))
     _put_decision(native, answer)
     try:
         response = view()
     except Exception as error:
-        request_limiter.settle(answer.charges, _response_of_error(native, error))
+        request_limiter.settle(answer.charges, response_of_error(native, error))
         raise
     if answer.charges:
-        _settle_later(request_limiter, answer.charges, native, response)
+        settle_later(request_limiter, answer.charges, native, response)
     return _with_fields(answer.fields, response)
 
 
@@ -181,23 +181,23 @@ async def _limited_async(limits: tuple[Limit, ...], native: HttpRequest, view: C
     if not limits:
         return await view()
     request_limiter = _request_limiter()
-    answer = await request_limiter.admit_async(limits, _DjangoRequest(native, is_async=True))
+    answer = await request_limiter.admit_async(limits, DjangoRequest(native, is_async=True))
     if isinstance(answer, Refusal):
         return await _refused(native, answer)
     _put_decision(native, answer)
     try:
         response = await view()
     except Exception as error:
-        await request_limiter.settle_async(answer.charges, _response_of_error(native, error))
+        await request_limiter.settle_async(answer.charges, response_of_error(native, error))
         raise
     if answer.charges and getattr(response, "streaming", False):
-        _settle_later(request_limiter, answer.charges, native, response)
+        settle_later(request_limiter, answer.charges, native, response)
     elif answer.charges:
         await request_limiter.settle_async(answer.charges, _known(native, response))
     return _with_fields(answer.fields, response)
 
 
-def _settle_later(request_limiter: RequestLimiter, charges: Any, native: HttpRequest, response: HttpResponse) -> None:
+def settle_later(request_limiter: RequestLimiter, charges: Any, native: HttpRequest, response: HttpResponse) -> None:
     """Settles charges now, or when the stream of the response has ended."""
     known = _known(native, response)
     settle = partial(request_limiter.settle, charges, known)
@@ -217,7 +217,7 @@ def _known(request: HttpRequest, response: HttpResponse) -> Response:
 _STATUSES = ((Http404, 404), (PermissionDenied, 403), (SuspiciousOperation, 400), (BadRequest, 400))
 
 
-def _response_of_error(request: HttpRequest, error: Exception) -> Response:
+def response_of_error(request: HttpRequest, error: Exception) -> Response:
     """The response that Django will make of a view's exception, as far as it is known before."""
     status = getattr(error, "status_code", None)  # one of Django REST framework
     if isinstance(error, RateLimitExceeded):
@@ -257,7 +257,8 @@ def _has_own_limits(request: HttpRequest) -> bool:
     if match is None:
         return False
     view = match.func
-    shown = (view, getattr(view, "view_class", None), getattr(view, "cls", None))
+    rest = getattr(view, "cls", None)  # of Django REST framework
+    shown = (view, getattr(view, "view_class", None), rest, *getattr(rest, "throttle_classes", ()))
     return any(is_exempt(one) or is_limited(one) for one in shown)
 
 
@@ -272,7 +273,7 @@ def _resolved(request: HttpRequest) -> Any:
         return None
 
 
-class _DjangoRequest:
+class DjangoRequest:
     """Django's request as key resolvers see it."""
 
     __slots__ = ("_is_async", "native")

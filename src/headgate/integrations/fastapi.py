@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Unpack
 
 from headgate.extras import needed
+from headgate.integrations.exchanges import PrincipalFinder
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, Plans
 from headgate.integrations.route_patterns import flat_routes
 from headgate.integrations.stack import exempt
@@ -52,7 +53,7 @@ with needed("headgate.integrations.fastapi", "fastapi"):
         has_own_limits,
         rate_limit,
     )
-    from headgate.integrations.starlette_denials import PrincipalFinder, refused
+    from headgate.integrations.starlette_denials import refused
 
 __all__ = [
     "Limit",

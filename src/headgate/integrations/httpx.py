@@ -3,22 +3,26 @@
     client = httpx2.Client(transport=LimitedTransport(limiter, "partner"))
     client = httpx2.AsyncClient(transport=AsyncLimitedTransport(limiter, "partner"))
 
-A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` with nothing left,
-calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused with
-`RateLimitExceeded` instead, and nothing is sent. Responses are handed on as they are; nothing is sent twice.
+A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*` with
+nothing left, calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused instead,
+with an error that is both `RateLimitExceeded` and the library's `RequestError`, and nothing is sent. Responses are
+handed on as they are; nothing is sent twice.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from threading import Lock
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from headgate.errors import RateLimitExceeded
 from headgate.integrations.outbound import OutboundLimiter
 from headgate.limits._blocking import Limiter
 from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Decision
 
 __all__ = ["AsyncLimitedTransport", "LimitedTransport"]
 
@@ -59,7 +63,10 @@ class LimitedTransport(Transport):
 
     def handle_request(self, request: Any) -> Any:
         host = origin(request)
-        self._outbound.wait(self._limiter, host)
+        try:
+            self._outbound.wait(self._limiter, host)
+        except RateLimitExceeded as error:
+            raise refusal(request, error.decision) from None
         response = self._sending(request).handle_request(request)
         self._outbound.record_response(host, response.status_code, response.headers.get)
         return response
@@ -109,7 +116,10 @@ class AsyncLimitedTransport(AsyncTransport):
 
     async def handle_async_request(self, request: Any) -> Any:
         host = origin(request)
-        await self._outbound.wait_async(self._limiter, host)
+        try:
+            await self._outbound.wait_async(self._limiter, host)
+        except RateLimitExceeded as error:
+            raise refusal(request, error.decision) from None
         if self._transport is None:
             self._transport = library(request).AsyncHTTPTransport()
         response = await self._transport.handle_async_request(request)
@@ -148,3 +158,23 @@ def library(request: Any) -> ModuleType:
         if package in ("httpx2", "httpx"):
             return sys.modules[package]
     raise TypeError(f"{type(request).__name__} is no request of httpx2 or httpx")
+
+
+def refusal(request: Any, decision: Decision) -> RateLimitExceeded:
+    """The error of a request that was not sent, as those who use the request's library expect it."""
+    return _refusal_kind(library(request))(request, decision)
+
+
+@cache
+def _refusal_kind(library: ModuleType) -> Callable[[Any, Decision], RateLimitExceeded]:
+    class RequestRefused(RateLimitExceeded, library.RequestError):  # type: ignore[misc, name-defined]  # of either
+        """A request that was not sent: there was no room for it within `max_wait`."""
+
+        def __init__(self, request: Any, decision: Decision) -> None:
+            self.decision = decision
+            library.RequestError.__init__(self, str(RateLimitExceeded(decision)), request=request)
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return RateLimitExceeded, (self.decision,)
+
+    return RequestRefused

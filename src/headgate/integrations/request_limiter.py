@@ -159,6 +159,10 @@ class RequestLimiter:
         """Settles charges, blocking. Without a response they stay as reserved."""
         run_blocking(self._settle(charges, response, _call_directly))
 
+    def cancel(self, charges: Sequence[ResponseCharge]) -> None:
+        """Gives charges back, blocking: something else refused the request."""
+        run_blocking(self._cancel(charges, _call_directly))
+
     async def settle_async(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
         """Settles charges in an event loop. Cancelling the caller does not stop it."""
         await self._finish(self._settle(charges, response, self._call_limiter))

@@ -3,9 +3,10 @@
     session = requests.Session()
     session.mount("https://partner.example", LimitedAdapter(limiter, "partner"))
 
-A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` with nothing left,
-calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused with
-`RateLimitExceeded` instead, and nothing is sent. Responses are handed on as they are; nothing is sent twice.
+A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*` with
+nothing left, calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused instead,
+with an error that is both `RateLimitExceeded` and `RequestException`, and nothing is sent. Responses are handed on as
+they are; nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from headgate.errors import RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.outbound import OutboundLimiter
 from headgate.limits._blocking import Limiter
+from headgate.limits.model import Decision
 
 with needed("headgate.integrations.requests", "requests"):
-    from requests import PreparedRequest, Response
+    from requests import PreparedRequest, RequestException, Response
     from requests.adapters import HTTPAdapter
 
 __all__ = ["LimitedAdapter"]
@@ -45,7 +48,18 @@ class LimitedAdapter(HTTPAdapter):
 
     def send(self, request: PreparedRequest, *args: Any, **kwargs: Any) -> Response:
         host = urlsplit(request.url or "").netloc.rpartition("@")[2]
-        self._outbound.wait(self._limiter, host)
+        try:
+            self._outbound.wait(self._limiter, host)
+        except RateLimitExceeded as error:
+            raise _RequestRefused(error.decision, request) from None
         response = super().send(request, *args, **kwargs)
         self._outbound.record_response(host, response.status_code, response.headers.get)
         return response
+
+
+class _RequestRefused(RateLimitExceeded, RequestException):
+    """A request that was not sent: there was no room for it within `max_wait`."""
+
+    def __init__(self, decision: Decision, request: PreparedRequest | None = None) -> None:
+        RequestException.__init__(self, str(RateLimitExceeded(decision)), request=request)
+        self.decision = decision

@@ -1,10 +1,13 @@
 """The limits that a server reports in its responses, and how long to pause calls to it.
 
-Reads `RateLimit` (IETF draft, revisions 8 to 10), `Retry-After`, and nothing else. Whatever is malformed is ignored.
+Reads `Retry-After`, `RateLimit` (IETF draft, revisions 8 to 10), `X-RateLimit-Remaining` with `X-RateLimit-Reset` or
+`X-RateLimit-Reset-After`, and the same without `X-` (revisions 0 to 7). Whatever is malformed is ignored.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -58,12 +61,39 @@ class Pauses:
         return 0.0
 
 
-def pause_of(status: int, header: Callable[[str], str | None]) -> float:
-    """Seconds to pause after a response. `Retry-After` counts on 429 and 503, and before `RateLimit`."""
+def pause_of(status: int, header: Callable[[str], str | None], now: float | None = None) -> float:
+    """Seconds to pause after a response. `Retry-After` counts on 429 and 503, and before `RateLimit`; the older fields
+    come last."""
     if status in (429, 503) and (wait := retry_after(header("Retry-After") or "")) is not None:
         return wait
-    exhausted = [limit.reset_after or 0 for limit in service_limits(header("RateLimit") or "") if limit.remaining == 0]
-    return float(max(exhausted, default=0))
+    if limits := service_limits(header("RateLimit") or ""):
+        return float(max((limit.reset_after or 0 for limit in limits if limit.remaining == 0), default=0))
+    return _older_pause(status, header, time.time() if now is None else now)
+
+
+SECONDS, MILLISECONDS = 10**9, 10**11
+"""From these numbers on, `X-RateLimit-Reset` is a Unix time: no quota is reset after 30 years."""
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?", re.ASCII)
+
+
+def _older_pause(status: int, header: Callable[[str], str | None], now: float) -> float:
+    """Seconds to pause by the fields that were in use before `RateLimit`. On a 429 nothing is left."""
+    for prefix in ("X-RateLimit", "RateLimit"):
+        remaining = _number(header(f"{prefix}-Remaining"))
+        if remaining == 0 or (remaining is None and status == 429):
+            after, reset = _number(header(f"{prefix}-Reset-After")), _number(header(f"{prefix}-Reset"))
+            if after is not None:
+                return after
+            if reset is not None and reset >= SECONDS:
+                return max((reset / 1000 if reset >= MILLISECONDS else reset) - now, 0.0)
+            if reset is not None:
+                return reset
+    return 0.0
+
+
+def _number(text: str | None) -> float | None:
+    text = (text or "").strip()
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def retry_after(value: str) -> float | None:

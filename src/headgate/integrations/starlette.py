@@ -22,33 +22,26 @@ from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.asgi import (
     DECISION,
-    STARTS,
     Answer,
     App,
     AsgiRequest,
     AsgiRequestLimiter,
-    Message,
     Receive,
-    ResponseObserver,
     Scope,
     Send,
-    encoded,
-    missing,
     route_path,
     run_observed,
     user_of,
 )
 from headgate.integrations.endpoint_signatures import with_connection
+from headgate.integrations.exchanges import EXCHANGE, Exchange, ExchangeObserver, PrincipalFinder
 from headgate.integrations.functions import function_of, name_of
 from headgate.integrations.limit import Limit, LimitOptions, OnDenied, Plans, check_defaults
 from headgate.integrations.request_limiter import Admission, Refusal
 from headgate.integrations.route_patterns import flat_routes, matching_route
 from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt
 from headgate.integrations.starlette_denials import (
-    EXCHANGE,
     HANDLERS,
-    Exchange,
-    PrincipalFinder,
     add_handlers,
     answer,
     handler_of,
@@ -229,14 +222,8 @@ async def _admitted(
         answer = await answer
     if isinstance(answer, Refusal):
         return answer
-    if not isinstance(answer, Admission):
-        exchange.fields += answer
-        return None
-    exchange.fields += encoded(answer.fields)
-    if answer.charges:
-        exchange.charges += answer.charges
-        exchange.connection = connection
-    if answer.decision is not None:
+    exchange.admit(answer, connection)
+    if isinstance(answer, Admission) and answer.decision is not None:
         setattr(connection.state, DECISION, answer.decision)
     return None
 
@@ -261,22 +248,15 @@ def _middleware(
         exchange = Exchange(request_limiter, principal, scope["app"], scope.get("root_path", ""))
         scope[EXCHANGE] = exchange
 
-        def send_with_fields(message: Message) -> Awaitable[None]:
-            fields = exchange.fields
-            if fields and message["type"] in STARTS:
-                own = message.get("headers", ())
-                message["headers"] = [*own, *(missing(fields, own) if exchange.denied else fields)]
-            return send(message)
-
+        sending = exchange.with_fields(send)
         if defaults:
-            return by_default(exchange, scope, receive, send_with_fields)
-        return proceed(exchange, scope, receive, send_with_fields)
+            return by_default(exchange, scope, receive, sending)
+        return proceed(exchange, scope, receive, sending)
 
     def proceed(exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return app(scope, receive, send) if not Limit.any_by_response else observed(exchange, scope, receive, send)
-
-    async def observed(exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
-        await run_observed(app, scope, receive, send, _ExchangeObserver(exchange))
+        if Limit.any_by_response:
+            return run_observed(app, scope, receive, send, ExchangeObserver(exchange))
+        return app(scope, receive, send)
 
     async def by_default(exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         match = matching_route(exchange.app.routes, scope, route_path(scope))
@@ -294,21 +274,6 @@ def _middleware(
         await app(scope, receive, send)
 
     return middleware
-
-
-class _ExchangeObserver(ResponseObserver):
-    """Settles the charges that an exchange has by then."""
-
-    __slots__ = ("_exchange",)
-
-    def __init__(self, exchange: Exchange) -> None:
-        super().__init__(exchange.request_limiter, None, [])
-        self._exchange = exchange
-
-    async def settle(self, *, completed: bool = True, failed: bool = False) -> None:
-        self.charges, self.native = self._exchange.charges, self._exchange.connection
-        self._exchange.charges, self._exchange.connection = [], None
-        await super().settle(completed=completed, failed=failed)
 
 
 async def _refuse_by_default(

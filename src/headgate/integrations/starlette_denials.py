@@ -4,16 +4,15 @@ exception handler, or by a problem."""
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headgate.errors import RateLimitExceeded
 from headgate.extras import needed
-from headgate.integrations.asgi import TRY_LATER, AsgiRequestLimiter, encoded
+from headgate.integrations.asgi import TRY_LATER
+from headgate.integrations.exchanges import EXCHANGE, Exchange
 from headgate.integrations.limit import resolved
 from headgate.integrations.own_answers import own_body
-from headgate.integrations.request_limiter import Refusal, ResponseCharge, denial
-from headgate.limits.keys import KeyValue
+from headgate.integrations.request_limiter import Refusal, denial
 from headgate.limits.model import Decision
 
 with needed("headgate.integrations.starlette", "starlette"):
@@ -21,33 +20,6 @@ with needed("headgate.integrations.starlette", "starlette"):
     from starlette.requests import HTTPConnection
     from starlette.responses import Response
     from starlette.websockets import WebSocket
-
-PrincipalFinder = Callable[[Any], KeyValue | Awaitable[KeyValue]]
-
-EXCHANGE = "headgate.exchange"
-"""Where a scope carries its `Exchange`."""
-
-
-class Exchange:
-    """What a request carries in its scope. Nothing here leads back to the scope or to `send`, but `connection` while
-    there are charges: such a cycle would be left to the garbage collector, with every request."""
-
-    __slots__ = ("app", "charges", "connection", "denied", "fields", "principal", "request_limiter", "root_path")
-
-    def __init__(
-        self, request_limiter: AsgiRequestLimiter, principal: PrincipalFinder, app: Any, root_path: str
-    ) -> None:
-        self.request_limiter = request_limiter
-        self.principal = principal
-        self.app = app
-        self.root_path = root_path
-        self.fields: list[tuple[bytes, bytes]] = []
-        """The fields of the response."""
-        self.denied = False
-        """Whether the fields are those of a denial, which a handler of the application's own may also have set."""
-        self.charges: list[ResponseCharge] = []
-        self.connection: HTTPConnection | None = None
-
 
 HANDLERS = "starlette.exception_handlers"
 """Where Starlette keeps the handlers, by exception and by status, of the app that a request is in."""
@@ -90,7 +62,7 @@ async def refused(refusal: Refusal, connection: HTTPConnection) -> Exception:
     exchange: Exchange = connection.scope[EXCHANGE]
     if refusal.decision is None:
         return _Refused(refusal)
-    exchange.fields, exchange.denied = [*encoded(refusal.limit_fields)], True
+    exchange.deny(refusal.limit_fields)
     if refusal.on_denied is not None and connection.scope["type"] == "http":
         own = await resolved(refusal.on_denied(connection, refusal.decision))
         if own is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock, SystemClock
@@ -52,6 +53,24 @@ class ActivePlans:
         """The plans the registry returned last."""
         self._refresh_at_us: int | None = None
         self._exempt_calls: Counter[str] = Counter()
+
+    @classmethod
+    def from_settings(cls, file: str | Path | None = None, **options: Any) -> Self:
+        """A limiter as `headgate.toml` and `HEADGATE_…` describe it: store, plans, failure policy, deadline, leases.
+
+            limiter = Limiter.from_settings()
+
+        `file` is read instead of the one that `HEADGATE_SETTINGS_FILE` names, or of `headgate.toml` in the working
+        directory, if there is one. Variables come before the file, and `options`, those of the class, before both.
+        Plans are the file's table `plans`. A change of it is in force within `limits.plans_ttl_seconds`.
+
+        Raises:
+            ConfigurationError: the file can't be read, or a setting can't be used; names it as it was given.
+        """
+        # Imported here: most limiters are made in code, and need no parser of files.
+        from headgate.limits.settings_file import limiter_options
+
+        return cls(**{**limiter_options(file), **options})
 
     @property
     def plans(self) -> dict[str, Plan]:

@@ -19,7 +19,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from headgate.limits.model import MOST, FixedWindow, SlidingLog, SlidingWindow, Spec, TokenBucket
+from headgate.limits.calendar_edges import Edges
+from headgate.limits.specs import (
+    MOST,
+    CalendarWindow,
+    Concurrency,
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    Spec,
+    TokenBucket,
+)
 
 State: TypeAlias = tuple[int, ...]
 
@@ -92,6 +102,18 @@ def release(spec: Spec, view: State, held: int, actual: int, place: Place) -> St
     late, lets more than the limit of other work in.
     """
     return ARITHMETIC[spec.tag].release(spec, view, held, actual, place)
+
+
+def renew(spec: Concurrency, view: State, now_us: int, held: int, place: Place) -> State | None:
+    """`view` with the `held` places of `place` taken anew as of now; `None` if they have expired and there is no room.
+
+    A holder that still has its places keeps them, even if the limit was lowered below what is in flight.
+    """
+    if any(view[index] == place[0] and view[index + 1] >= held for index in range(1, len(view), 2)):
+        view = _log_release(spec, view, held, 0, place)
+    elif sum(view[2::2]) + held > spec.limit:
+        return None
+    return _log_append(view, now_us, held)
 
 
 def stranded(spec: Spec, state: State, now_us: int) -> bool:
@@ -237,6 +259,41 @@ def _fixed_instant(state: State) -> int:
     return state[1] if state[2] else 0
 
 
+# Calendar window: (tag, start, used). The edges around now say which window it is. A state whose window begins later
+# than now's is one from before the clock went back: it stays, and ends at the edge that follows it.
+
+
+def _calendar_window(edges: Edges, now_us: int) -> int:
+    """The start of the window that `now_us` is in."""
+    first, second, third = edges
+    return first if now_us < second else second if now_us < third else third
+
+
+def _calendar_end(edges: Edges, start: int) -> int:
+    first, second, third = edges
+    return second if start <= first else third if start <= second else start + third - second
+
+
+def _calendar_new(spec: CalendarWindow, now_us: int) -> State:
+    return (5, _calendar_window(spec.edges(now_us), now_us), 0)
+
+
+def _calendar_at(spec: CalendarWindow, state: State, now_us: int) -> State:
+    _, start, used = state
+    window = _calendar_window(spec.edges(now_us), now_us)
+    if used == 0 or start < window:
+        return (5, window, 0)
+    if start - now_us > spec.life_us:
+        return (5, window, spec.limit)
+    return (5, start, min(used, spec.limit))
+
+
+def _calendar_room(spec: CalendarWindow, view: State, now_us: int, cost: int) -> Offer:
+    _, start, used = view
+    ends = _calendar_end(spec.edges(now_us), start) - now_us
+    return spec.limit - used, ends if used + cost > spec.limit else 0, ends if used else 0
+
+
 # Sliding window: (tag, start, before, used). `before` is the last window's count; it weighs by the grains of the last
 # window still in view, rounded up to whole units.
 
@@ -311,24 +368,25 @@ def _sliding_instant(state: State) -> int:
     return state[1] if state[2] or state[3] else 0
 
 
-# Sliding log: (tag, time, cost, time, cost, ...), oldest first. A call made at t counts in [t, t + window).
+# Sliding log: (tag, time, cost, time, cost, ...), oldest first. A call made at t counts in [t, t + window). Places of a
+# concurrency limit are the same, with the time after which they expire for the window.
 
 
-def _log_new(spec: SlidingLog, now_us: int) -> State:
-    return (4,)
+def _log_new(spec: SlidingLog | Concurrency, now_us: int) -> State:
+    return (spec.tag,)
 
 
-def _log_at(spec: SlidingLog, state: State, now_us: int) -> State:
+def _log_at(spec: SlidingLog | Concurrency, state: State, now_us: int) -> State:
     if len(state) > 1 and state[-2] - now_us > spec.life_us:
-        return (4, now_us, spec.limit)
+        return (spec.tag, now_us, spec.limit)
     since = now_us - spec.window_us
     first = 1
     while first < len(state) and state[first] <= since:
         first += 2
-    return (4, *state[first:])
+    return (spec.tag, *state[first:])
 
 
-def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Offer:
+def _log_room(spec: SlidingLog | Concurrency, view: State, now_us: int, cost: int) -> Offer:
     used = sum(view[2::2])
     retry = 0
     excess = used + cost - spec.limit
@@ -343,30 +401,32 @@ def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Offer:
     return max(spec.limit - used, 0), retry, reset
 
 
-def _log_take(spec: SlidingLog, view: State, now_us: int, cost: int) -> State:
+def _log_take(spec: SlidingLog | Concurrency, view: State, now_us: int, cost: int) -> State:
     cost = min(cost, spec.limit - sum(view[2::2]))
-    if cost <= 0:
-        return view
+    return _log_append(view, now_us, cost) if cost > 0 else view
+
+
+def _log_append(view: State, now_us: int, cost: int) -> State:
     if len(view) > 1 and view[-2] >= now_us:
         return (*view[:-1], view[-1] + cost)
     return (*view, now_us, cost)
 
 
-def _log_give(spec: SlidingLog, view: State, cost: int) -> State:
+def _log_give(spec: SlidingLog | Concurrency, view: State, cost: int) -> State:
     first = 1
     while first < len(view) and view[first + 1] <= cost:
         cost -= view[first + 1]
         first += 2
     if first == len(view):
-        return (4,)
-    return (4, view[first], view[first + 1] - cost, *view[first + 2 :])
+        return (spec.tag,)
+    return (spec.tag, view[first], view[first + 1] - cost, *view[first + 2 :])
 
 
-def _log_hold(spec: SlidingLog, view: State, cost: int) -> tuple[State, Place]:
+def _log_hold(spec: SlidingLog | Concurrency, view: State, cost: int) -> tuple[State, Place]:
     return view, (view[-2], 0)
 
 
-def _log_release(spec: SlidingLog, view: State, held: int, actual: int, place: Place) -> State:
+def _log_release(spec: SlidingLog | Concurrency, view: State, held: int, actual: int, place: Place) -> State:
     for index in range(1, len(view), 2):
         if view[index] == place[0]:
             left = max(view[index + 1] - max(held - actual, 0), 0)
@@ -392,6 +452,8 @@ class Arithmetic(NamedTuple):
     """The latest time a state names; 0 if nothing is spent in it."""
 
 
+_LOG = Arithmetic(_log_new, _log_at, _log_room, _log_take, _log_give, _log_hold, _log_release, _log_instant)
+
 ARITHMETIC = {
     # By tag.
     TokenBucket.tag: Arithmetic(
@@ -407,6 +469,16 @@ ARITHMETIC = {
     FixedWindow.tag: Arithmetic(
         _fixed_new, _fixed_at, _fixed_room, _fixed_take, _fixed_give, _fixed_hold, _fixed_release, _fixed_instant
     ),
+    CalendarWindow.tag: Arithmetic(
+        _calendar_new,
+        _calendar_at,
+        _calendar_room,
+        _fixed_take,
+        _fixed_give,
+        _fixed_hold,
+        _fixed_release,
+        _fixed_instant,
+    ),
     SlidingWindow.tag: Arithmetic(
         _sliding_new,
         _sliding_at,
@@ -417,7 +489,6 @@ ARITHMETIC = {
         _sliding_release,
         _sliding_instant,
     ),
-    SlidingLog.tag: Arithmetic(
-        _log_new, _log_at, _log_room, _log_take, _log_give, _log_hold, _log_release, _log_instant
-    ),
+    SlidingLog.tag: _LOG,
+    Concurrency.tag: _LOG,  # entries leave when they expire
 }

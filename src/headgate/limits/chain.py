@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from headgate.limits.algorithms import ARITHMETIC, State, at, give, stranded
 from headgate.limits.model import Charge, Decision, PlanState, Reason
+from headgate.limits.specs import CalendarWindow
+
+CALENDAR = CalendarWindow.tag
 
 
 class Verdict(NamedTuple):
@@ -29,26 +32,37 @@ class Ruling(NamedTuple):
     writes: tuple[State | None, ...]
 
 
-def rule_on(chain: Sequence[Charge], states: Sequence[State | None], now_us: int, *, spend: bool = True) -> Ruling:
+def rule_on(
+    chain: Sequence[Charge],
+    states: Sequence[State | None],
+    now_us: int,
+    *,
+    spend: bool = True,
+    wall_us: int | None = None,
+) -> Ruling:
     """Decides `chain` on the given states. It passes if every plan that is no shadow has room for its cost.
+
+    `wall_us` is the time by the calendar, where `now_us` is not: a monotonic clock has no midnight.
 
     If it passes and `spend` is set, every plan that has room is charged. If not, nothing is charged anywhere; then a
     write only moves a state out of the future, after the store's clock was set back.
     """
     seen = []
     passes = True
+    monotonic_us = now_us
     for (_, rule, cost), state in zip(chain, states, strict=True):
         spec = rule.spec
+        now_us = monotonic_us if wall_us is None or spec.tag != CALENDAR else wall_us
         arithmetic = ARITHMETIC[spec.tag]
         known = state is not None and state[0] == spec.tag
         view = arithmetic.at(spec, state, now_us) if known else arithmetic.new(spec, now_us)  # type: ignore[arg-type]
         left, retry, reset = arithmetic.room(spec, view, now_us, cost)
         if retry and not rule.shadow:
             passes = False
-        seen.append((spec, arithmetic, state, view, cost, left, retry, reset))
+        seen.append((spec, arithmetic, state, view, now_us, cost, left, retry, reset))
     writes: list[State | None] = []
     verdicts = []
-    for spec, arithmetic, state, view, cost, left, retry, reset in seen:
+    for spec, arithmetic, state, view, now_us, cost, left, retry, reset in seen:
         if passes and spend and retry == 0:
             view = arithmetic.take(spec, view, now_us, cost)
             left, _, reset = arithmetic.room(spec, view, now_us, 1)

@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from headgate.limits.model import Decision, PlanState, Reason, Rule, Spec, TokenBucket
+from headgate.durations import duration_us
+from headgate.limits.model import Concurrency, Decision, Gcra, PlanState, Reason, Rule, Spec, TokenBucket
 
 POLICY = "RateLimit-Policy"
 LIMIT = "RateLimit"
@@ -98,8 +99,14 @@ def legacy_fields(decision: Decision, now: float) -> list[tuple[str, str]]:
 
 
 def policy_item(plan: str, spec: Spec, partition_key: str | None = None) -> str:
-    """One item of `RateLimit-Policy`. The window of a token bucket is the time it takes to fill."""
-    item = f"{string(plan)};q={min(spec.size, LARGEST)};w={seconds_up(_window_us(spec)) or 1}"
+    """One item of `RateLimit-Policy`. The window of a token bucket is the time it takes to fill; what
+    is paced shows its rate, and places have a unit instead."""
+    quota = spec.rate.limit if isinstance(spec, Gcra) else spec.size
+    item = f"{string(plan)};q={min(quota, LARGEST)}"
+    if isinstance(spec, Concurrency):
+        item += ';qu="concurrent-requests"'
+    else:
+        item += f";w={seconds_up(_window_us(spec)) or 1}"
     return item if partition_key is None else f"{item};pk={partition_key}"
 
 
@@ -200,6 +207,8 @@ def prepared_fields(rule: Rule) -> PreparedFields:
 
 
 def _window_us(spec: Spec) -> int:
+    if isinstance(spec, Gcra):
+        return duration_us(spec.rate.span)
     return spec.life_us if isinstance(spec, TokenBucket) else spec.window_us
 
 

@@ -29,9 +29,12 @@ from headgate.clock import Clock, SystemClock
 from headgate.errors import ConfigurationError
 from headgate.limits.locks import NoLock, SpinLock
 from headgate.limits.model import (
+    CalendarWindow,
     Charge,
+    Concurrency,
     Decision,
     FixedWindow,
+    Gcra,
     Reason,
     Rule,
     SlidingLog,
@@ -43,6 +46,9 @@ from headgate.limits.model import (
 MAX_LEASES = 10_000
 DENIED_US = 10_000
 """How long a denial is repeated without a call to the store. It is short, as tokens may be given back any time."""
+
+UNLEASED = SlidingLog | CalendarWindow | Gcra | Concurrency
+"""What promises more than a lease keeps: exact spans, midnight, spacing, places."""
 
 _OK = Reason.OK
 
@@ -271,7 +277,7 @@ class LocalLeases:
         """Whether a chain can be leased."""
         cost = chain[0].cost
         return all(
-            charge.cost == cost and not charge.rule.shadow and not isinstance(charge.rule.spec, SlidingLog)
+            charge.cost == cost and not charge.rule.shadow and not isinstance(charge.rule.spec, UNLEASED)
             for charge in chain
         )
 

@@ -20,7 +20,18 @@ from typing import Any
 
 from headgate.durations import format_duration
 from headgate.errors import ConfigurationError
-from headgate.limits.model import FixedWindow, Plan, SlidingLog, SlidingWindow, Spec, Specs, TokenBucket
+from headgate.limits.model import (
+    CalendarWindow,
+    Concurrency,
+    FixedWindow,
+    Gcra,
+    Plan,
+    SlidingLog,
+    SlidingWindow,
+    Spec,
+    Specs,
+    TokenBucket,
+)
 from headgate.limits.rates import MAX_RATES, parse_rates
 
 _WINDOWS: dict[str, type[FixedWindow] | type[SlidingWindow] | type[SlidingLog]] = {
@@ -29,7 +40,7 @@ _WINDOWS: dict[str, type[FixedWindow] | type[SlidingWindow] | type[SlidingLog]] 
 SEVERAL = "several"
 """The algorithm of a plan with several limits that hold together, in documents."""
 _FIXED = FixedWindow.algorithm
-_ALGORITHMS = ", ".join([TokenBucket.algorithm, *_WINDOWS])
+ALGORITHMS = ", ".join([TokenBucket.algorithm, *_WINDOWS, Gcra.algorithm, Concurrency.algorithm])
 _SPELLINGS = {"perSecond": "per_second", "onError": "on_error"}
 
 
@@ -55,7 +66,7 @@ def plan_from(name: str, document: object) -> Plan:
     for key, override in overrides.items():
         own = _Fields({"rate": override} if isinstance(override, str) else override, f"overrides.{key}")
         try:
-            rated = "rate" in own
+            rated = "rate" in own and algorithm != Gcra.algorithm
             special[key] = _specs_from(own.take("algorithm") or (None if rated else algorithm or _FIXED), own)
             own.refuse_the_rest()
         except ConfigurationError as error:
@@ -79,7 +90,7 @@ def document_of(plan: Plan) -> dict[str, Any]:
 
 
 def _specs_from(algorithm: object, fields: _Fields) -> Specs:
-    if "rate" in fields:
+    if "rate" in fields and algorithm != Gcra.algorithm:
         if algorithm is not None:
             raise ConfigurationError("rate", "says all; leave algorithm out, or name the algorithm's own fields")
         rate = fields.take("rate")
@@ -108,9 +119,19 @@ def _spec_from(algorithm: object, fields: _Fields) -> Spec:
     try:
         if algorithm == TokenBucket.algorithm:
             return TokenBucket(fields.required("capacity"), _rate(fields.required("perSecond")))
+        if algorithm == Gcra.algorithm:
+            burst = fields.take("burst")
+            return Gcra(fields.required("rate"), 1 if burst is None else burst)
+        if algorithm == Concurrency.algorithm:
+            expires = fields.take("expires")
+            return Concurrency(fields.required("limit"), "PT30S" if expires is None else expires)
+        calendar = fields.take("calendar") if algorithm == FixedWindow.algorithm else None
+        if calendar is not None:
+            zone = fields.take("zone")
+            return CalendarWindow(fields.required("limit"), calendar, "UTC" if zone is None else zone)
         window = _WINDOWS.get(algorithm) if isinstance(algorithm, str) else None
         if window is None:
-            raise ConfigurationError("algorithm", f"{algorithm!r} is none of {_ALGORITHMS}")
+            raise ConfigurationError("algorithm", f"{algorithm!r} is none of {ALGORITHMS}")
         return window(fields.required("limit"), fields.required("window"))
     except ConfigurationError as error:
         raise ConfigurationError(fields.spelled(error.field), error.problem) from None
@@ -123,6 +144,12 @@ def _specs_document(specs: Specs) -> dict[str, Any]:
 
 
 def _spec_document(spec: Spec) -> dict[str, Any]:
+    if isinstance(spec, Gcra):
+        return {"algorithm": spec.algorithm, "rate": str(spec.rate), "burst": spec.burst}
+    if isinstance(spec, Concurrency):
+        return {"algorithm": spec.algorithm, "limit": spec.limit, "expires": format_duration(spec.expires)}
+    if isinstance(spec, CalendarWindow):
+        return {"algorithm": spec.algorithm, "limit": spec.limit, "calendar": spec.calendar, "zone": spec.zone}
     if isinstance(spec, TokenBucket):
         rate = spec.per_second
         if rate.denominator == 1:

@@ -11,15 +11,18 @@ from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from math import gcd, isfinite
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from headgate.durations import duration_us, format_duration, parse_duration
 from headgate.errors import ConfigurationError, InvalidInput
+from headgate.limits.calendar_edges import DAYS, Edges, calendar_edges, check_zone
+from headgate.limits.rate_text import Rate, parse_rate
 
 MOST = 2**50
 """No product or state of any algorithm exceeds this, so sums of a few of them stay exact in a double."""
 
 LONGEST = timedelta(days=3660)
+LONGEST_PLACE = timedelta(days=1)
 MOST_LOGGED = 100_000
 
 
@@ -79,6 +82,41 @@ class TokenBucket:
 
 
 @dataclass(frozen=True, slots=True, init=False)
+class Gcra(TokenBucket):
+    """Paces calls: one every 1/rate, and up to `burst` of them at once.
+
+        Gcra(rate="10/second")          no two calls closer than 100 ms
+
+    This is the generic cell rate algorithm. A token bucket that holds `burst` tokens decides the same, and its state is
+    the same: so a plan may change from one to the other in flight.
+    """
+
+    algorithm: ClassVar[str] = "gcra"
+
+    rate: Rate
+
+    def __init__(self, rate: str, burst: int = 1) -> None:
+        parsed = parse_rate(rate)
+        if parsed.burst is not None:
+            raise ConfigurationError("rate", "has a burst of its own; give burst beside it")
+        if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
+            raise ConfigurationError("burst", f"{burst!r} is not a whole number of at least 1")
+        try:
+            TokenBucket.__init__(self, burst, parsed.per_second)
+        except ConfigurationError as error:
+            raise ConfigurationError("rate", error.problem) from None
+        _set(self, rate=parsed)
+
+    @property
+    def burst(self) -> int:
+        """How many calls may come at once."""
+        return self.capacity
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Gcra, (str(self.rate), self.burst)
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class _Window:
     """`limit` per `window`."""
 
@@ -106,10 +144,102 @@ class _Window:
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedWindow(_Window):
-    """`limit` per `window`; a window opens at the first use after the last one ended."""
+    """`limit` per `window`; a window opens at the first use after the last one ended.
+
+        FixedWindow(1000, "P1D")
+        FixedWindow(1000, calendar="month", zone="Europe/Berlin")
+
+    With `calendar` instead of `window` it is a `CalendarWindow`: a day, week or month of the zone, or of UTC.
+    """
 
     tag: ClassVar[int] = 2
     algorithm: ClassVar[str] = "fixed_window"
+
+    def __new__(
+        cls,
+        limit: int,
+        window: str | timedelta | None = None,
+        *,
+        calendar: str | None = None,
+        zone: str | None = None,
+    ) -> Any:
+        if calendar is None:
+            if zone is not None:
+                raise ConfigurationError("zone", "belongs to a calendar; give calendar=day, week or month")
+            return object.__new__(cls)
+        if window is not None:
+            raise ConfigurationError("calendar", "says how long the window is; leave window out")
+        return CalendarWindow(limit, calendar, "UTC" if zone is None else zone)
+
+    def __init__(
+        self,
+        limit: int,
+        window: str | timedelta | None = None,
+        *,
+        calendar: str | None = None,
+        zone: str | None = None,
+    ) -> None:
+        if window is None:
+            raise ConfigurationError("window", "is missing; give for example PT1M, or calendar=day")
+        _Window.__init__(self, limit, window)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return FixedWindow, (self.limit, self.window)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class CalendarWindow:
+    """`limit` per day, week (from Monday) or month of a time zone. Made by `FixedWindow(limit, calendar=…, zone=…)`.
+
+    A window begins at midnight of the zone, or with the first instant of the day if there is no midnight.
+    """
+
+    tag: ClassVar[int] = 5
+    algorithm: ClassVar[str] = FixedWindow.algorithm
+
+    limit: int
+    calendar: str
+    zone: str
+    window: timedelta = field(compare=False, repr=False)
+    """The usual length; with daylight saving time, and in most months, it differs."""
+    window_us: int = field(compare=False, repr=False)
+    life_us: int = field(compare=False, repr=False)
+    """Longer than any window."""
+
+    def __init__(self, limit: int, calendar: str, zone: str) -> None:
+        _whole("limit", limit)
+        days = DAYS.get(calendar) if isinstance(calendar, str) else None
+        if days is None:
+            raise ConfigurationError("calendar", f"{calendar!r} is none of {', '.join(DAYS)}")
+        check_zone(zone)
+        window = timedelta(days=days)
+        _set(
+            self,
+            limit=limit,
+            calendar=calendar,
+            zone=zone,
+            window=window,
+            window_us=duration_us(window),
+            life_us=duration_us(window + timedelta(days=2)),
+        )
+
+    @property
+    def size(self) -> int:
+        """The most one call may cost."""
+        return self.limit
+
+    @property
+    def span(self) -> timedelta:
+        """The usual length of the window."""
+        return self.window
+
+    def edges(self, now_us: int) -> Edges:
+        """The window around `now_us`, and the one next to it that is nearer: three edges in order.
+
+        A store that has no time zones computes with these, so its clock may differ by half a window from the one that
+        `now_us` is from.
+        """
+        return calendar_edges(self.calendar, self.zone, now_us)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -148,7 +278,48 @@ class SlidingLog(_Window):
             )
 
 
-Spec: TypeAlias = TokenBucket | FixedWindow | SlidingWindow | SlidingLog
+@dataclass(frozen=True, slots=True, init=False)
+class Concurrency:
+    """`limit` calls in flight at once. A call that is not over, nor renewed, within `expires` counts as dead.
+
+        plans=[Plan("exports", Concurrency(5, expires="PT30S"))]
+        async with limiter.hold("user:1", "exports") as decision: ...
+
+    `hold` renews its place while the block runs, and gives it back. `acquire` takes a place for `expires`.
+    """
+
+    tag: ClassVar[int] = 6
+    algorithm: ClassVar[str] = "concurrency"
+
+    limit: int
+    expires: timedelta
+    window_us: int = field(compare=False, repr=False)
+    life_us: int = field(compare=False, repr=False)
+
+    def __init__(self, limit: int, expires: str | timedelta = "PT30S") -> None:
+        _whole("limit", limit)
+        if limit > MOST_LOGGED:
+            raise ConfigurationError("limit", f"{limit} calls are too many to remember; at most {MOST_LOGGED}")
+        try:
+            span, span_us = _window(expires)
+        except ConfigurationError as error:
+            raise ConfigurationError("expires", error.problem) from None
+        if span > LONGEST_PLACE:
+            raise ConfigurationError("expires", f"use at most {format_duration(LONGEST_PLACE)}; hold renews a place")
+        _set(self, limit=limit, expires=span, window_us=span_us, life_us=span_us)
+
+    @property
+    def size(self) -> int:
+        """The most one call may cost."""
+        return self.limit
+
+    @property
+    def span(self) -> timedelta:
+        """How long a place lasts that is not renewed."""
+        return self.expires
+
+
+Spec: TypeAlias = TokenBucket | FixedWindow | SlidingWindow | SlidingLog | CalendarWindow | Concurrency
 
 
 def describe(*specs: Spec) -> str:
@@ -157,6 +328,12 @@ def describe(*specs: Spec) -> str:
 
 
 def _describe(spec: Spec) -> str:
+    if isinstance(spec, Gcra):
+        return f"{spec.rate}, spaced" + (f", burst {spec.burst}" if spec.burst > 1 else "")
+    if isinstance(spec, Concurrency):
+        return f"{spec.limit} at once, expires after {format_duration(spec.expires)}"
+    if isinstance(spec, CalendarWindow):
+        return f"{spec.limit} per {spec.calendar} in {spec.zone}"
     if isinstance(spec, TokenBucket):
         return f"{spec.capacity} burst, {spec.per_second}/s"
     return f"{spec.limit} per {format_duration(spec.window)}"

@@ -180,6 +180,40 @@ class LimitSettings(Section):
     """How long the store may take to decide; 0.5 with Redis, 5 with a database."""
     plans_ttl_seconds: float = Field(1.0, gt=0, le=3600)
     """After how long a plan changed by another process is in force here."""
+    lease_seconds: float | None = Field(None, gt=0, le=60)
+    """For how long tokens may be leased to this process; unset, every decision is the store's."""
+    lease_share: float = Field(0.1, gt=0, le=1)
+    """The largest share of a plan that one lease takes."""
+    lease_most: int = Field(10_000, ge=1)
+    """The most tokens of one lease."""
+
+
+class GrpcSettings(Section):
+    """gRPC, for `HEADGATE_GRPC_…`. It listens on the service's host."""
+
+    port: int | None = Field(None, ge=0, le=65_535)
+    """Where Envoy's rate limit service is served; unset, it is not."""
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    ca_file: Path | None = None
+    """The authority of callers' certificates; set, callers must present one."""
+
+    @field_validator("port", mode="before")
+    @classmethod
+    def _is_no_service_link(cls, value: object) -> object:
+        if isinstance(value, str) and value.startswith("tcp://"):
+            raise ValueError("Kubernetes set this for a Service of that name; set enableServiceLinks: false in the pod")
+        return value
+
+
+class EnvoySettings(Section):
+    """Envoy's rate limit service, for `HEADGATE_ENVOY_…`."""
+
+    config: Path | None = None
+    """A file in the form of envoyproxy/ratelimit, or a folder of such files; read again when it changes."""
+    headers: Literal["ietf", "legacy", "off"] = "ietf"
+    """Fields that Envoy adds to responses: `RateLimit` and `RateLimit-Policy`; `RateLimit-Limit`,
+    `RateLimit-Remaining` and `RateLimit-Reset`; or none."""
 
 
 class DispatchSettings(Section):
@@ -198,6 +232,9 @@ class DispatchSettings(Section):
     claim_bytes: int = Field(32 * 1024 * 1024, ge=1024)
     """The most bytes of contexts that one claim takes, whatever the batch size. Without Temporal, a process takes no
     more items of a type while it has this much of it."""
+    encryption_keys: SecretStr | None = Field(None, min_length=1)
+    """Keys for contexts and results at rest, and for payloads of Temporal, each base64 of 32 bytes, with commas
+    between: the first one encrypts, all of them decrypt."""
     shutdown_seconds: int = Field(90, ge=1)
     """How long `headgate worker` may take to finish or give back its work after SIGTERM; then it ends as it stands."""
 

@@ -28,6 +28,8 @@ from pydantic import (
 from headgate.errors import ConfigurationError
 from headgate.server.setting_sections import (
     DispatchSettings,
+    EnvoySettings,
+    GrpcSettings,
     HttpSettings,
     IngressSettings,
     KafkaConfig,
@@ -89,6 +91,8 @@ class Settings(Section):
     ingress: IngressSettings = IngressSettings()
     oidc: OidcSettings = OidcSettings()
     limits: LimitSettings = LimitSettings()
+    grpc: GrpcSettings = GrpcSettings()
+    envoy: EnvoySettings = EnvoySettings()
     dispatch: DispatchSettings = DispatchSettings()
     payments: PaymentSettings = PaymentSettings()
     sms: SmsSettings = SmsSettings()
@@ -346,7 +350,10 @@ def _file_values() -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8"))
+        # Plans of `Limiter.from_settings`, in applications. The service has its plans in the database.
+        values.pop("plans", None)
+        return values
     except OSError as error:
         raise ConfigurationError(str(path), f"can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

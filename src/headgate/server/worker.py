@@ -8,17 +8,18 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Collection, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
 from headgate.dispatch.heartbeats import WorkerInfo, heartbeats
+from headgate.dispatch.periodic import ticking
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.stores import queue_store
 from headgate.server.settings import Settings
 from headgate.server.wiring.database import embedded_url
-from headgate.server.wiring.queue import queue_followers
+from headgate.server.wiring.queue import queue_encryption, queue_followers
 from headgate.server.wiring.temporal import temporal_worker_group
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ async def run_temporal_workers(
         pool_size=settings.database_pool_size,
         followers=queue_followers(),
         claim_bytes=settings.dispatch.claim_bytes,
+        encryption=queue_encryption(settings),
     )
     async with DispatchQueue(store) as queue, _until(stop) as stop:
         for domain in registry:
@@ -51,7 +53,10 @@ async def run_temporal_workers(
         if group is not None:
             log.info("working on %s", ", ".join(group.task_queues))
             info = WorkerInfo.here("temporal", roles, [domain.item_type for domain in registry])
-            async with heartbeats(store.workers, info):
+            async with AsyncExitStack() as beside:
+                await beside.enter_async_context(heartbeats(store.workers, info))
+                if "dispatch" in roles:
+                    await beside.enter_async_context(ticking(queue))
                 await group.run(stop)
 
 

@@ -80,7 +80,12 @@ class BlockingSlots:
         return self._run(self._slots.cancel(event_id))
 
     def forecast(
-        self, config_name: str, events: int = 1, at: datetime | str | None = None, *, max_per_window: int | None = None
+        self,
+        config_name: str | Sequence[str],
+        events: int = 1,
+        at: datetime | str | None = None,
+        *,
+        max_per_window: int | None = None,
     ) -> Forecast:
         """When that many events would land, without booking anything; with `max_per_window`, as if that were the
         limit already."""

@@ -74,6 +74,8 @@ class Forecast:
     drain: tuple[tuple[datetime, int], ...] = ()
     """How many events are still to run at which time, from the first window to the last: a line through these points.
     Of a long forecast, a few hundred points. Refused events stay to the end."""
+    config_names: tuple[str, ...] = ()
+    """Every config, if the events are to be booked under several; `config_name` is the first."""
 
 
 def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: int, requested_ms: int) -> Forecast:
@@ -98,15 +100,16 @@ def forecast(version: PolicyVersion, occupancy: Occupancy, now_ms: int, events: 
         filled.left,
         filled.count,
         tuple(WindowFill(from_ms(at), *rest) for at, *rest in filled.fills[:SHOWN_WINDOWS]),
-        _next_windows(policy, occupancy, effective, {at: added for at, _, added, _ in filled.fills}),
-        tuple(_peaks(spread, filled.fills, policy.size_ms, effective) for spread in spreads),
-        tuple((from_ms(at), left) for at, left in _thinned(filled.drain)),
+        next_windows(policy, occupancy, effective, {at: added for at, _, added, _ in filled.fills}),
+        tuple(peaks_of(spread, filled.fills, policy.size_ms, effective) for spread in spreads),
+        tuple((from_ms(at), left) for at, left in thinned(filled.drain)),
     )
 
 
-def _next_windows(
+def next_windows(
     policy: WindowPolicy, occupancy: Occupancy, effective_ms: int, added: dict[int, int]
 ) -> tuple[WindowFill, ...]:
+    """The next open windows, full ones too, and what is added to each."""
     fills: list[WindowFill] = []
     start = policy.next_open(align(effective_ms, policy.size_ms))
     while len(fills) < NEXT_WINDOWS and start < LATEST_MS:
@@ -156,7 +159,8 @@ class _Filled:
     def _add(self, start: int) -> int:
         """Fills one window, as far as it may be used. Returns where it ends."""
         size, taken = self._policy.size_ms, self._occupancy.taken(start)
-        capacity, _, _ = usable(self._policy.max_per_window, size, start, self._effective, self._horizon)
+        policy = self._policy
+        capacity, _, _ = usable(policy.max_per_window, size, start, self._effective, self._horizon, policy.first_window)
         added = min(self.left, capacity - taken)
         if added > 0:
             self._note(start, taken, added, capacity)
@@ -198,7 +202,7 @@ class _Filled:
         self.drain.append((end, self.left))
 
 
-def _thinned(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def thinned(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """A line that looks the same, of about `DRAIN_POINTS` points."""
     if len(points) <= DRAIN_POINTS:
         return list(points)
@@ -234,7 +238,8 @@ def peak(times: Sequence[int], span_ms: int) -> int:
     return highest
 
 
-def _peaks(spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: int) -> Peaks:
+def peaks_of(spread: Spread, fills: Sequence[Fill], size_ms: int, effective_ms: int) -> Peaks:
+    """The peaks of drawn placements, in a second and in a tenth of one."""
     sample: list[Fill] = []
     weight = 0
     for fill in fills:

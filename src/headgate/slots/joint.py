@@ -38,7 +38,8 @@ class JointSide:
 
     def usable(self, start_ms: int, effective_ms: int, horizon_ms: int = LATEST_MS - 1) -> Usable:
         """What a window offers to an event."""
-        return usable(self.active.policy.max_per_window, self.size_ms, start_ms, effective_ms, horizon_ms)
+        policy = self.active.policy
+        return usable(policy.max_per_window, self.size_ms, start_ms, effective_ms, horizon_ms, policy.first_window)
 
     def free_from(self, at_ms: int, effective_ms: int) -> int:
         """The first open window that ends after `at_ms` and has room for an event; `LATEST_MS` if there is none. The
@@ -116,6 +117,22 @@ class JointPacker:
         spread = self.sides[self._narrowest].active.policy.spread
         at = position(spread, ordinals[self._narrowest], low, room.high_ms, self.uniform)
         return Place(room.starts_ms[0], at, room.others)
+
+    @property
+    def narrowest(self) -> int:
+        """Which config has the shortest window: its spread is that of the slots."""
+        return self._narrowest
+
+    def take_room(self, requested_ms: int, most: int) -> tuple[JointRoom, int] | Full:
+        """Takes up to `most` places at once, all in the earliest windows with room; returns these, and how many places.
+        For a forecast, which needs no times."""
+        room = self._search(requested_ms if requested_ms > self.now_ms else self.now_ms)
+        if isinstance(room, Full):
+            return room
+        places = min(most, room.places)
+        for side, start in zip(self.sides, room.starts_ms, strict=True):
+            side.occupancy.take(start, places)
+        return room, places
 
     def _search(self, effective_ms: int) -> JointRoom | Full:
         # Whoever comes later is admitted to nothing that an earlier event was refused: its first windows offer less.

@@ -141,18 +141,18 @@ class Occupancy:
             at = self._policy.next_open(at + self._policy.size_ms) if onward is None else onward
         return at
 
-    def take(self, start_ms: int) -> int:
-        """Takes a place in the window and returns its ordinal there."""
+    def take(self, start_ms: int, places: int = 1) -> int:
+        """Takes places in the window and returns the first one's ordinal there."""
         counts = self._counts.get(start_ms)
         if counts is None:
             counts = self._counts[start_ms] = [0, 0]
-        counts[0] += 1
-        counts[1] += 1
+        counts[0] += places
+        counts[1] += places
         self._changed.add(start_ms)
-        if counts[0] == self._limit:
+        if counts[0] - places < self._limit <= counts[0]:
             self._filled.add(start_ms)
             self._jumps[start_ms] = self._policy.next_open(start_ms + self._policy.size_ms)
-        return counts[1] - 1
+        return counts[1] - places
 
     def release(self, start_ms: int) -> None:
         """Gives a place in the window back."""

@@ -18,11 +18,15 @@ class KeepAlive:
 
     async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
         """Status and body of the answer to a JSON body."""
+        return await self.request("POST", path, body)
+
+    async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """As `post`, by any method whose answer has a body."""
         if self._reader is None or self._writer is None:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._writer.write(
-            b"POST %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-            % (path.encode(), len(body), body)
+            b"%b %b HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+            % (method.encode(), path.encode(), len(body), body)
         )
         try:
             head = await self._reader.readuntil(b"\r\n\r\n")

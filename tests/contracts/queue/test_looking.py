@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headgate.dispatch.decisions import after_start, after_success, unrunnable
 from headgate.dispatch.ports import STARTED, QueueStore
+from headgate.dispatch.search import ItemFilter
 from headgate.dispatch.status import Status
 from tests.contracts.queue.items import (
     CONFIG,
@@ -19,9 +20,9 @@ from tests.contracts.queue.items import (
 async def test_items_are_listed_by_status_in_pages(store: QueueStore) -> None:
     await store.enqueue(wants(7), now=T)
     await claims(store, 3)
-    ready = await store.items("PAY", Status.READY, 2, None)
+    ready = await store.items("PAY", ItemFilter(Status.READY), 2, None)
     assert [item.item_id for item in ready] == ["p003", "p004"]
-    assert [item.item_id for item in await store.items("PAY", Status.READY, 9, "p004")] == ["p005", "p006"]
+    assert [item.item_id for item in await store.items("PAY", ItemFilter(Status.READY), 9, "p004")] == ["p005", "p006"]
     assert len(await store.items("PAY", None, 100, None)) == 7
     assert await store.items("OTHER", None, 100, None) == []
 

@@ -9,6 +9,7 @@ import pytest
 from headgate.dispatch.decisions import after_failure, after_start, after_success, released, unrunnable
 from headgate.dispatch.model import Action, Change, Claim
 from headgate.dispatch.ports import STARTED, QueueStore
+from headgate.dispatch.search import ItemFilter
 from headgate.dispatch.status import IN_FLIGHT, Status, may
 from headgate.errors import Conflict
 from tests.contracts.queue.items import (
@@ -53,7 +54,7 @@ async def test_no_write_takes_a_step_the_table_does_not_know(store: QueueStore) 
     for n, path in enumerate(paths + [(Status.FAILED, status) for status in Status]):
         await check_steps(store, path, await in_every_status(store, f"{n}-"))
         # Out of the way of the next round's claims.
-        ready = await store.items("PAY", Status.READY, 1000, None)
+        ready = await store.items("PAY", ItemFilter(Status.READY), 1000, None)
         await store.redirect("PAY", [item.item_id for item in ready], Status.CANCELLED, now=T)
 
 

@@ -36,6 +36,8 @@ from headgate.server.shapes.dispatch import DispatchConfigShown
         ("admission_plan", 7),
         ("admission_plan", ""),
         ("retry_backoff_secs", -1),
+        ("concurrency", 0),
+        ("lane_concurrency", 1.5),
     ],
 )
 def test_a_setting_out_of_bounds_names_its_field_as_typed(field: str, value: Any) -> None:
@@ -83,6 +85,8 @@ def test_wire_form_and_defaults() -> None:
         "execTaskQueue": "card-payment-exec-task-queue",
         "admissionPlan": None,
         "retryBackoffSecs": 5,
+        "concurrency": None,
+        "laneConcurrency": None,
     }
     del wire["itemType"]
     assert DispatchConfig(item_type="CARD_PAYMENT").changed(wire) == config

@@ -10,20 +10,25 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import oracle, sqlite
 
-from headgate.dispatch.stores import admin_queries, portable
-from headgate.dispatch.stores.rows import CHUNK
+from headgate.dispatch.search import ItemFilter
+from headgate.dispatch.status import Status
+from headgate.dispatch.stores import admin_queries, portable, portable_claims, search
+from headgate.dispatch.stores.rows import CHUNK, Group
 from headgate.dispatch.stores.tables import INDEXES, queue
 from headgate.sql import migrate
 
 T = datetime(2027, 3, 1, 16, tzinfo=UTC)
 STATEMENTS: list[sa.ClauseElement] = [
-    portable.due_items("PAY", T, 10, "oracle"),
-    portable.context_sizes("PAY", ["a"], "oracle"),
-    portable._CLAIM,
+    portable_claims.due_items("PAY", Group("default", 5), T, 10, "oracle"),
+    portable_claims._CLAIM,
+    *portable_claims.next_group("PAY", Group("default", 5), "oracle"),
+    portable_claims.context_sizes("PAY", ["a"], "oracle"),
     portable._SETTLE,
     portable._TOUCH,
     portable._FORGET,
     admin_queries.silent_claims("PAY", T, 10, "oracle"),
+    search.page("PAY", ItemFilter(Status.READY, "a", "b*", T, T), 10, "a"),
+    search.dead_errors("PAY", "oracle"),
     admin_queries._REDIRECT,
 ]
 
@@ -43,7 +48,7 @@ def test_no_statement_limits_rows_it_locks(statement: sa.ClauseElement) -> None:
 
 def test_a_claim_takes_the_index_of_ready_rows_and_skips_what_others_hold() -> None:
     compiled = text(STATEMENTS[0])
-    rows, columns = INDEXES["headgate_dispatch_queue_ready_ix"]
+    rows, columns = INDEXES["headgate_dispatch_queue_turn_ix"]
     for column in columns:
         assert f"CASE WHEN {rows} THEN {column} END" in compiled
     assert compiled.endswith("FOR UPDATE SKIP LOCKED")
@@ -65,10 +70,13 @@ def test_elsewhere_the_indexes_are_partial() -> None:
     script = migrate.script("sqlite")
     for name, (rows, _) in INDEXES.items():
         assert re.search(rf"CREATE INDEX {name} ON headgate_dispatch_queue \([^)]*\) WHERE {re.escape(rows)}", script)
-    compiled = str(portable.due_items("PAY", T, 10, "sqlite").compile(dialect=sqlite.dialect()))
+    compiled = str(
+        portable_claims.due_items("PAY", Group("default", 5), T, 10, "sqlite").compile(dialect=sqlite.dialect())
+    )
     assert "(queue_status = 'READY')" in compiled
 
 
 def test_lists_of_names_stay_below_a_thousand_and_no_column_needs_an_empty_text() -> None:
     assert CHUNK < 1000
-    assert not [column.name for column in queue.c if column.server_default is not None]
+    defaults = [column.server_default for column in queue.c if column.server_default is not None]
+    assert all(isinstance(default, sa.DefaultClause) and default.arg for default in defaults)

@@ -64,7 +64,7 @@ async def test_arguments_arrive_as_they_were_given(tasks: Tasks) -> None:
         ((7,), {"colour": "red"}, "arguments"),
         ((7,), {"note": b"\xff"}, "note"),
         ((7,), {"key": ""}, "item_id"),
-        ((7,), {"at": "tomorrow"}, "execute_at"),
+        ((7,), {"at": "tomorrow"}, "at"),
         ((7,), {"connection": object()}, "connection"),
     ],
 )
@@ -317,3 +317,29 @@ async def test_many_first_calls_at_once_define_the_task_once_and_share_transacti
         await asyncio.gather(*(crowd.enqueue(key=str(number)) for number in range(500)))
         assert calls["configure"] == 1
         assert calls["enqueue"] < 20
+
+
+def test_a_wrong_periodic_task_is_refused_when_it_is_defined() -> None:
+    tasks = Tasks("memory://")
+    with pytest.raises(ConfigurationError, match="cron"):
+        tasks.periodic()
+    with pytest.raises(ConfigurationError, match="catch_up"):
+        tasks.periodic(every=2, catch_up="some")
+
+    @tasks.task
+    async def needy(number: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="number"):
+        tasks.periodic(every=2)(needy)
+    with pytest.raises(ConfigurationError, match="name"):
+
+        @tasks.periodic(every=2, name="a b")
+        async def spaced() -> None: ...
+
+    @tasks.periodic(every=2, name="same")
+    async def first() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="same"):
+
+        @tasks.periodic(every=2, name="same")
+        async def second() -> None: ...

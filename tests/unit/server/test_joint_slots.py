@@ -125,6 +125,23 @@ async def test_batches_and_streams_take_several_configs() -> None:
         assert refused.status_code == 404
 
 
+async def test_a_forecast_takes_several_configs() -> None:
+    async with opened() as client:
+        await configure(client)
+        path = f"/api/v1/forecast?configName=bank&configName=merchant-9&events=3&at={AT}"
+        shown = (await client.get(path)).json()
+        assert (shown["configName"], shown["configNames"]) == ("bank", ["bank", "merchant-9"])
+        assert [window["start"] for window in shown["windows"]] == [
+            f"2027-09-01T00:0{minute}:00.000Z" for minute in range(3)
+        ]
+        alone = (await client.get(f"/api/v1/forecast?configName=bank&events=3&at={AT}")).json()
+        assert "configNames" not in alone
+        assert (await client.get("/api/v1/forecast?configName=bank&configName=nowhere")).status_code == 404
+        for wrong in ("configName=bank&configName=bank", "configName=bank&configName=", f"{path}&maxPerWindow=5"):
+            refused = await client.get(f"/api/v1/forecast?{wrong.partition('?')[2] or wrong}")
+            assert refused.status_code == 400
+
+
 def test_the_command_takes_several_configs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,4 +168,7 @@ def test_the_command_takes_several_configs(
     assert [slot["configName"] for slot in slots] == ["merchant-7", "bank"]
     assert json.loads(run("slots", "show", "f", "--json")[1])["windows"] == slots[0]["windows"]
     assert json.loads(run("slots", "cancel", "f", "--json")[1])["windows"] == slots[0]["windows"]
+    shown = json.loads(run("forecast", *both, "--events", "2", "--at", AT, "--json")[1])
+    assert shown["configNames"] == ["bank", "merchant-7"]
+    assert "under bank, merchant-7" in run("forecast", *both, "--at", AT)[1]
     assert run("slots", "assign", "--config", "bank", "--config", "bank", "--event", "h", "--at", AT)[0] == 2

@@ -66,9 +66,28 @@ def test_a_plan_may_be_a_rate(headgate: Headgate) -> None:
     assert json.loads(headgate("limits", "acquire", "u", "--plan", "1/hour", "--json"))["remaining"] == 0
 
 
+def test_calendars_and_pace(headgate: Headgate) -> None:
+    calendar = ("--algorithm", "fixed_window", "--limit", "5", "--calendar", "month", "--zone", "Europe/Berlin")
+    made = json.loads(headgate("plans", "set", "monthly", *calendar, "--json"))
+    month = {"name": "monthly", "algorithm": "fixed_window", "limit": 5, "calendar": "month", "zone": "Europe/Berlin"}
+    assert made == month
+    assert json.loads(headgate("plans", "set", "monthly", "--limit", "6", "--json")) == month | {"limit": 6}
+    changed = json.loads(headgate("plans", "set", "monthly", "--window", "P1D", "--json"))
+    assert changed == {"name": "monthly", "algorithm": "fixed_window", "limit": 6, "window": "P1D"}
+    paced = json.loads(headgate("plans", "set", "paced", "--algorithm", "gcra", "--rate", "1/hour", "--json"))
+    assert paced == {"name": "paced", "algorithm": "gcra", "rate": "1/hour", "burst": 1}
+    headgate("limits", "acquire", "u", "--plan", "paced")
+    headgate("limits", "acquire", "u", "--plan", "paced", status=1)
+    assert "fixed_window" in headgate("plans", "list")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
+        (["new", "--algorithm", "fixed_window", "--limit", "1", "--calendar", "year"], "--calendar"),
+        (["new", "--algorithm", "fixed_window", "--limit", "1", "--calendar", "day", "--zone", "Mars"], "--zone"),
+        (["new", "--algorithm", "gcra"], "RATE"),
+        (["new", "--algorithm", "gcra", "--rate", "1/s", "--burst", "0"], "--burst"),
         (["new", "10/fortnight"], "RATE"),
         (["new", "10/minute", "--rate", "10/minute"], "RATE"),
         (["new", "10/minute", "--limit", "5"], "--limit"),

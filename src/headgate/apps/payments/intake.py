@@ -37,6 +37,7 @@ from headgate.dispatch.ports import QueueStore, WorkflowEngine
 from headgate.dispatch.queue import enqueue_span
 from headgate.durations import to_ms
 from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, StoreError
+from headgate.slots.config_names import ConfigNames
 from headgate.slots.model import AssignedSlot, SlotRequest, TracedRequest
 from headgate.slots.scheduler import SlotScheduler
 from headgate.tracing import Origin, Span
@@ -279,15 +280,17 @@ class PaymentIntake:
     async def _book(
         self, payments: dict[int, Payment], results: dict[int, IntakeResult], origins: Mapping[int, Origin]
     ) -> dict[int, AssignedSlot]:
-        by_config: dict[str, dict[int, SlotRequest]] = defaultdict(dict)
+        by_config: dict[ConfigNames, dict[int, SlotRequest]] = defaultdict(dict)
         for index, payment in payments.items():
             request = SlotRequest(slot_id(payment.payment_id), to_ms(payment.execute_at))
             if index in origins:
                 request = TracedRequest.within(origins[index], request)
-            by_config[payment.config_name or self._slot_config][index] = request
+            names = self._rules.slot_configs.names(payment.config_name or self._slot_config, payment)
+            by_config[names][index] = request
         slots: dict[int, AssignedSlot] = {}
-        for name, requests in by_config.items():
-            bookings = await self._slots.book(list(requests.values()), name, owner=OWNER)
+        for names, requests in by_config.items():
+            own = (names,) if isinstance(names, str) else names
+            bookings = await self._slots.book(list(requests.values()), names, owner=OWNER)
             for (index, request), booking in zip(requests.items(), bookings, strict=True):
                 if isinstance(booking, HeadgateError):
                     results[index] = booking
@@ -296,10 +299,10 @@ class PaymentIntake:
                         f"its slot {request.event_id!r} was booked by somebody else; cancel that, or use another id"
                     )
                     results[index] = InvalidInput("paymentId", problem)
-                elif booking.existing and (booking.requested_ms, booking.config_name) != (request.requested_ms, name):
+                elif booking.existing and (booking.requested_ms, booking.config_names) != (request.requested_ms, own):
                     # Left by an attempt that was never kept, and asked for another time.
                     await self._slots.cancel(request.event_id, owner=OWNER)
-                    slots[index] = (await self._slots.assign_many([request], name, owner=OWNER))[0]
+                    slots[index] = (await self._slots.assign_many([request], names, owner=OWNER))[0]
                 else:
                     slots[index] = booking
         return slots

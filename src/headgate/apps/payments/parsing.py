@@ -17,6 +17,7 @@ from headgate.durations import from_ms, parse_instant, to_ms
 from headgate.errors import InvalidInput
 from headgate.extras import needed
 from headgate.slots.model import checked_id, checked_name
+from headgate.slots.templates import refuse_template
 
 COLUMNS = ("paymentId", "amount", "currency", "payerName", "payerIban", "payeeName", "payeeIban", "executeAt")
 """A CSV feed's columns, in this order."""
@@ -46,7 +47,7 @@ def payment_of_json(value: object) -> Payment:
         payer := _party(_required(value, "payer"), "payer"),
         _other_party(payer, _party(_required(value, "payee"), "payee"), "payee.iban"),
         checked_time(_required(value, "executeAt")),
-        None if config_name is None else checked_name(config_name, "configName"),
+        None if config_name is None else refuse_template(checked_name(config_name, "configName"), "configName"),
     )
 
 

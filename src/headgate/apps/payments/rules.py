@@ -5,6 +5,7 @@ A rule book is a TOML file (`HEADGATE_PAYMENTS_RULES`):
     duplicates = "reject"            # another payment alike within duplicate_window: "allow" (default) or "reject"
     duplicate_window = "P1D"
     horizon = "P366D"                # how far ahead a payment may be asked for
+    configs = ["payer-{payerIban}", "scheme-{scheme}"]   # slot configs that count beside the global one
 
     [limits]                         # the most one payment may move, by currency
     EUR = "1000000.00"
@@ -22,6 +23,9 @@ A rule book is a TOML file (`HEADGATE_PAYMENTS_RULES`):
     zone = "Europe/Brussels"
     holidays = "ECB"
     open = [{ days = ["MON", "TUE", "WED", "THU", "FRI"], from = "00:00", to = "16:00" }]
+
+    [schemes]                        # {scheme} in the name of a config, by currency
+    EUR = "sepa"
 
     [subscribers]                    # who gets an SMS: account -> user of the notification gateway
     DE89370400440532013000 = 12345
@@ -44,12 +48,24 @@ from typing import Any
 from headgate.apps.payments.currencies import MINOR_UNITS
 from headgate.apps.payments.model import Party, Payment, Terms
 from headgate.apps.payments.parsing import checked_amount, checked_iban
+from headgate.apps.payments.slot_configs import SlotConfigs, checked_slot_configs
 from headgate.durations import from_ms, parse_duration, to_ms
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.slots.calendars import Calendar
 
 MINUTE_MS = 60_000
-KNOWN = {"duplicates", "duplicate_window", "horizon", "limits", "blocked", "fees", "clearing", "subscribers"}
+KNOWN = {
+    "duplicates",
+    "duplicate_window",
+    "horizon",
+    "configs",
+    "limits",
+    "blocked",
+    "fees",
+    "clearing",
+    "schemes",
+    "subscribers",
+}
 WEEKDAYS_UNTIL_SIX = Calendar.from_json(
     {"zone": "UTC", "open": [{"days": ["MON", "TUE", "WED", "THU", "FRI"], "from": "00:00", "to": "18:00"}]}
 )
@@ -87,6 +103,7 @@ class RuleBook:
     duplicate_window: timedelta = timedelta(days=1)
     horizon: timedelta | None = None
     subscribers: Mapping[str, int] = field(default_factory=dict)
+    slot_configs: SlotConfigs = field(default_factory=SlotConfigs)
 
     def __post_init__(self) -> None:
         # A feed asks for the same currency and time again and again.
@@ -179,6 +196,7 @@ def rules_of(document: Mapping[str, Any]) -> RuleBook:
             _checked(f"subscribers.{iban}", checked_iban, iban, "iban"): _user(iban, user)
             for iban, user in _table(document, "subscribers").items()
         },
+        slot_configs=checked_slot_configs(document.get("configs", []), _table(document, "schemes")),
     )
 
 

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy.engine import Connection
 
+from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import CLAIM_BYTES, EnqueueRequest
 from headgate.dispatch.ports import Follower, QueueStore
 from headgate.dispatch.stores import portable
+from headgate.dispatch.stores.encrypting import encrypted_requests
+from headgate.dispatch.stores.slot_carrier import QueueCarrier as QueueCarrier
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.sql.databases import database
 
@@ -19,15 +22,24 @@ async def queue_store(
     pool_size: int = 10,
     followers: Mapping[str, Follower] | None = None,
     claim_bytes: int = CLAIM_BYTES,
+    encryption: Encryption | None = None,
 ) -> QueueStore:
     """The dispatch queue's store at a database URL; `memory://` for one that lives in this process. `followers`: by
-    item type, what moves together with its items. `claim_bytes` bounds the contexts of one claim."""
-    return SqlQueueStore(await database(url, pool_size=pool_size), followers, claim_bytes=claim_bytes)
+    item type, what moves together with its items. `claim_bytes` bounds the contexts of one claim. With
+    `encryption`, contexts and results are encrypted at rest."""
+    opened = await database(url, pool_size=pool_size)
+    return SqlQueueStore(opened, followers, claim_bytes=claim_bytes, encryption=encryption)
 
 
-def enqueue_within(connection: Connection, requests: Sequence[EnqueueRequest], hints: Sequence[str] = ()) -> None:
+def enqueue_within(
+    connection: Connection,
+    requests: Sequence[EnqueueRequest],
+    hints: Sequence[str] = (),
+    encryption: Encryption | None = None,
+) -> None:
     """Queues items in the transaction of `connection`. Requests are unique and sorted. On PostgreSQL, dispatchers of
     the item types in `hints` are notified when it commits."""
+    requests = encrypted_requests(encryption, requests)
     if connection.dialect.name == "postgresql":
         # Imported here: the driver is an extra that SQLite's users do not have.
         from headgate.dispatch.stores import postgres

@@ -107,18 +107,6 @@ def find(connection: sa.Connection, item_type: str, item_id: str) -> tuple[Item,
     return item(row), connection.execute(statement).scalar_one_or_none()
 
 
-def items(
-    connection: sa.Connection, item_type: str, status: Status | None, limit: int, after: str | None
-) -> list[Item]:
-    statement = sa.select(queue).where(queue.c.item_type == item_type).order_by(queue.c.item_id).limit(limit)
-    if status is not None:
-        # As a literal, so that the planner may take the index of dead letters.
-        statement = statement.where(sa.literal_column(f"(queue_status = '{status.value}')", sa.Boolean))
-    if after is not None:
-        statement = statement.where(queue.c.item_id > after)
-    return [item(row) for row in connection.execute(statement)]
-
-
 def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> QueueStats:
     moment = now or database_clock(connection)
     counts = connection.execute(

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from headgate.dispatch.decisions import batch_name, within_bytes
 from headgate.dispatch.model import (
-    CONTEXT_VERSION,
     Action,
-    Batch,
     BatchSummary,
     Change,
     Claim,
-    ClaimedItem,
     EnqueueRequest,
 )
 from headgate.dispatch.status import IN_FLIGHT, Status
+from headgate.dispatch.stores.encrypting import context_version
 from headgate.dispatch.stores.rows import (
     THIS_ITEM,
     checked,
@@ -34,8 +31,7 @@ from headgate.dispatch.stores.rows import (
     write_audit,
 )
 from headgate.dispatch.stores.tables import IN_FLIGHT as HELD
-from headgate.dispatch.stores.tables import READY, among, context, only, queue
-from headgate.errors import Conflict
+from headgate.dispatch.stores.tables import context, queue
 from headgate.sql.schema import now as database_clock
 
 Key = tuple[str, str]
@@ -61,7 +57,7 @@ def enqueue(
                 "item_type": request.item_type,
                 "item_id": request.item_id,
                 "context_json": request.context_json,
-                "context_version": CONTEXT_VERSION,
+                "context_version": context_version(request.context_json),
                 "created_at": moment,
             }
             for request in new
@@ -97,128 +93,9 @@ def _new_row(request: EnqueueRequest, now: datetime) -> dict[str, Any]:
         "created_at": now,
         "updated_at": now,
         "traceparent": request.traceparent,
+        "lane": request.lane,
+        "priority": request.priority,
     }
-
-
-def due_items(item_type: str, until: datetime, limit: int, dialect: str) -> sa.Select[Any]:
-    """The next items to claim, locked.
-
-    On Oracle the caller fetches `limit` rows and no more: FETCH FIRST with FOR UPDATE is ORA-02014, and ROWNUM would
-    count rows that SKIP LOCKED then skips. Rows are locked as they are fetched.
-    """
-    item_type_, due_at, item_id = (only(READY, name, dialect) for name in ("item_type", "due_at", "item_id"))
-    statement = (
-        sa.select(
-            queue.c.item_id,
-            queue.c.claim_epoch,
-            queue.c.retry_count,
-            queue.c.scheduled_exec_time,
-            queue.c.slotted,
-            queue.c.traceparent,
-        )
-        .where(among(READY, dialect), item_type_ == item_type, due_at <= until)
-        .order_by(due_at, item_id)
-    )
-    if dialect == "oracle":
-        return statement.with_for_update(skip_locked=True)
-    return statement.limit(limit)
-
-
-_CLAIM = (
-    sa.update(queue)
-    .where(
-        *THIS_ITEM,
-        queue.c.queue_status == Status.READY.value,
-        queue.c.claim_epoch == sa.bindparam("b_epoch"),
-    )
-    .values(
-        queue_status=Status.CLAIMED.value,
-        claim_epoch=queue.c.claim_epoch + 1,
-        dispatch_batch_id=sa.bindparam("b_batch"),
-        claimed_at=sa.bindparam("b_now"),
-        seen_at=sa.bindparam("b_now"),
-        updated_at=sa.bindparam("b_now"),
-    )
-)
-
-
-def claim(
-    connection: sa.Connection,
-    item_type: str,
-    limit: int,
-    look_ahead: timedelta,
-    now: datetime | None,
-    max_bytes: int,
-) -> Batch:
-    moment = now or database_clock(connection)
-    batch_id = batch_name()
-    statement = due_items(item_type, moment + look_ahead, limit, connection.dialect.name)
-    with connection.execution_options(stream_results=True, max_row_buffer=limit).execute(statement) as result:
-        due = result.fetchmany(limit)
-    if not due:
-        return Batch(batch_id, moment, [])
-    rows = due[: within_bytes(_sizes(connection, item_type, [row.item_id for row in due]), max_bytes)]
-    parameters = [
-        {"b_type": item_type, "b_id": row.item_id, "b_epoch": row.claim_epoch, "b_batch": batch_id, "b_now": moment}
-        for row in rows
-    ]
-    if connection.execute(_CLAIM, parameters).rowcount != len(rows):
-        raise Conflict("items changed while they were claimed; the next cycle claims them")
-    contexts = _contexts(connection, item_type, [row.item_id for row in rows])
-    write_audit(
-        connection,
-        [
-            entry(item_type, row.item_id, batch_id, Action.CLAIMED, Status.READY, Status.CLAIMED, None, moment)
-            for row in rows
-        ],
-    )
-    return Batch(
-        batch_id,
-        moment,
-        [
-            ClaimedItem(
-                Claim(item_type, row.item_id, row.claim_epoch + 1, row.retry_count),
-                row.scheduled_exec_time,
-                bool(row.slotted),
-                contexts.get(row.item_id, _NO_CONTEXT)[0],
-                row.traceparent,
-                contexts.get(row.item_id, _NO_CONTEXT)[1],
-            )
-            for row in rows
-        ],
-        is_cut=len(rows) < len(due),
-    )
-
-
-def _sizes(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> list[int]:
-    """The bytes of the contexts of these items, in order; on Oracle the characters, which is what it counts."""
-    sizes: dict[str, int] = {}
-    for some in chunks(item_ids):
-        rows = connection.execute(context_sizes(item_type, some, connection.dialect.name))
-        sizes.update({row.item_id: row.size for row in rows})
-    return [sizes.get(item_id, 0) for item_id in item_ids]
-
-
-def context_sizes(item_type: str, item_ids: Sequence[str], dialect: str) -> sa.Select[Any]:
-    text = context.c.context_json if dialect == "oracle" else sa.cast(context.c.context_json, sa.LargeBinary)
-    return sa.select(context.c.item_id, sa.func.length(text).label("size")).where(
-        context.c.item_type == item_type, context.c.item_id.in_(list(item_ids))
-    )
-
-
-_NO_CONTEXT = (None, CONTEXT_VERSION)
-
-
-def _contexts(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, tuple[str | None, int]]:
-    """By item: the context and its version."""
-    contexts: dict[str, tuple[str | None, int]] = {}
-    for some in chunks(item_ids):
-        statement = sa.select(context.c.item_id, context.c.context_json, context.c.context_version).where(
-            context.c.item_type == item_type, context.c.item_id.in_(list(some))
-        )
-        rows = connection.execute(statement)
-        contexts.update({row.item_id: (row.context_json, row.context_version) for row in rows})
-    return contexts
 
 
 _SETTLE = (

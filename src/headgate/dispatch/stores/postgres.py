@@ -9,24 +9,14 @@ planner left alone would rather read and hash a queue of some ten thousand rows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from psycopg import pq
 
-from headgate.dispatch.decisions import batch_name
-from headgate.dispatch.model import (
-    CLAIM_BYTES,
-    CONTEXT_VERSION,
-    Batch,
-    BatchSummary,
-    Change,
-    Claim,
-    ClaimedItem,
-    EnqueueRequest,
-)
-from headgate.dispatch.stores.rows import START, Position, checked
+from headgate.dispatch.model import BatchSummary, Change, Claim, EnqueueRequest
+from headgate.dispatch.stores.rows import checked
 from headgate.errors import HeadgateError
 from headgate.sql.pipeline import (
     BEGIN,
@@ -43,29 +33,32 @@ from headgate.sql.pipeline import (
     texts,
 )
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Call = tuple[Statement, Sequence[str | None]]
 MICROSECOND = timedelta(microseconds=1)
 
 
 _ENQUEUE = """
 WITH input AS MATERIALIZED (
     SELECT coalesce(item_type, %s::text) AS item_type, item_id, context_json, execute_at,
-        coalesce(slotted, %s::boolean) AS slotted, init_workflow_id, traceparent
-    FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::text[], %s::text[])
-        AS i (item_type, item_id, context_json, execute_at, slotted, init_workflow_id, traceparent)
+        coalesce(slotted, %s::boolean) AS slotted, init_workflow_id, traceparent, coalesce(lane, %s::text) AS lane,
+        coalesce(priority, %s::smallint) AS priority
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::text[], %s::text[],
+            %s::text[], %s::smallint[])
+        AS i (item_type, item_id, context_json, execute_at, slotted, init_workflow_id, traceparent, lane, priority)
 ), clock AS MATERIALIZED (
     SELECT coalesce(%s::timestamptz, clock_timestamp()) AS now
 ), queued AS (
     INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
-        init_workflow_id, traceparent, claim_epoch, retry_count, created_at, updated_at)
+        init_workflow_id, traceparent, claim_epoch, retry_count, created_at, updated_at, lane, priority)
     SELECT item_type, item_id, 'READY', coalesce(execute_at, now), greatest(execute_at, now), slotted,
-        init_workflow_id, traceparent, 0, 0, now, now
+        init_workflow_id, traceparent, 0, 0, now, now, lane, priority
     FROM input, clock
     ON CONFLICT DO NOTHING
     RETURNING item_type, item_id
 ), saved AS (
     INSERT INTO headgate_dispatch_context (item_type, item_id, context_json, context_version, created_at)
-    SELECT item_type, item_id, context_json, 1, now FROM queued JOIN input USING (item_type, item_id), clock
+    SELECT item_type, item_id, context_json, CASE WHEN context_json LIKE 'enc1:%%' THEN 2 ELSE 1 END, now
+    FROM queued JOIN input USING (item_type, item_id), clock
 )
 SELECT item_type, item_id FROM queued
 UNION ALL
@@ -85,11 +78,13 @@ def enqueue_call(
     requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
 ) -> tuple[str, tuple[Any, ...]]:
     """The statement of `enqueue` and its parameters, for any connection of psycopg's."""
-    types, ids, contexts, times, slotted, workflows, traces = zip(*requests, strict=True)
+    types, ids, contexts, times, slotted, workflows, traces, lanes, priorities = zip(*requests, strict=True)
     first = requests[0]
     return _ENQUEUE, (
         first.item_type,
         first.slotted,
+        first.lane,
+        first.priority,
         _unless_all(types, first.item_type),
         texts(ids),
         # As text: the driver's own way matches a regular expression for every quote, and contexts are full of them.
@@ -98,6 +93,8 @@ def enqueue_call(
         _unless_all(slotted, first.slotted),
         _unless_all(workflows, None),
         _unless_all(traces, None),
+        _unless_all(lanes, first.lane),
+        _unless_all(priorities, first.priority),
         now,
         list(hints),
     )
@@ -111,89 +108,6 @@ def new_keys(rows: Iterable[Any]) -> set[tuple[str, str]]:
 def _unless_all(column: Sequence[Any], value: Any) -> list[Any]:
     """The column; empty if it holds one value only, which costs less to send: `unnest` fills it up with NULL."""
     return [] if column.count(value) == len(column) else list(column)
-
-
-# The position lets a claim begin where the last one ended instead of stepping over all the index entries of rows
-# claimed since: while somebody holds an old snapshot open, those can't be removed. What is picked is locked, so it can
-# be found again by its place, without another look at an index; a row that moved before it was locked is not seen by
-# this statement, and is left for the next claim. `octet_length` reads the size of a long context, not the context.
-CLAIM = Statement(
-    "headgate_queue_claim",
-    """
-    WITH clock AS MATERIALIZED (
-        SELECT coalesce($1::timestamptz, clock_timestamp()) AS now
-    ), picked AS MATERIALIZED (
-        SELECT ctid, item_id, due_at FROM headgate_dispatch_queue
-        WHERE item_type = $2 AND queue_status = 'READY'
-            AND due_at <= (SELECT now FROM clock) + $3::bigint * interval '1 microsecond'
-            AND (due_at, item_id) > ('epoch'::timestamptz + $5::bigint * interval '1 microsecond', $6)
-        ORDER BY due_at, item_id
-        LIMIT $7::int
-        FOR UPDATE SKIP LOCKED
-    ), sized AS MATERIALIZED (
-        SELECT p.ctid AS place, coalesce(sum(x.bytes) OVER (
-            ORDER BY p.due_at, p.item_id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS bytes_before
-        FROM picked AS p LEFT JOIN LATERAL (
-            SELECT octet_length(context_json) AS bytes FROM headgate_dispatch_context AS c
-            WHERE c.item_type = $2 AND c.item_id = p.item_id OFFSET 0
-        ) AS x ON true
-    ), claimed AS (
-        UPDATE headgate_dispatch_queue AS q
-        SET queue_status = 'CLAIMED', claim_epoch = q.claim_epoch + 1, dispatch_batch_id = $4,
-            claimed_at = clock.now, seen_at = clock.now, updated_at = clock.now
-        FROM clock
-        WHERE q.ctid = ANY(ARRAY(SELECT place FROM sized WHERE bytes_before < $8::bigint)) AND q.queue_status = 'READY'
-        RETURNING q.item_type, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.due_at,
-            clock.now, q.traceparent
-    ), logged AS (
-        INSERT INTO headgate_dispatch_audit
-            (item_type, item_id, batch_id, action, status_before, status_after, created_at)
-        SELECT item_type, item_id, $4, 'CLAIMED', 'READY', 'CLAIMED', now FROM claimed
-    )
-    SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
-        (extract(epoch FROM due_at) * 1000000)::bigint, (extract(epoch FROM now) * 1000000)::bigint,
-        context_json, traceparent, context_version, EXISTS (SELECT FROM sized WHERE bytes_before >= $8::bigint)
-    FROM claimed LEFT JOIN LATERAL (
-        SELECT context_json, context_version FROM headgate_dispatch_context AS c
-        WHERE c.item_type = claimed.item_type AND c.item_id = claimed.item_id OFFSET 0
-    ) AS x ON true
-    ORDER BY claimed.due_at, item_id
-    """,
-)
-
-
-def claim(
-    connection: sa.Connection,
-    item_type: str,
-    limit: int,
-    look_ahead: timedelta,
-    now: datetime | None,
-    max_bytes: int = CLAIM_BYTES,
-    start: Position = START,
-) -> tuple[Batch, Position]:
-    """The batch, and where it ended."""
-    batch_id = batch_name()
-    ahead = str(look_ahead // MICROSECOND)
-    parameters = [_instant(now), item_type, ahead, batch_id, str(start.due_us), start.item_id, str(limit)]
-    parameters.append(str(max_bytes))
-    rows = _flown(connection, CLAIM, parameters)
-    if not rows:
-        return Batch(batch_id, now or datetime.now(UTC), []), start
-    items = [
-        ClaimedItem(
-            Claim(item_type, _text(item_id), int(epoch or 0), int(retries or 0)),
-            EPOCH + timedelta(microseconds=int(execute_at or 0)),
-            slotted == b"t",
-            None if context is None else context.decode(),
-            None if trace is None else trace.decode(),
-            CONTEXT_VERSION if version is None else int(version),
-        )
-        for item_id, epoch, retries, execute_at, slotted, _, _, context, trace, version, _ in rows
-    ]
-    last_id, *_, last_due, claimed_at, _, _, _, is_cut = rows[-1]
-    claimed = EPOCH + timedelta(microseconds=int(claimed_at or 0))
-    batch = Batch(batch_id, claimed, items, is_cut=is_cut == b"t")
-    return batch, Position(int(last_due or 0), _text(last_id))
 
 
 # What `held` locks may be newer than the statement's snapshot, in which `settled` looks for its rows first: so the
@@ -271,7 +185,7 @@ def settle(
         same.append(value)
         arrays.append(array)
     ids = texts(change.claim.item_id for change in changes)
-    rows = _flown(connection, SETTLE, [*same, *arrays, ids, _instant(now), *(summary or (None, None, None))])
+    rows = run_by_key(connection, SETTLE, [*same, *arrays, ids, instant(now), *(summary or (None, None, None))])
     held = {int(n or 0) for (n,) in rows}
     return [n in held for n in range(1, len(changes) + 1)]
 
@@ -299,21 +213,24 @@ TOUCH = Statement(
 def touch(connection: sa.Connection, claims: Sequence[Claim], now: datetime | None) -> list[bool]:
     types, ids, epochs, _ = zip(*claims, strict=True)
     held = {
-        int(n or 0) for (n,) in _flown(connection, TOUCH, [texts(types), texts(ids), numbers(epochs), _instant(now)])
+        int(n or 0) for (n,) in run_by_key(connection, TOUCH, [texts(types), texts(ids), numbers(epochs), instant(now)])
     }
     return [n in held for n in range(1, len(claims) + 1)]
 
 
-def _flown(connection: sa.Connection, statement: Statement, parameters: Sequence[str | None]) -> Rows:
-    """The statement's rows: in a transaction of its own, planned by keys, or in the caller's, if it has one."""
+def run_by_key(
+    connection: sa.Connection, statement: Statement, parameters: Sequence[str | None], before: Sequence[Call] = ()
+) -> Rows:
+    """The statement's rows: in a transaction of its own, planned by keys, or in the caller's, if it has one. All are
+    sent at once, the COMMIT too: a process that is frozen now keeps no lock."""
 
     async def work(raw: Raw) -> Rows:
-        call = (statement, parameters)
+        calls = [*before, (statement, parameters)]
         if not raw.autocommit:
             begun = raw.pgconn.transaction_status != pq.TransactionStatus.IDLE
-            return (await execute_pipeline(raw, [call] if begun else [(BEGIN, ()), call]))[-1]
+            return (await execute_pipeline(raw, calls if begun else [(BEGIN, ()), *calls]))[-1]
         try:
-            return (await execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ()), call, (COMMIT, ())]))[2]
+            return (await execute_pipeline(raw, [(BEGIN, ()), (BY_KEY, ()), *calls, (COMMIT, ())]))[-2]
         except HeadgateError:
             if raw.pgconn.transaction_status == pq.TransactionStatus.INERROR:
                 await execute_pipeline(raw, [(ROLLBACK, ())])
@@ -331,10 +248,5 @@ def _column(values: Sequence[str | int | None]) -> tuple[str | None, str]:
     return None, "{" + ",".join(["NULL" if value is None else quoted(str(value)) for value in values]) + "}"
 
 
-def _text(value: bytes | None) -> str:
-    assert value is not None
-    return value.decode()
-
-
-def _instant(now: datetime | None) -> str | None:
+def instant(now: datetime | None) -> str | None:
     return None if now is None else now.isoformat()

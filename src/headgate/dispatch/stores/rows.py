@@ -28,7 +28,11 @@ class Position(NamedTuple):
     item_id: str
 
 
-START = Position(0, "")
+class Group(NamedTuple):
+    """Items of one type that come in the order of their times."""
+
+    lane: str
+    priority: int
 
 
 THIS_ITEM = (queue.c.item_type == sa.bindparam("b_type"), queue.c.item_id == sa.bindparam("b_id"))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import (
     CLAIM_BYTES,
     AuditEntry,
@@ -25,69 +25,83 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.ports import Follower
+from headgate.dispatch.search import ErrorGroup, ItemFilter
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import admin_queries, following, portable, reports, transactions
+from headgate.dispatch.stores import (
+    admin_queries,
+    encrypting,
+    following,
+    portable,
+    portable_claims,
+    reports,
+    search,
+    transactions,
+)
 from headgate.dispatch.stores.notify import Hints, ring
-from headgate.dispatch.stores.rows import START, Position
+from headgate.dispatch.stores.periodic import SqlPeriodicStore
 from headgate.dispatch.stores.workers import SqlWorkerStore
+from headgate.dispatch.turns import UNLIMITED, Places
 from headgate.errors import Conflict
 from headgate.sql.engine import Database
+
+if TYPE_CHECKING:
+    from headgate.dispatch.stores.claims import Claims
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_TRIES = 3
-SWEEP_SECONDS = 1.0
-"""A claim begins at the first due item, not where the last one ended, at least this often, …"""
-SWEEP_PAUSE = 20
-"""… or, where that is slow, after so many times as long as it took: an index keeps entries of rows claimed long ago for
-whoever holds an old snapshot, and stepping over them must not become all a dispatcher does. So long may an item wait
-that is due earlier than what was claimed last: one given back, requeued, or queued within the look-ahead."""
 SOON = timedelta(seconds=5)
 """Items due later than this are no reason to wake a dispatcher."""
-
-
-class _Sweep(NamedTuple):
-    """When a claim last began at the first due item, how long it took, and where claims have come to since."""
-
-    at: float
-    seconds: float
-    position: Position
-
-
-NEVER = _Sweep(float("-inf"), 0.0, START)
 
 
 class SqlQueueStore:
     """A `QueueStore` on SQLite, PostgreSQL or Oracle. Owns its database and closes it."""
 
     def __init__(
-        self, database: Database, followers: Mapping[str, Follower] | None = None, *, claim_bytes: int = CLAIM_BYTES
+        self,
+        database: Database,
+        followers: Mapping[str, Follower] | None = None,
+        *,
+        claim_bytes: int = CLAIM_BYTES,
+        encryption: Encryption | None = None,
     ) -> None:
         self._database = database
+        self._encryption = encryption
         self._claim_bytes = claim_bytes
         self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
         self._hints = Hints(database)
         self._postgres = database.dialect == "postgresql"
         self._statements: Any = portable
+        self._claims: Claims | None = None
         if self._postgres:
             # Imported here: the driver is an extra that SQLite's users do not have.
             from headgate.dispatch.stores import postgres
+            from headgate.dispatch.stores.claims import Claims
 
             self._statements = postgres
-        self._sweeps: dict[str, _Sweep] = {}
+            self._claims = Claims(database, claim_bytes)
+        enqueue = encrypting.encrypting(self._statements.enqueue, encryption)
+        self.periodic = SqlPeriodicStore(database, enqueue, self._hints)
+        self._served: dict[str, str] = {}
+        """By item type: the lane that was served last."""
+        self._limited: set[str] = set()
+        """Item types with limited places: an end makes room."""
 
     # -- dispatching ---------------------------------------------------------------------------------------------
 
     async def config(self, item_type: str) -> DispatchConfig | None:
-        return await self._database.read(admin_queries.config, item_type)
+        config = await self._database.read(admin_queries.config, item_type)
+        if config is not None:
+            (self._limited.add if config.places.are_limited else self._limited.discard)(item_type)
+        return config
 
     async def enqueue(
         self, requests: Sequence[EnqueueRequest], *, within: Any = None, now: datetime | None = None
     ) -> list[EnqueueResult]:
         unique = {(request.item_type, request.item_id): request for request in reversed(requests)}
-        ordered = [unique[key] for key in sorted(unique)]
+        ordered = encrypting.encrypted_requests(self._encryption, [unique[key] for key in sorted(unique)])
         if not ordered:
             return []
         soon = datetime.now(UTC) + SOON
@@ -108,30 +122,31 @@ class SqlQueueStore:
             new.discard(key)  # a second request for the same item, in the same call, finds it
         return results
 
-    async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
-        if not self._postgres:
-            return await self._database.write(portable.claim, item_type, limit, look_ahead, now, self._claim_bytes)
-        batch: Batch
-        end: Position
-        last = self._sweeps.get(item_type, NEVER)
-        pause = SWEEP_PAUSE * last.seconds
-        since = time.monotonic() - last.at
-        if now is None and since < max(pause, SWEEP_SECONDS):
-            batch, end = await self._database.once(
-                self._statements.claim, item_type, limit, look_ahead, now, self._claim_bytes, last.position
-            )
-            if batch.items:
-                self._sweeps[item_type] = last._replace(position=end)
-            if batch.items or since < pause:
-                return batch
-        began = time.monotonic()
-        batch, end = await self._database.once(
-            self._statements.claim, item_type, limit, look_ahead, now, self._claim_bytes
+    async def claim(
+        self,
+        item_type: str,
+        limit: int,
+        look_ahead: timedelta,
+        *,
+        places: Places = UNLIMITED,
+        now: datetime | None = None,
+    ) -> Batch:
+        batch = await self._claim(item_type, limit, look_ahead, places, now)
+        if self._encryption is None:
+            return batch
+        return batch._replace(items=[encrypting.decrypted_item(self._encryption, item) for item in batch.items])
+
+    async def _claim(
+        self, item_type: str, limit: int, look_ahead: timedelta, places: Places, now: datetime | None
+    ) -> Batch:
+        if self._claims is not None:
+            return await self._claims.claim(item_type, limit, look_ahead, places, now)
+        after = self._served.get(item_type, "")
+        batch = await self._database.write(
+            portable_claims.claim, item_type, limit, look_ahead, now, self._claim_bytes, places, after
         )
-        if now is None:
-            # If there was less than asked for, nothing that is due lies before where an earlier claim ended, either.
-            position = end if batch.is_cut or len(batch.items) == limit else max(end, last.position)
-            self._sweeps[item_type] = _Sweep(began, time.monotonic() - began, position)
+        if batch.items:
+            self._served[item_type] = batch.items[-1].lane
         return batch
 
     async def stale(
@@ -142,8 +157,18 @@ class SqlQueueStore:
     async def settle(
         self, changes: Sequence[Change], *, summary: BatchSummary | None = None, now: datetime | None = None
     ) -> list[bool]:
+        done = await self._settled(changes, summary, now)
+        ended = {change.claim.item_type for change in changes if change.status is not Status.DISPATCHED}
+        for item_type in ended & self._limited:
+            self._tell(item_type)
+        return done
+
+    async def _settled(
+        self, changes: Sequence[Change], summary: BatchSummary | None, now: datetime | None
+    ) -> list[bool]:
         if not changes and summary is None:
             return []
+        changes = encrypting.encrypted_changes(self._encryption, changes)
         settle = self._statements.settle
         with_results = any(change.result_json is not None for change in changes)
         if with_results:
@@ -190,13 +215,20 @@ class SqlQueueStore:
         return await self._database.read(admin_queries.configs)
 
     async def find(self, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
-        return await self._database.read(admin_queries.find, item_type, item_id)
+        row = await self._database.read(admin_queries.find, item_type, item_id)
+        if row is None:
+            return None
+        return row[0], encrypting.shown(self._encryption, "context", item_type, item_id, row[1])
 
     async def report(self, item_type: str, item_id: str) -> ItemReport:
-        return await self._database.read(reports.find, item_type, item_id)
+        progress, result = await self._database.read(reports.find, item_type, item_id)
+        return ItemReport(progress, encrypting.shown(self._encryption, "result", item_type, item_id, result))
 
-    async def items(self, item_type: str, status: Status | None, limit: int, after: str | None) -> list[Item]:
-        return await self._database.read(admin_queries.items, item_type, status, limit, after)
+    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
+        return await self._database.read(search.items, item_type, chosen, limit, after)
+
+    async def error_groups(self, item_type: str) -> list[ErrorGroup]:
+        return await self._database.read_aside(search.error_groups, item_type)
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         return await self._database.read(admin_queries.stats, item_type, now)
@@ -215,8 +247,7 @@ class SqlQueueStore:
                     admin_queries.redirect_dead, item_type, after, to, now, follower
                 )
                 count += some
-        self._sweeps.pop(item_type, None)
-        await self._notify(item_type)
+        await self._moved(item_type)
         return count
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
@@ -238,6 +269,18 @@ class SqlQueueStore:
             with contextlib.suppress(Conflict):
                 return await transact(*args, **kwargs)
         return await transact(*args, **kwargs)
+
+    async def _moved(self, item_type: str) -> None:
+        """Items may be due anywhere now."""
+        if self._claims is not None:
+            self._claims.forget(item_type)
+        await self._notify(item_type)
+
+    def _tell(self, item_type: str) -> None:
+        """There is room for another item of a type with limited places. Only a hint: polling finds it too."""
+        self._hints.ring([item_type])
+        if self._postgres:
+            self._hints.trail([item_type])
 
     async def _notify(self, item_type: str) -> None:
         self._hints.ring([item_type])

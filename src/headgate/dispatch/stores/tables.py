@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY
 from headgate.sql.schema import Instant, metadata
 
 _Id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
@@ -37,6 +38,9 @@ queue = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
     sa.Column("traceparent", sa.String(55)),
+    # With defaults, for a version of headgate that does not know them and queues all the same.
+    sa.Column("lane", sa.String(64), nullable=False, server_default=DEFAULT_LANE),
+    sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(DEFAULT_PRIORITY)),
     info={"about": "One row an item. claim_epoch fences off whoever lost the claim; seen_at is its last sign of life."},
 )
 
@@ -82,6 +86,8 @@ config = sa.Table(
     sa.Column("retry_backoff_secs", sa.Double, nullable=False),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("updated_at", Instant, nullable=False),
+    sa.Column("concurrency", sa.Integer),
+    sa.Column("lane_concurrency", sa.Integer),
     info={"about": "One row an item type, read in every cycle; an operator may update it in place."},
 )
 
@@ -118,13 +124,33 @@ worker = sa.Table(
     info={"about": "One row per worker that runs, or was killed. roles and item_types are JSON lists."},
 )
 
+periodic = sa.Table(
+    "headgate_dispatch_periodic",
+    metadata,
+    sa.Column("name", sa.String(100), primary_key=True),
+    sa.Column("item_type", sa.String(64), nullable=False),
+    sa.Column("cron", sa.String(255)),
+    sa.Column("every_ms", sa.BigInteger),
+    sa.Column("zone", sa.String(64), nullable=False),
+    sa.Column("calendar_json", sa.Text),
+    sa.Column("catch_up", sa.String(8), nullable=False),
+    sa.Column("context_json", sa.Text, nullable=False),
+    sa.Column("enabled", sa.Boolean, nullable=False),
+    sa.Column("ticked_until", Instant, nullable=False),
+    sa.Column("last_tick", Instant),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("updated_at", Instant, nullable=False),
+    info={"about": "What is queued again and again. Ticks up to ticked_until are settled; revision guards each write."},
+)
+
 IN_FLIGHT = "queue_status IN ('CLAIMED', 'DISPATCHED')"
 FINISHED = "queue_status IN ('COMPLETED', 'CANCELLED')"
 READY = "queue_status = 'READY'"
 DEAD = "queue_status = 'DEAD_LETTER'"
 
 INDEXES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "headgate_dispatch_queue_ready_ix": (READY, ("item_type", "due_at", "item_id")),
+    "headgate_dispatch_queue_turn_ix": (READY, ("item_type", "lane", "priority", "due_at", "item_id")),
     "headgate_dispatch_queue_flight_ix": (IN_FLIGHT, ("item_type", "seen_at")),
     "headgate_dispatch_queue_dead_ix": (DEAD, ("item_type", "item_id")),
     "headgate_dispatch_queue_done_ix": (FINISHED, ("completed_at",)),

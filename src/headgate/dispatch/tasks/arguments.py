@@ -15,7 +15,7 @@ from headgate.errors import ConfigurationError, InvalidInput
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-RESERVED = {"key", "at", "connection"}
+RESERVED = {"key", "at", "connection", "priority", "lane"}
 """Options of `enqueue`, which no parameter may be named like."""
 
 
@@ -50,6 +50,10 @@ class Arguments:
     def check(self) -> None:
         """`ConfigurationError` if an annotation can't be used."""
         _ = self._adapters
+
+    def required(self) -> list[str]:
+        """The parameters without a default."""
+        return [name for name, one in self._signature.parameters.items() if one.default is one.empty]
 
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The context of a call. What the call leaves to a default is left out: the worker's default counts.

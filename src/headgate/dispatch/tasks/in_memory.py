@@ -46,9 +46,19 @@ class InMemory:
                 await engine.close()
                 await outcomes.close()
 
-    async def enqueue(self, item_type: str, item_id: str, context: Any, at: datetime | str | None) -> EnqueueResult:
+    async def enqueue(
+        self,
+        item_type: str,
+        item_id: str,
+        context: Any,
+        at: datetime | str | None,
+        lane: str | None = None,
+        priority: int | None = None,
+    ) -> EnqueueResult:
         """Queues an item and runs whatever is queued. What a task queues runs when that task has ended."""
-        queued = await self.queue.enqueue(item_type, item_id, context=context, execute_at=at)
+        queued = await self.queue.enqueue(
+            item_type, item_id, context=context, execute_at=at, lane=lane, priority=priority
+        )
         if not queued.existing:
             self._pending.append((item_type, item_id))
         if not is_inside_task():

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import EnqueueResult
 from headgate.dispatch.queue import ItemDetail
-from headgate.dispatch.tasks.arguments import Arguments
+from headgate.dispatch.tasks.arguments import RESERVED, Arguments
 from headgate.dispatch.tasks.policies import Backoff
+from headgate.dispatch.tasks.unique import NOT_UNIQUE, Unique
 from headgate.limits.model import Plan
 
 if TYPE_CHECKING:
@@ -31,6 +31,19 @@ class Definition:
     plan: Plan | None
     timeout: float | None
     backoff: Backoff
+    priority: int | None = None
+    lane: str | None = None
+    unique: Unique = NOT_UNIQUE
+
+
+class CallOptions(NamedTuple):
+    """What an enqueue says beside the arguments."""
+
+    key: str | None = None
+    at: datetime | str | None = None
+    priority: int | None = None
+    lane: str | None = None
+    connection: Any = None
 
 
 class Task(Generic[P, R]):
@@ -61,38 +74,91 @@ class Task(Generic[P, R]):
 
     @overload
     async def enqueue(
-        self, *args: Any, key: str, at: datetime | str | None = None, connection: Any = None, **kwargs: Any
+        self,
+        *args: Any,
+        key: str,
+        at: datetime | str | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        connection: Any = None,
+        **kwargs: Any,
     ) -> EnqueueResult: ...
 
     @overload
     async def enqueue(
-        self, *args: Any, at: datetime | str, key: str | None = None, connection: Any = None, **kwargs: Any
+        self,
+        *args: Any,
+        at: datetime | str,
+        key: str | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        connection: Any = None,
+        **kwargs: Any,
     ) -> EnqueueResult: ...
 
     @overload
     async def enqueue(
-        self, *args: Any, connection: Any, key: str | None = None, at: datetime | str | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        priority: int,
+        key: str | None = None,
+        at: datetime | str | None = None,
+        lane: str | None = None,
+        connection: Any = None,
+        **kwargs: Any,
+    ) -> EnqueueResult: ...
+
+    @overload
+    async def enqueue(
+        self,
+        *args: Any,
+        lane: str,
+        key: str | None = None,
+        at: datetime | str | None = None,
+        priority: int | None = None,
+        connection: Any = None,
+        **kwargs: Any,
+    ) -> EnqueueResult: ...
+
+    @overload
+    async def enqueue(
+        self,
+        *args: Any,
+        connection: Any,
+        key: str | None = None,
+        at: datetime | str | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        **kwargs: Any,
     ) -> EnqueueResult: ...
 
     async def enqueue(self, *args: Any, **kwargs: Any) -> EnqueueResult:
         """Queues a call of the function with these arguments. With `key`, the item's id, a second enqueue of the same
-        key changes nothing and returns `existing=True`. `at` is when it shall run. With `connection`, in a
-        transaction of yours (see `DispatchQueue.enqueue`), it is queued if and when that commits; on SQLite, call
-        `await tasks.define()` once before.
+        key changes nothing and returns `existing=True`. `at` is when it shall run. `priority` is 0, which is first, to
+        9; `lane` is a tenant, say, whose calls take turns with those of others: if not given, what the decorator says.
+        With `connection`, in a transaction of yours (see `DispatchQueue.enqueue`), it is queued if and when that
+        commits; on SQLite, call `await tasks.define()` once before.
 
         Raises:
-            InvalidInput: an argument, the key, the time or the connection is wrong; nothing was queued.
+            InvalidInput: an argument, the key, the time, the priority, the lane or the connection is wrong; nothing
+                was queued.
             StoreUnavailable: the store does not answer; the call may have been queued.
         """
-        key, at, connection = kwargs.pop("key", None), kwargs.pop("at", None), kwargs.pop("connection", None)
-        context = self.arguments.dump(args, kwargs)
-        item_id = uuid.uuid4().hex if key is None else key
-        return await self._tasks.enqueue_item(self, item_id, context, at, connection)
+        options = CallOptions(**{name: kwargs.pop(name) for name in RESERVED if name in kwargs})
+        return await self._tasks.enqueue_item(self, self.arguments.dump(args, kwargs), options)
 
-    def options(self, *, key: str | None = None, at: datetime | str | None = None, connection: Any = None) -> Call[P]:
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        at: datetime | str | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        connection: Any = None,
+    ) -> Call[P]:
         """The options of an enqueue, apart from its arguments: `task.options(key="a").enqueue(1)`, in which type
         checkers check the arguments."""
-        return Call(self, key, at, connection)
+        return Call(self, CallOptions(key, at, priority, lane, connection))
 
     async def show(self, item_id: str) -> ItemDetail:
         """One of its items: status, attempt, progress, result, audit.
@@ -108,11 +174,9 @@ class Call(Generic[P]):
     """The options of an enqueue, waiting for its arguments."""
 
     _task: Task[P, Any]
-    _key: str | None
-    _at: datetime | str | None
-    _connection: Any
+    _options: CallOptions
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueueResult:
         """`Task.enqueue` with these options."""
-        task: Task[..., Any] = self._task
-        return await task.enqueue(*args, key=self._key, at=self._at, connection=self._connection, **kwargs)
+        task = self._task
+        return await task._tasks.enqueue_item(task, task.arguments.dump(args, kwargs), self._options)

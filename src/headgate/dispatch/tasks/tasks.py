@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar, overload
 
-from headgate.dispatch.config import DispatchConfig
+from headgate.dispatch.config import DispatchConfig, DispatchSettings
+from headgate.dispatch.encryption import encryption_of
 from headgate.dispatch.engines.local.dispatching import dispatching
 from headgate.dispatch.model import EnqueueResult
+from headgate.dispatch.periodic import Periodic, checked_name
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain
+from headgate.dispatch.schedules import CatchUp, Schedule
 from headgate.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from headgate.dispatch.tasks.in_memory import InMemory
 from headgate.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
-from headgate.dispatch.tasks.task import Definition, Task
+from headgate.dispatch.tasks.task import CallOptions, Definition, Task
+from headgate.dispatch.tasks.unique import checked_unique
 from headgate.dispatch.threads import DEFAULT_LIMIT, Threads
-from headgate.errors import ConfigurationError, InvalidInput
+from headgate.dispatch.turns import checked_lane, checked_priority
+from headgate.durations import parse_instant
+from headgate.errors import ConfigurationError, Conflict, InvalidInput
 from headgate.limits.limiter import AsyncLimiter
+from headgate.slots.calendars import Calendar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,6 +40,7 @@ MAX_RETRIES = 999
 POLL_SECONDS = 1
 """How soon a worker sees what another process queued in a SQLite file; PostgreSQL notifies it."""
 LIMITER_DEADLINE = 5.0
+MAX_TRIES = 5
 
 
 @dataclass(slots=True)
@@ -56,7 +65,8 @@ class Tasks:
 
     `headgate worker my_module:tasks` runs them. In one process, at most `concurrency` executions of each task run at
     once, and at most `threads` plain `def` functions. `middleware` is called around every execution, the first one
-    outermost. `on_event` is called with every `TaskEvent`.
+    outermost. `on_event` is called with every `TaskEvent`. With `encryption_keys`, each base64 of 32 bytes, arguments
+    and results are encrypted at rest: the first key encrypts, all decrypt.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -71,6 +81,7 @@ class Tasks:
         middleware: Sequence[Middleware] = (),
         on_event: EventListener | None = None,
         cancel_seconds: float = CANCEL_SECONDS,
+        encryption_keys: Sequence[str] | None = None,
     ) -> None:
         if not isinstance(url, str) or ":" not in url:
             raise ConfigurationError(
@@ -79,6 +90,8 @@ class Tasks:
         for option, value in (("concurrency", concurrency), ("threads", threads)):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10_000:
                 raise ConfigurationError(option, "must be a whole number from 1 to 10000")
+        encryption_of(encryption_keys)  # a wrong key is refused here, where it is given
+        self._encryption_keys = encryption_keys
         self.url = url
         self._concurrency = concurrency
         self._thread_limit = threads
@@ -86,6 +99,7 @@ class Tasks:
         self._listeners = () if on_event is None else (on_event,)
         self._cancel_seconds = cancel_seconds
         self._tasks: dict[str, Task[Any, Any]] = {}
+        self._periodic: dict[str, tuple[str, Schedule]] = {}
         self._here: _OnLoop | None = None
         self._in_memory: InMemory | None = None
 
@@ -105,6 +119,12 @@ class Tasks:
         timeout: Duration | None = None,
         rate: str | None = None,
         backoff: Backoff | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        concurrency: int | None = None,
+        lane_concurrency: int | None = None,
+        unique: str | None = None,
+        unique_period: Duration | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
     def task(
@@ -117,6 +137,12 @@ class Tasks:
         timeout: Duration | None = None,
         rate: str | None = None,
         backoff: Backoff | None = None,
+        priority: int | None = None,
+        lane: str | None = None,
+        concurrency: int | None = None,
+        lane_concurrency: int | None = None,
+        unique: str | None = None,
+        unique_period: Duration | None = None,
     ) -> Any:
         """Makes a function a task: `@tasks.task` or `@tasks.task(retries=5, …)`.
 
@@ -125,12 +151,22 @@ class Tasks:
         executions begin in any such span, over all processes on this database. The item type is the function's name,
         or `name`, in upper case.
 
+        `priority` and `lane` are for calls that name none. At most `concurrency` of its items are in flight at once,
+        over all processes, and `lane_concurrency` per lane. With `unique="arguments"`, calls with the same arguments
+        are one item; with `unique_period`, calls with the same key or arguments are one item per period.
+
         Raises:
             ConfigurationError: an option or the function's signature is wrong, or the name is taken.
         """
         if not isinstance(retries, int) or isinstance(retries, bool) or not 0 <= retries <= MAX_RETRIES:
             raise ConfigurationError("retries", f"must be a whole number from 0 to {MAX_RETRIES}")
         seconds, policy = checked_timeout(timeout), checked_backoff(Exponential() if backoff is None else backoff)
+        same = checked_unique(unique, unique_period)
+        try:
+            checked_lane(lane)
+            checked_priority(priority)
+        except InvalidInput as error:
+            raise ConfigurationError(error.field, error.problem) from None
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
             item_type = (function.__name__ if name is None else name).upper()
@@ -138,11 +174,50 @@ class Tasks:
                 raise ConfigurationError("name", f"two tasks have the item type {item_type}; give one of them a name=")
             plan = None if rate is None else rate_plan(item_type, rate)
             config = _config(item_type, retries, plan.name if plan else None)
-            task = Task(self, function, Definition(config, plan, seconds, policy))
+            config = config.changed({"concurrency": concurrency, "lane_concurrency": lane_concurrency})
+            task = Task(self, function, Definition(config, plan, seconds, policy, priority, lane, same))
             self._tasks[item_type] = task
             return task
 
         return decorate if function is None else decorate(function)
+
+    def periodic(
+        self,
+        *,
+        cron: str | None = None,
+        every: str | timedelta | float | None = None,
+        zone: str | None = None,
+        calendar: Calendar | dict[str, Any] | None = None,
+        catch_up: str = CatchUp.SKIP,
+        name: str | None = None,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]:
+        """Makes a function, or a task, run again and again: `@tasks.periodic(cron="0 16 * * MON-FRI")` or
+        `@tasks.periodic(every="PT2S")`.
+
+        Each tick is queued once, however many workers run. A cron expression is meant in `zone`. A tick outside the
+        open time of `calendar` does not happen. `catch_up` says what becomes of ticks that were missed because no
+        worker ran: `skip`, `last` or `all`. The periodic task has the function's name, or `name`.
+
+        Raises:
+            ConfigurationError: an option is wrong, the name is taken, or the function needs arguments.
+        """
+        schedule = Schedule.of(cron=cron, every=every, zone=zone, calendar=calendar, catch_up=catch_up)
+
+        def decorate(function: Callable[P, R]) -> Task[P, R]:
+            task = function if isinstance(function, Task) else self.task(function)
+            if missing := task.arguments.required():
+                raise ConfigurationError(missing[0], "has no default, and nobody gives a periodic task its arguments")
+            periodic_name = task.function.__name__ if name is None else name
+            try:
+                checked_name(periodic_name)
+            except InvalidInput as error:
+                raise ConfigurationError(error.field, error.problem) from None
+            if periodic_name in self._periodic:
+                raise ConfigurationError("name", f"two periodic tasks are named {periodic_name}; give one a name=")
+            self._periodic[periodic_name] = task.item_type, schedule
+            return task
+
+        return decorate
 
     @property
     def item_types(self) -> list[str]:
@@ -182,7 +257,9 @@ class Tasks:
         if here.queue is None:
             async with here.opening:
                 if here.queue is None:
-                    here.queue = await here.stack.enter_async_context(DispatchQueue.open(self.url))
+                    here.queue = await here.stack.enter_async_context(
+                        DispatchQueue.open(self.url, encryption_keys=self._encryption_keys)
+                    )
         return here.queue
 
     async def define(self) -> None:
@@ -197,14 +274,17 @@ class Tasks:
             await queue.define(task.definition.config)
             self._on_loop().defined.add(task.item_type)
 
-    async def enqueue_item(
-        self, task: Task[Any, Any], item_id: str, context: Any, at: datetime | str | None, connection: Any
-    ) -> EnqueueResult:
+    async def enqueue_item(self, task: Task[Any, Any], context: Any, options: CallOptions) -> EnqueueResult:
         """Queues an item of a task; `Task.enqueue` is the way to call it."""
+        definition, at, connection = task.definition, options.at, options.connection
+        moment = datetime.now(UTC) if at is None else parse_instant(at, "at")
+        item_id = definition.unique.item_id(options.key, context, moment)
+        lane = definition.lane if options.lane is None else options.lane
+        priority = definition.priority if options.priority is None else options.priority
         if self._in_memory is not None:
             if connection is not None:
                 raise InvalidInput("connection", "a queue in memory can't join a database transaction")
-            return await self._in_memory.enqueue(task.item_type, item_id, context, at)
+            return await self._in_memory.enqueue(task.item_type, item_id, context, at, lane, priority)
         here = self._on_loop()
         if connection is not None and task.item_type not in here.defined and self.url.startswith("sqlite"):
             # Opening and defining would wait for the caller's own transaction.
@@ -216,7 +296,15 @@ class Tasks:
                 if task.item_type not in here.defined:
                     await queue.define(task.definition.config)
                     here.defined.add(task.item_type)
-        return await queue.enqueue(task.item_type, item_id, context=context, execute_at=at, connection=connection)
+        return await queue.enqueue(
+            task.item_type,
+            item_id,
+            context=context,
+            execute_at=at,
+            lane=lane,
+            priority=priority,
+            connection=connection,
+        )
 
     async def close(self) -> None:
         """Closes the queue, if it was opened on this event loop. The next use opens it again."""
@@ -251,6 +339,7 @@ class Tasks:
         queue = await self.queue()
         for task in self._tasks.values():
             await _state_config(queue, task.definition.config)
+        await _state_schedules(queue, self._periodic)
         async with (
             self._guard() as guard,
             dispatching(
@@ -297,11 +386,29 @@ class Tasks:
 async def _state_config(queue: DispatchQueue, config: DispatchConfig) -> None:
     """Writes what the decorator states. Other settings, such as the kill switch, stay as operators set them."""
     stored = await queue.define(config)
-    stated = ("max_dispatch_retries", "admission_plan")
-    if any(getattr(stored, name) != getattr(config, name) for name in stated):
-        await queue.configure(
-            config.item_type, max_dispatch_retries=config.max_dispatch_retries, admission_plan=config.admission_plan
-        )
+    stated: DispatchSettings = {
+        "max_dispatch_retries": config.max_dispatch_retries,
+        "admission_plan": config.admission_plan,
+    }
+    if config.concurrency is not None:
+        stated["concurrency"] = config.concurrency
+    if config.lane_concurrency is not None:
+        stated["lane_concurrency"] = config.lane_concurrency
+    if any(getattr(stored, name) != value for name, value in stated.items()):
+        await queue.configure(config.item_type, **stated)
+
+
+async def _state_schedules(queue: DispatchQueue, schedules: Mapping[str, tuple[str, Schedule]]) -> None:
+    """Writes the decorators' schedules. One that operators paused stays paused."""
+    periodic = Periodic(queue)
+    for name, (item_type, schedule) in schedules.items():
+        # Another worker may write the same at the same time, or tick.
+        for _ in range(MAX_TRIES - 1):
+            with contextlib.suppress(Conflict):
+                await periodic.put(name, item_type, schedule)
+                break
+        else:
+            await periodic.put(name, item_type, schedule)
 
 
 def _config(item_type: str, retries: int, plan: str | None) -> DispatchConfig:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from threading import Thread
 from weakref import ref
 
-from headgate.clock import Clock
+from headgate.clock import Clock, SystemClock
 from headgate.limits.algorithms import State
-from headgate.limits.chain import refunded, rule_on
+from headgate.limits.chain import CALENDAR, refunded, rule_on
 from headgate.limits.fast_path import FastPath
-from headgate.limits.holds import HoldName, HoldRecord, hold_name, place_hold, settle_hold
+from headgate.limits.holds import HoldName, HoldRecord, held_part, hold_name, place_hold, renew_hold, settle_hold
 from headgate.limits.locks import SpinLock
 from headgate.limits.model import Charge, Decision, Reason, Rule
 from headgate.limits.ports import Hold, Settlement
@@ -35,6 +35,8 @@ class MemoryLimitStore:
     def __init__(self, *, max_keys: int = 1_000_000, clock: Clock | None = None) -> None:
         self._max_keys = max_keys
         self._monotonic_ns: Ticks = time.monotonic_ns if clock is None else lambda: clock.monotonic_us() * 1000
+        self._wall_us = (clock or SystemClock()).now_us
+        """For calendars: a monotonic clock has no midnight."""
         self._lock = SpinLock()
         self._tables: dict[int, KeyTable] = {}
         """By the identity of a rule, for as long as the rule lives."""
@@ -68,6 +70,9 @@ class MemoryLimitStore:
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
         return self._lock.run(self._settle, hold_id, chain, actual, now_us)
 
+    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
+        return self._lock.run(self._renew, hold_id, chain, ttl_us, now_us)
+
     def reset(self, chain: Sequence[Charge]) -> None:
         self._lock.run(self._reset, chain)
 
@@ -86,11 +91,14 @@ class MemoryLimitStore:
         return self._lock.run(lambda: sum(len(table) for tables in self._plans.values() for table in tables))
 
     def _refund(self, chain: Sequence[Charge], now_us: int | None) -> None:
+        wall_us = self._wall_us() if now_us is None else now_us
         now_us = self._now() if now_us is None else now_us
         for charge in chain:
-            self._write(charge, refunded(charge, self._read(charge), now_us), now_us)
+            spec_us = wall_us if charge.rule.spec.tag == CALENDAR else now_us
+            self._write(charge, refunded(charge, self._read(charge), spec_us), now_us)
 
     def _settle(self, hold_id: str, chain: Sequence[Charge], actual: int, now_us: int | None) -> Settlement:
+        wall_us = self._wall_us() if now_us is None else now_us
         now_us = self._now() if now_us is None else now_us
         name = hold_name(hold_id, chain)
         record = self._holds.find(name, now_us)
@@ -98,11 +106,25 @@ class MemoryLimitStore:
             return Settlement.UNKNOWN
         if record.settled:
             return Settlement.REPEATED
-        states, record = settle_hold(chain, [self._read(charge) for charge in chain], now_us, record, actual)
+        states, record = settle_hold(chain, [self._read(charge) for charge in chain], now_us, record, actual, wall_us)
         self._holds.change(name, record)
         for charge, state in zip(chain, states, strict=True):
             self._write(charge, state, now_us)
         return Settlement.APPLIED
+
+    def _renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, now_us: int | None) -> Settlement:
+        now_us = self._now() if now_us is None else now_us
+        name = hold_name(hold_id, chain)
+        record = self._holds.find(name, now_us)
+        if record is None or record.settled:
+            return Settlement.UNKNOWN
+        states = [self._read(charge) for charge in chain]
+        after, renewed = renew_hold(chain, states, now_us, record, now_us + ttl_us)
+        self._holds.add(name, renewed, now_us)
+        for charge, state in zip(chain, after, strict=True):
+            if state is not None:
+                self._write(charge, state, now_us)
+        return Settlement.UNKNOWN if renewed.settled else Settlement.APPLIED
 
     def _reset(self, chain: Sequence[Charge]) -> None:
         for charge in chain:
@@ -119,20 +141,21 @@ class MemoryLimitStore:
         return self._monotonic_ns() // 1000
 
     def _rule_on(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> Decision:
+        wall_us = self._wall_us() if now_us is None else now_us
         now_us = self._now() if now_us is None else now_us
-        name = hold_name(hold.id, chain) if hold is not None else None
+        name = hold_name(hold.id, held_part(chain, hold.places)) if hold is not None else None
         record = self._holds.find(name, now_us) if name is not None else None
         repeated = record is not None and not record.cancelled
         states = [self._read(charge) for charge in chain]
         if spend:
             for charge in chain:  # a denied key is in use, too: evicted, it would be admitted
                 self._table(charge.rule).touch(charge.key, now_us)
-        ruling = rule_on(chain, states, now_us, spend=spend and not repeated)
+        ruling = rule_on(chain, states, now_us, spend=spend and not repeated, wall_us=wall_us)
         decision, writes = ruling
         if repeated:
             return decision.but(allowed=True, retry_after_us=0, reason=Reason.OK)
         if hold is not None and name is not None and spend and decision.allowed:
-            held_writes, record = place_hold(chain, ruling, now_us + hold.ttl_us)
+            held_writes, record = place_hold(chain, ruling, now_us + hold.ttl_us, hold.places)
             writes = tuple(held_writes)
             self._holds.add(name, record, now_us)
         for charge, state in zip(chain, writes, strict=True):
@@ -266,6 +289,11 @@ class AsyncMemoryLimitStore:
         self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
     ) -> Settlement:
         return self.store.settle(hold_id, chain, actual, now_us=now_us)
+
+    async def renew(
+        self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None
+    ) -> Settlement:
+        return self.store.renew(hold_id, chain, ttl_us, now_us=now_us)
 
     async def reset(self, chain: Sequence[Charge]) -> None:
         self.store.reset(chain)

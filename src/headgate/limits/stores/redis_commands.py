@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import combinations, product
 from pathlib import Path
+from time import time_ns
 from typing import Any, NamedTuple
 
 from headgate.errors import ConfigurationError
 from headgate.limits import holds
 from headgate.limits.chain import conclude
 from headgate.limits.keys import KeyStart
-from headgate.limits.model import Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
+from headgate.limits.model import CalendarWindow, Charge, Decision, Reason, Rule, SlidingWindow, TokenBucket
 from headgate.limits.ports import Hold, Settlement
 from headgate.redis.protocol import Script, packed, word
 from headgate.redis.redirects import slot_of
@@ -60,8 +61,10 @@ def runs_of(chains: Sequence[Sequence[Charge]]) -> list[Run]:
 class Commands:
     """The calls of a limit store, each as one Redis command."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
         self.script = _admission()
+        self._prefix = prefix.encode()
+        self._start = self._prefix + b"rate_limiter:{"
         self._heads: dict[tuple[int, bool], bytes] = {}
         self._ends: dict[tuple[Rule, int], tuple[bytes, bytes]] = {}
         """What follows the key in a state's name, and the packed charge, by rule and cost."""
@@ -73,10 +76,10 @@ class Commands:
         words = [self._heads.get(shape) or self._head(shape)]
         charges = [_SPEND if now_us is None else word(b"s%d" % now_us)]
         for key, rule, cost in chain:
-            suffix, charge = ends.get((rule, cost)) or self._end(rule, cost)
+            suffix, charge = ends.get((rule, cost)) or self._end(rule, cost, now_us)
             if key[0] in "%}":
                 key = _escaped(key)
-            name = b"rate_limiter:{" + key.encode() + suffix
+            name = self._start + key.encode() + suffix
             words.append(b"$%d\r\n%b\r\n" % (len(name), name))
             charges.append(charge)
         if times > 1:
@@ -84,36 +87,44 @@ class Commands:
         return b"".join(words + charges)
 
     def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
-        keys, arguments = names(chain), [_charge(*charge[1:]) for charge in chain]
+        keys, arguments = names(chain, self._prefix), [_charge(*charge[1:], now_us) for charge in chain]
         held = spend and hold is not None
-        mode = b"h" if held else b"s" if spend else b"p"
+        mode = (b"c" if hold is not None and hold.places else b"h") if held else b"s" if spend else b"p"
         if hold is not None and held:
-            keys.append(hold_name(chain, hold.id))
+            keys.append(hold_name(holds.held_part(chain, hold.places), hold.id, self._prefix))
             arguments.append(b"%d" % hold.ttl_us)
         return self.script.call(keys, [mode + _time(now_us), *arguments])
 
     def refunding(self, chain: Sequence[Charge], now_us: int | None) -> bytes:
-        return self.script.call(names(chain), [b"r" + _time(now_us), *(_charge(*charge[1:]) for charge in chain)])
+        return self.script.call(
+            names(chain, self._prefix), [b"r" + _time(now_us), *(_charge(*charge[1:], now_us) for charge in chain)]
+        )
 
     def settling(self, hold_id: str, chain: Sequence[Charge], actual: int, now_us: int | None) -> bytes:
-        keys = [*names(chain), hold_name(chain, hold_id)]
-        charges = [_charge(charge.rule, 0) for charge in chain]
+        keys = [*names(chain, self._prefix), hold_name(chain, hold_id, self._prefix)]
+        charges = [_charge(charge.rule, 0, now_us) for charge in chain]
         return self.script.call(keys, [b"t" + _time(now_us), *charges, b"%d" % actual])
 
+    def renewing(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, now_us: int | None) -> bytes:
+        keys = [*names(chain, self._prefix), hold_name(chain, hold_id, self._prefix)]
+        charges = [_charge(charge.rule, 0, now_us) for charge in chain]
+        return self.script.call(keys, [b"n" + _time(now_us), *charges, b"%d" % ttl_us])
+
     def resetting(self, chain: Sequence[Charge]) -> bytes:
-        return packed(b"DEL", *names(chain))
+        return packed(b"DEL", *names(chain, self._prefix))
 
     def _head(self, shape: tuple[int, bool]) -> bytes:
         count, once = shape
         head = self._heads[shape] = self.script.head(count, count + (1 if once else 2))
         return head
 
-    def _end(self, rule: Rule, cost: int) -> tuple[bytes, bytes]:
+    def _end(self, rule: Rule, cost: int, now_us: int | None) -> tuple[bytes, bytes]:
         if len(self._ends) >= _MAX_CACHED:
             # Rules are made anew when plans are reloaded, and costs may be anything.
             self._ends.clear()
-        charge = _charge(rule, cost)
-        end = self._ends[rule, cost] = (_suffix(rule.plan), word(charge))
+        end = (_suffix(rule.plan), word(_charge(rule, cost, now_us)))
+        if not isinstance(rule.spec, CalendarWindow):  # its edges move on
+            self._ends[rule, cost] = end
         return end
 
 
@@ -134,15 +145,15 @@ def settlement(reply: Any) -> Settlement:
     return _SETTLEMENTS[reply]
 
 
-def names(chain: Sequence[Charge]) -> list[bytes]:
+def names(chain: Sequence[Charge], prefix: bytes = b"") -> list[bytes]:
     """The keys a chain's states are kept under: `rate_limiter:{<key>}:<plan>`."""
-    return [_name(b"rate_limiter:{", charge.key, _suffix(charge.rule.plan)) for charge in chain]
+    return [_name(prefix + b"rate_limiter:{", charge.key, _suffix(charge.rule.plan)) for charge in chain]
 
 
-def hold_name(chain: Sequence[Charge], hold_id: str) -> bytes:
+def hold_name(chain: Sequence[Charge], hold_id: str, prefix: bytes = b"") -> bytes:
     """The key a hold is recorded under, in the same slot as its chain: `rate_limiter_hold:{<key>}:<id>:<digest>`."""
     key, name = holds.hold_name(hold_id, chain)
-    return _name(b"rate_limiter_hold:{", key, _suffix(name))
+    return _name(prefix + b"rate_limiter_hold:{", key, _suffix(name))
 
 
 def common_slot(chain: Sequence[Charge]) -> int:
@@ -210,10 +221,12 @@ def _suffix(name: str) -> bytes:
     return b"}:" + name.replace("%", "%25").replace("}", "%7D").encode()
 
 
-def _charge(rule: Rule, cost: int) -> bytes:
+def _charge(rule: Rule, cost: int, now_us: int | None) -> bytes:
     spec = rule.spec
     if isinstance(spec, TokenBucket):
         a, b, c = spec.unit, spec.gain, spec.full
+    elif isinstance(spec, CalendarWindow):
+        a, b, c = spec.edges(time_ns() // 1000 if now_us is None else now_us)
     elif isinstance(spec, SlidingWindow):
         a, b, c = spec.window_us, spec.grain_us, spec.grains
     else:

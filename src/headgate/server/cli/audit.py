@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import click
 from click.core import ParameterSource
 
-from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StoreUnavailable
+from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StaleVersion, StoreUnavailable
 from headgate.server.access.audit_chain import Verification
 from headgate.server.cli.parameters import Group, as_json
 from headgate.server.cli.read_only import read_only_settings
@@ -53,6 +53,7 @@ def verify(as_json: bool) -> None:
 STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (InvalidInput, 400),
     (NotFound, 404),
+    (StaleVersion, 412),
     (Conflict, 409),
     (SlotOwned, 409),
     (StoreUnavailable, 503),

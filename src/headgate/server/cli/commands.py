@@ -17,7 +17,7 @@ ABOUT = {
     "prune": "Forget slots, windows, finished items, payments, messages and audit entries that far in the past.",
     "migrate": "Bring the database to this version's schema, or one step back. The service does so itself on SQLite.",
     "config": "Show and change configs: how much may happen in each window.",
-    "slots": "Book, show and cancel slots.",
+    "slots": "Book, list, explain and cancel slots.",
     "payments": "Submit feeds of payments; show and cancel payments.",
     "sms": "Send messages and follow them; look after quotas, opt-outs and dead letters.",
     "plans": "Show and change plans: what limits hold.",
@@ -25,6 +25,7 @@ ABOUT = {
     "tokens": "Create, list, rotate and revoke the tokens that callers present.",
     "audit": "Check the record of who changed what.",
     "queue": "Look at the dispatch queue and operate it.",
+    "periodic": "List, pause and trigger periodic tasks.",
     "workers": "Show who works on which queue, and which queues nobody works on.",
     "completion": "Print the script that completes commands and options on TAB in your shell.",
 }

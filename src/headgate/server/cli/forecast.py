@@ -21,7 +21,12 @@ SHOWN = 20
 
 
 @click.command("forecast", cls=Command)
-@click.option("--config", "config_name", help="The config; left out, the default one.")
+@click.option(
+    "--config",
+    "config_names",
+    multiple=True,
+    help="The config; left out, the default one. Several times: events that are booked under all of them.",
+)
 @click.option("--events", type=int, default=1, help="How many events want that time.")
 @click.option("--at", help="The wanted time; left out, now.")
 @click.option(
@@ -30,19 +35,19 @@ SHOWN = 20
     help="Also draw the backlog until it is drained, and the first windows: a .png, .svg or .pdf.",
 )
 @as_json
-def forecast(config_name: str | None, events: int, at: str | None, plot: Path | None, as_json: bool) -> None:
+def forecast(config_names: tuple[str, ...], events: int, at: str | None, plot: Path | None, as_json: bool) -> None:
     """Tell when a number of events would run, without booking anything."""
     if plot is not None:
         require("--plot", "plot")
 
     async def work(settings: Settings) -> Forecast:
         async with open_slots(settings) as slots:
-            return await slots.forecast(config_name or settings.slots.default_config, events, at)
+            return await slots.forecast(config_names or settings.slots.default_config, events, at)
 
     with read_only_settings() as settings:
         forecast = run(work(settings))
     if as_json:
-        print_json(ForecastShown.of(forecast).dump())
+        print_json(ForecastShown.of_forecast(forecast).dump())
     else:
         _show(forecast)
     if plot is not None:
@@ -51,12 +56,14 @@ def forecast(config_name: str | None, events: int, at: str | None, plot: Path | 
 
 def _show(forecast: Forecast) -> None:
     if forecast.drained_by is None or forecast.first_window is None:
-        print_line(f"nothing is free for {forecast.config_name} before its horizon")
+        print_line(f"nothing is free for {', '.join(forecast.config_names) or forecast.config_name} before its horizon")
         return
     print_line(
         f"config {forecast.config_name} (version {forecast.config_version}), "
         f"wanted at {format_instant(forecast.requested_time)}"
     )
+    if forecast.config_names:
+        print_line(f"under {', '.join(forecast.config_names)}; windows are those of {forecast.config_name}")
     print_line(f"{forecast.placed} of {forecast.events} events run in {forecast.window_count} window(s)")
     print_line(f"from {format_instant(forecast.first_window)}, all by {format_instant(forecast.drained_by)}")
     if forecast.refused:

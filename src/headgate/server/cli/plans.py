@@ -10,7 +10,7 @@ import click
 
 from headgate.errors import InvalidInput
 from headgate.limits.model import Plan, describe
-from headgate.limits.plan_documents import SEVERAL, document_of, plan_from
+from headgate.limits.plan_documents import ALGORITHMS, SEVERAL, document_of, plan_from
 from headgate.limits.rates import is_rate
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
@@ -63,11 +63,15 @@ def list_(as_json: bool) -> None:
 @click.argument("name", cls=Argument)
 @click.argument("rate", cls=Argument, required=False)
 @click.option("--rate", "rate_option", help="A rate: 10/minute, '100/hour;1000/day' or '10/minute burst 20'.")
-@click.option("--algorithm", help="token_bucket, fixed_window, sliding_window or sliding_log.")
+@click.option("--algorithm", help=f"{ALGORITHMS}.")
 @click.option("--capacity", type=int, help="The most tokens in a bucket.")
 @click.option("--per-second", help="Tokens a second: 10, 0.5 or 2/3.")
 @click.option("--limit", type=int, help="The most in a window.")
 @click.option("--window", help="The window's length, such as PT1M or P1D.")
+@click.option("--calendar", help="A fixed window by the calendar: day, week or month.")
+@click.option("--zone", help="The calendar's time zone, such as Europe/Berlin; UTC if not given.")
+@click.option("--expires", help="After how long a place counts as dead, with concurrency; PT30S if not given.")
+@click.option("--burst", type=int, help="How many may come at once, with gcra.")
 @click.option("--on-error", help="While the store can't be asked: open, closed or fallback; 'none' for the default.")
 @click.option("--shadow/--no-shadow", default=None, help="Decide and count, but never deny.")
 @click.option(
@@ -86,6 +90,10 @@ def set_(
     per_second: str | None,
     limit: int | None,
     window: str | None,
+    calendar: str | None,
+    zone: str | None,
+    expires: str | None,
+    burst: int | None,
     on_error: str | None,
     shadow: bool | None,
     overrides: tuple[str, ...],
@@ -104,6 +112,10 @@ def set_(
         "perSecond": per_second,
         "limit": limit,
         "window": window,
+        "calendar": calendar,
+        "zone": zone,
+        "expires": expires,
+        "burst": burst,
         "onError": on_error,
         "shadow": shadow,
     }
@@ -132,12 +144,14 @@ def delete(name: str, as_json: bool) -> None:
 
 def _changed(current: Plan | None, given: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     kept = document_of(current) if current is not None else {}
-    if given["rate"] is not None:
+    if given["rate"] is not None and given["algorithm"] is None and kept.get("algorithm") != "gcra":
         kept = {field: kept[field] for field in ("onError", "shadow", "overrides") if field in kept}
     elif given["algorithm"] is not None and kept.get("algorithm") != given["algorithm"]:
         kept = {field: kept[field] for field in ("onError", "shadow") if field in kept}
     elif current is None:
         raise InvalidInput("algorithm", "is required for a new plan; or give a rate such as 10/minute")
+    if given["window"] is not None or given["calendar"] is not None:
+        kept = {field: value for field, value in kept.items() if field not in ("window", "calendar", "zone")}
     document = kept | {field: value for field, value in given.items() if value is not None}
     if given["onError"] == "none":
         del document["onError"]

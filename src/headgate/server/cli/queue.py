@@ -18,7 +18,13 @@ from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
 from headgate.server.cli.terminal import print_json, print_line, print_table, run
 from headgate.server.settings import Settings
-from headgate.server.shapes.dispatch import DispatchConfigShown, ItemDetailShown, ItemShown, QueueStatsShown
+from headgate.server.shapes.dispatch import (
+    DispatchConfigShown,
+    ErrorGroupShown,
+    ItemDetailShown,
+    ItemShown,
+    QueueStatsShown,
+)
 from headgate.server.wiring.queue import open_queue
 
 T = TypeVar("T")
@@ -27,7 +33,8 @@ type_argument = click.argument("item_type", cls=Argument, metavar="TYPE", about=
 ids_argument = click.argument("ids", cls=Argument, nargs=-1, metavar="[ID]...", about="Which items.")
 all_option = click.option("--all", "every", is_flag=True, help="All dead letters of the type.")
 
-COLUMNS = ["itemId", "status", "executeAt", "retryCount", "lastError"]
+GROUP_COLUMNS = ["count", "error", "example", "firstAt", "lastAt"]
+COLUMNS = ["itemId", "status", "executeAt", "lane", "priority", "retryCount", "lastError"]
 
 
 def _with_queue(work: Callable[[DispatchQueue], Awaitable[T]], *changing: str) -> T:
@@ -76,17 +83,38 @@ def stats(item_type: str | None, as_json: bool) -> None:
 @app.command("list")
 @type_argument
 @click.option("--status", help="Only these, such as DEAD_LETTER.")
+@click.option("--prefix", help="Only those whose ids begin so.")
+@click.option("--lane", help="Only those of this lane.")
+@click.option("--error", help="Only those whose last error holds this; * stands for any characters.")
+@click.option("--from", "since", help="Only those that run at this time or later, …")
+@click.option("--to", "until", help="… and before this one.")
 @click.option("--limit", type=int, default=100, help="At most so many.")
 @click.option("--after", help="Those after this id: the last of the page before.")
 @as_json
-def list_(item_type: str, status: str | None, limit: int, after: str | None, as_json: bool) -> None:
-    """List items in order of their ids."""
-    page = _with_queue(lambda queue: queue.list(item_type, status, limit=limit, after=after))
+def list_(item_type: str, status: str | None, limit: int, as_json: bool, **options: str | None) -> None:
+    """List and search items, in order of their ids."""
+    chosen = {name: value for name, value in options.items() if value is not None}
+    page = _with_queue(lambda queue: queue.list(item_type, status, limit=limit, **chosen))
     items = [ItemShown.of(item).dump() for item in page]
     if as_json:
         print_json(items)
     else:
         print_table(COLUMNS, [["-" if item[name] is None else str(item[name]) for name in COLUMNS] for item in items])
+
+
+@app.command("errors")
+@type_argument
+@as_json
+def errors(item_type: str, as_json: bool) -> None:
+    """Group dead letters by their errors.
+
+    What differs between the errors of a group is shown as *. `headgate queue list TYPE --error TEXT` finds them.
+    """
+    groups = [ErrorGroupShown.of(group).dump() for group in _with_queue(lambda queue: queue.error_groups(item_type))]
+    if as_json:
+        print_json(groups)
+    else:
+        print_table(GROUP_COLUMNS, [[str(group[name]) for name in GROUP_COLUMNS] for group in groups])
 
 
 @app.command("show")

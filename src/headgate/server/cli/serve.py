@@ -23,6 +23,7 @@ from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
 from headgate.server.wiring.access import oidc_provider, open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import load_domains
+from headgate.server.wiring.envoy import check_grpc
 from headgate.server.wiring.payments import rule_book
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
@@ -38,11 +39,12 @@ BACKLOG = 2048
 @click.command("serve", cls=Command)
 @click.option("--host", help="The address to listen on; 127.0.0.1 by default.")
 @click.option("--port", type=int, help="The port; 8080 by default, 0 for any that is free.")
+@click.option("--grpc-port", type=int, help="The port of Envoy's rate limit service; not served by default.")
 @click.option("--workers", type=int, help="How many processes share the work.")
 @click.option("--migrate", is_flag=True, help="Migrate the database first, also one that other programs share.")
-def serve(host: str | None, port: int | None, workers: int | None, migrate: bool) -> None:
+def serve(host: str | None, port: int | None, grpc_port: int | None, workers: int | None, migrate: bool) -> None:
     """Run the service until it is told to stop (Ctrl+C, SIGTERM); requests in flight are finished first."""
-    settings = Settings.load(host=host, port=port)
+    settings = Settings.load(host=host, port=port, grpc=None if grpc_port is None else {"port": grpc_port})
     permit(settings, migrate)
     workers = settings.http.workers if workers is None else workers
     if not 1 <= workers <= 256:
@@ -56,6 +58,7 @@ def serve(host: str | None, port: int | None, workers: int | None, migrate: bool
     logs.configure(settings)
     collect_traces(settings)
     logs.warn_unknown_variables()
+    check_grpc(settings, workers)
     run(_prepare(settings))
     listening = listen(settings.host, settings.port)
     try:
@@ -109,6 +112,7 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
     from headgate.server.http.app import create_app
 
     deadline = ShutdownDeadline(settings.http.shutdown_seconds + CLOSE_SECONDS)
+    app = create_app(settings)
 
     class AnnouncingServer(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -118,9 +122,9 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             deadline.loop = asyncio.get_running_loop()
             await super().startup(sockets)
-            _announce(listening)
+            _announce(listening, app.state.services.grpc_port)
 
-    AnnouncingServer(_configuration(create_app(settings), settings)).run([listening])
+    AnnouncingServer(_configuration(app, settings)).run([listening])
 
 
 def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int) -> None:
@@ -128,13 +132,16 @@ def _serve_in_workers(settings: Settings, listening: socket.socket, workers: int
 
     # Workers are fresh processes: they read the environment, so what was typed here must stand there.
     os.environ["HEADGATE_HOST"], os.environ["HEADGATE_PORT"] = settings.host, str(settings.port)
+    os.environ["HEADGATE_HTTP_WORKERS"] = str(workers)
+    if settings.grpc.port is not None:
+        os.environ["HEADGATE_GRPC_PORT"] = str(settings.grpc.port)
     counted = tempfile.mkdtemp(prefix="headgate-metrics-")
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = counted
     configuration = _configuration("headgate.server.http.app:from_environment", settings, workers)
     try:
         # From here on connections wait for the workers instead of being refused.
         listening.listen(BACKLOG)
-        _announce(listening)
+        _announce(listening, settings.grpc.port)
         uvicorn.supervisors.Multiprocess(configuration, sockets=[listening]).run()
     finally:
         shutil.rmtree(counted, ignore_errors=True)
@@ -173,7 +180,7 @@ def _protocol() -> Any:
     return BoundedConnection
 
 
-def _announce(listening: socket.socket) -> None:
+def _announce(listening: socket.socket, grpc_port: int | None) -> None:
     host, port = listening.getsockname()[:2]
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
@@ -182,6 +189,8 @@ def _announce(listening: socket.socket) -> None:
     print_line("try it:")
     print_line(f"  curl -X POST {url}/api/v1/slots -H 'Content-Type: application/json' \\")
     print_line(f'''    -d '{{"eventId": "pay-123", "configName": "default", "requestedTime": "{soon}"}}\'''')
+    if grpc_port is not None:
+        print_line(f"Envoy's rate limit service is on {shown}:{grpc_port} (gRPC)")
     sys.stdout.flush()
 
 

@@ -30,6 +30,7 @@ from headgate.server.http import (
     notifications,
     openapi,
     payments,
+    periodic,
     plans,
     problem,
     reconciliation,
@@ -49,6 +50,7 @@ from headgate.server.wiring.access import console_sessions, oidc_provider, open_
 from headgate.server.wiring.dispatch import open_dispatch
 from headgate.server.wiring.doctor import server_probes
 from headgate.server.wiring.downstream import check_breaker
+from headgate.server.wiring.envoy import open_envoy
 from headgate.server.wiring.ingress import open_ingress
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.notifications import open_notifications
@@ -92,6 +94,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(audit.router)
     app.include_router(dispatch.router)
     app.include_router(workers.router)
+    app.include_router(periodic.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
     app.include_router(console.router)
@@ -162,6 +165,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         stack.callback(watching.cancel)
         if parent_process() is not None:
             end_when_hung(asyncio.get_running_loop())
+        services.grpc_port = await stack.enter_async_context(open_envoy(services))
         yield
 
 

@@ -16,7 +16,7 @@ from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import add_raw_route, send_json
 from headgate.server.http.services import Services, services_of
 from headgate.server.http.stream import book_stream
-from headgate.server.shapes.members import CONFIG_NAME, CONFIG_NAMES
+from headgate.server.shapes.members import BOOKED_NAME, CONFIG_NAMES
 from headgate.server.shapes.slots import BatchEvent, BatchRequest, BatchResult, FailedEvent, Slot
 from headgate.slots import AssignedSlot, SlotRequest
 from headgate.slots.config_names import ConfigNames
@@ -25,7 +25,7 @@ from headgate.slots.packing import Booking
 
 NDJSON_REQUEST: dict[str, Any] = {"type": "string", "description": "One SlotRequest a line."}
 
-REPEATED_NAME: dict[str, Any] = query("configName", CONFIG_NAME) | {"schema": CONFIG_NAMES, "explode": True}
+REPEATED_NAME: dict[str, Any] = query("configName", BOOKED_NAME) | {"schema": CONFIG_NAMES, "explode": True}
 
 
 def install(app: FastAPI) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
+from headgate.dispatch.model import LONGEST_ERROR
 from headgate.dispatch.queue import LONGEST_PAGE
 from headgate.dispatch.status import Status
+from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import read_object
 from headgate.server.http.parameters import WholeNumber, json_body, path, query
@@ -22,14 +25,16 @@ from headgate.server.shapes.dispatch import (
     DispatchChanges,
     DispatchConfigs,
     DispatchConfigShown,
+    ErrorGroupsShown,
     ItemDetailShown,
     Items,
     ItemsShown,
     QueueStatsShown,
     Redirected,
 )
-from headgate.server.shapes.members import EVENT_ID
+from headgate.server.shapes.members import EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Shape
+from headgate.slots.model import checked_id
 
 Route = TypeVar("Route", bound=Callable[[Request], Awaitable[Response]])
 
@@ -37,6 +42,21 @@ router = APIRouter(prefix="/admin/dispatch", tags=["dispatch"])
 
 ITEM_TYPE = path("itemType", dispatch.ITEM_TYPE)
 STATUS = query("status", {"type": "string", "enum": list(Status), "description": "Left out, all."})
+PREFIX = query("prefix", EVENT_ID | {"description": "What their ids begin with."})
+ERROR = query(
+    "error",
+    {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": LONGEST_ERROR,
+        "pattern": r"^[^\u0000]+$",
+        "description": "What their last errors hold; * stands for any characters.",
+    },
+)
+LANE = query("lane", dispatch.LANE | {"description": "The lane they are in."})
+FROM = query("from", INSTANT | {"description": "They run at this time or later, …"})
+TO = query("to", INSTANT | {"description": "… and before this one."})
+CURSOR = query("cursor", EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 AFTER = query("after", EVENT_ID | {"description": "The last id of the page before."})
 BEFORE = WholeNumber("before", 1, 2**63 - 1, description="The last auditId of the page before.")
@@ -105,14 +125,36 @@ async def stats(request: Request) -> Response:
     return json_response(QueueStatsShown.of_stats(await services_of(request).queue.stats(_item_type(request))))
 
 
-@_shows("/{itemType}/items", "List items", ItemsShown, STATUS, LIMIT.document(), AFTER)
+@_shows(
+    "/{itemType}/items",
+    "List and search items",
+    ItemsShown,
+    *(STATUS, PREFIX, LANE, ERROR, FROM, TO, LIMIT.document(), CURSOR, AFTER),
+)
 async def items(request: Request) -> Response:
-    """A page of items in order of their ids."""
-    parameters = request.query_params
+    """A page of the items that match, in order of their ids. `next` is the cursor of the next page, if there is one."""
+    parameters, limit = request.query_params, LIMIT.of(request)
+    for name in ("cursor", "after"):
+        if name in parameters:
+            checked_id(parameters[name], name)
     page = await services_of(request).queue.list(
-        _item_type(request), parameters.get("status"), limit=LIMIT.of(request), after=parameters.get("after")
+        _item_type(request),
+        parameters.get("status"),
+        prefix=parameters.get("prefix"),
+        lane=parameters.get("lane"),
+        error=parameters.get("error"),
+        since=_instant(request, "from"),
+        until=_instant(request, "to"),
+        limit=limit,
+        after=parameters.get("cursor", parameters.get("after")),
     )
-    return json_response(ItemsShown.of(items=page))
+    return json_response(ItemsShown.of(items=page, next=page[-1].item_id if len(page) == limit else None))
+
+
+@_shows("/{itemType}/errors", "Group dead letters by their errors", ErrorGroupsShown)
+async def errors(request: Request) -> Response:
+    """The largest group first. `*` in an error stands for what differs; the list of items takes it as `error`."""
+    return json_response(ErrorGroupsShown.of(errors=await services_of(request).queue.error_groups(_item_type(request))))
 
 
 @_shows("/{itemType}/items/{itemId:path}", "Show one item", ItemDetailShown, path("itemId", EVENT_ID))
@@ -159,6 +201,11 @@ def _explain_conflict() -> Iterator[None]:
         if error.__cause__ is not None:
             raise
         raise Problem(409, "conflict", "Conflict", str(error)) from None
+
+
+def _instant(request: Request, name: str) -> datetime | None:
+    text = request.query_params.get(name)
+    return None if text is None else parse_instant(text, name)
 
 
 def _item_type(request: Request) -> str:

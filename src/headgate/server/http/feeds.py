@@ -24,8 +24,7 @@ from headgate.server.http.problem import Problem, documented, invalid, unsupport
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import services_of
 from headgate.server.shapes.feeds import FEED_ID, CancelledFeed, FeedPage, FeedShown, RejectedRecord
-from headgate.server.shapes.members import CONFIG_NAME
-from headgate.slots.model import checked_name
+from headgate.server.shapes.members import BOOKED_NAME
 
 FORMATS = {**LINE_FORMATS, b"application/xml": FeedFormat.PAIN001, b"text/xml": FeedFormat.PAIN001}
 ANSWER_WITHIN = 2.0
@@ -69,7 +68,7 @@ def install(app: FastAPI) -> None:
                     "application/xml": {"schema": XML},
                 },
             },
-            "parameters": [CONTROL_SUM, COUNT, query("configName", CONFIG_NAME), NAME],
+            "parameters": [CONTROL_SUM, COUNT, query("configName", BOOKED_NAME), NAME],
         },
     )
     app.include_router(router)
@@ -89,7 +88,7 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
     control = checked_control(given.get("count"), given.get("controlSum"))
     config_name, name = given.get("configName"), given.get("name")
     if config_name is not None:
-        await services.slots.policy(checked_name(config_name, "configName"))
+        await services.slots.check_configs(config_name)
     if name is not None and not (0 < len(name) <= 255 and name.isprintable()):
         raise invalid("name", "must be a text of 1 to 255 printable characters")
     application = services.payments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from headgate.server.http.batch import REPEATED_NAME, named_configs
 from headgate.server.http.parameters import WholeNumber, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import json_response
@@ -31,7 +32,7 @@ LIMIT = WholeNumber(
     responses=documented(400, 404),
     openapi_extra={
         "parameters": [
-            query("configName", members.CONFIG_NAME),
+            REPEATED_NAME,
             EVENTS.document(),
             LIMIT.document(),
             query("at", members.INSTANT | {"description": "The time they want; left out, now."}),
@@ -39,12 +40,13 @@ LIMIT = WholeNumber(
     },
 )
 async def show(request: Request) -> Response:
-    """When that many events would land, how full the next windows are, and when all have run."""
+    """When that many events would land, how full the next windows are, and when all have run. `configName` repeated
+    names several configs: events that are to be booked under all of them."""
     services, parameters = services_of(request), request.query_params
     forecast = await services.slots.forecast(
-        parameters.get("configName", services.settings.slots.default_config),
+        named_configs(parameters, services.settings.slots.default_config),
         EVENTS.of(request),
         parameters.get("at"),
         max_per_window=LIMIT.find(request),
     )
-    return json_response(ForecastShown.of(forecast))
+    return json_response(ForecastShown.of_forecast(forecast))

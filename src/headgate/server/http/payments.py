@@ -32,7 +32,7 @@ from headgate.server.http.problem import Problem, documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import Services, services_of
 from headgate.server.shapes import members
-from headgate.server.shapes.members import CONFIG_NAME
+from headgate.server.shapes.members import BOOKED_NAME
 from headgate.server.shapes.payments import (
     PAYMENT_ID,
     AcceptedPayment,
@@ -101,7 +101,7 @@ def install(app: FastAPI) -> None:
                 "required": True,
                 "content": {"text/csv": {"schema": CSV_FEED}, "application/x-ndjson": {"schema": FEED}},
             },
-            "parameters": [query("configName", CONFIG_NAME)],
+            "parameters": [query("configName", BOOKED_NAME)],
         },
     )
     app.include_router(router)
@@ -136,7 +136,7 @@ async def submit_feed(scope: Scope, receive: Receive, send: Send) -> None:
     services = services_of(scope)
     config_name = QueryParams(scope["query_string"]).get("configName")
     if config_name is not None:
-        await services.slots.policy(config_name)
+        await services.slots.check_configs(config_name)
 
     async def initiate(payments: Sequence[Payment]) -> list[IntakeResult]:
         if config_name is not None:

@@ -50,6 +50,8 @@ class Services:
     admission: Limits = field(init=False)
     queue: DispatchQueue = field(init=False)
     payments: Payments = field(init=False)
+    grpc_port: int | None = None
+    """Where Envoy's rate limit service is served."""
 
     def __post_init__(self) -> None:
         self.requests = HttpMetrics(self.registry)

@@ -11,16 +11,30 @@ from headgate.dispatch.heartbeats import Worker
 from headgate.dispatch.model import QueueStats
 from headgate.dispatch.queue import ItemDetail
 from headgate.dispatch.status import Status
+from headgate.dispatch.turns import LONGEST_LANE
 from headgate.server.shapes.members import EVENT_ID
 from headgate.server.shapes.shape import Expects, Instant, InvalidMember, Shape
 
 MAX_IDS = 10_000
 ITEM_TYPE: dict[str, Any] = {"type": "string", "pattern": "^[A-Za-z][A-Za-z0-9_-]{0,63}$", "example": "PAYMENT"}
+_SIGN = r"[\p{L}\p{M}\p{N}\p{P}\p{S}]"
+_INNER = r"[\p{L}\p{M}\p{N}\p{P}\p{S} ]"
+LANE: dict[str, Any] = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": LONGEST_LANE,
+    "pattern": f"^{_SIGN}({_INNER}*{_SIGN})?$",
+}
 _NAME = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[\p{L}\p{M}\p{N}\p{P}\p{S} ]+$"}
 
 
 def _number(minimum: float, maximum: int, kind: str = "number") -> WithJsonSchema:
     return WithJsonSchema({"type": kind, "minimum": minimum, "maximum": maximum})
+
+
+def _places(where: str) -> WithJsonSchema:
+    about = f"The most items in flight at once {where}; null for any number."
+    return WithJsonSchema({"type": ["integer", "null"], "minimum": 1, "maximum": 1_000_000, "description": about})
 
 
 class DispatchChanges(Shape):
@@ -39,6 +53,8 @@ class DispatchChanges(Shape):
     exec_task_queue: Annotated[Any, WithJsonSchema(_NAME)] = None
     admission_plan: Annotated[Any, WithJsonSchema(_NAME | {"type": ["string", "null"]})] = None
     retry_backoff_secs: Annotated[Any, _number(0, 86_400)] = None
+    concurrency: Annotated[Any, _places("over all processes")] = None
+    lane_concurrency: Annotated[Any, _places("of one lane, over all processes")] = None
 
 
 class _OfType(Shape):
@@ -130,12 +146,31 @@ class ItemShown(_OfType):
     created_at: Instant
     updated_at: Instant
     traceparent: str | None
+    lane: str
+    priority: int
 
 
 class ItemsShown(Shape):
     """A page of items."""
 
     items: list[ItemShown]
+    next: str | None
+
+
+class ErrorGroupShown(Shape):
+    """Dead letters that failed alike."""
+
+    error: str
+    count: int
+    example: str
+    first_at: Instant
+    last_at: Instant
+
+
+class ErrorGroupsShown(Shape):
+    """Dead letters by their errors, the largest group first."""
+
+    errors: list[ErrorGroupShown]
 
 
 class AuditEntryShown(Shape):

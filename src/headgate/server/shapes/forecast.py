@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Self
+
+from pydantic import Field
+
 from headgate.server.shapes.shape import Instant, Shape
+from headgate.slots.forecast import Forecast
 
 
 class Window(Shape):
@@ -23,7 +28,8 @@ class Peak(Shape):
 
 
 class ForecastShown(Shape):
-    """When a backlog would run, without booking it."""
+    """When a backlog would run, without booking it. `configNames` is there if it is under several configs; `windows`
+    and `nextWindows` are those of the first."""
 
     config_name: str
     config_version: int
@@ -38,3 +44,11 @@ class ForecastShown(Shape):
     windows: list[Window]
     next_windows: list[Window]
     peaks: list[Peak]
+    config_names: list[str] = Field(default_factory=list)
+
+    @classmethod
+    def of_forecast(cls, forecast: Forecast) -> Self:
+        shape = cls.of(forecast)
+        if not forecast.config_names:
+            shape.model_fields_set.discard("config_names")
+        return shape

@@ -183,6 +183,11 @@ _RATE = {
 _BUCKET = {"capacity": {"type": "integer", "minimum": 1, "maximum": MOST}, "perSecond": _RATE}
 _WINDOW = {"limit": {"type": "integer", "minimum": 1, "maximum": MOST}, "window": DURATION}
 _LOG = _WINDOW | {"limit": {"type": "integer", "minimum": 1, "maximum": MOST_LOGGED}}
+_GCRA = {
+    "rate": {"type": "string", "maxLength": 256, "pattern": r"^\s*[0-9]+ *(/|per) *[0-9]* *[A-Za-z][A-Za-z0-9.]*\s*$"},
+    "burst": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST},
+}
+_PLACES = {"limit": _LOG["limit"], "expires": DURATION | {"type": ["string", "null"]}}
 _OPTIONS: dict[str, Any] = {
     "name": PLAN_NAME | {"description": "If given, the same as in the path."},
     "onError": {"type": ["string", "null"], "enum": ["open", "closed", "fallback", None]},
@@ -192,9 +197,23 @@ _SPECS: dict[tuple[str, ...], dict[str, Any]] = {
     ("token_bucket",): _BUCKET,
     ("fixed_window", "sliding_window"): _WINDOW,
     ("sliding_log",): _LOG,
+    ("gcra",): _GCRA,
+    ("concurrency",): _PLACES,
+}
+_CALENDAR: dict[str, Any] = {
+    "type": "object",
+    "required": ["limit", "calendar"],
+    "additionalProperties": False,
+    "properties": {
+        "algorithm": {"type": "string", "enum": ["fixed_window"]},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MOST},
+        "calendar": {"type": "string", "enum": ["day", "week", "month"]},
+        "zone": {"type": ["string", "null"], "description": "An IANA time zone; UTC if not given."},
+    },
 }
 
 
+_OPTIONAL = {"burst", "expires"}
 _RATE_STRING = {
     "type": "string",
     "maxLength": 256,
@@ -208,13 +227,14 @@ def _spec(algorithms: tuple[str, ...], required: tuple[str, ...], **more: Any) -
     own = _SPECS[algorithms]
     return {
         "type": "object",
-        "required": [*required, *own],
+        "required": [*required, *(name for name in own if name not in _OPTIONAL)],
         "additionalProperties": False,
         "properties": {"algorithm": {"type": "string", "enum": list(algorithms)}, **own, **more},
     }
 
 
 _NAMED = [_spec(algorithms, ("algorithm",)) for algorithms in _SPECS]
+_NAMED.append(_CALENDAR | {"required": ["algorithm", *_CALENDAR["required"]]})
 _RATED = {"type": "object", "required": ["rate"], "additionalProperties": False, "properties": {"rate": _RATE_STRING}}
 _SEVERAL: dict[str, Any] = {
     "type": "object",
@@ -244,6 +264,7 @@ PLAN_REQUEST: dict[str, Any] = {
     "title": "PlanRequest",
     "oneOf": [
         *(_with_options(_spec(algorithms, ("algorithm",)), _spec(algorithms, ())) for algorithms in _SPECS),
+        _with_options(_NAMED[-1], _CALENDAR),
         _with_options(_RATED),
         _with_options(_SEVERAL),
         _RATE_STRING,

@@ -29,12 +29,14 @@ CONFIG_NAME: dict[str, Any] = {
     "description": "Which config's windows to use; left out, the service's default config.",
     "example": "default",
 }
+BOOKED_NAME: dict[str, Any] = CONFIG_NAME | {"pattern": PLAIN.replace("[^", "[^*", 1)}
+"""A config that events are booked under: a name with a `*` is a template's."""
 CONFIG_NAMES: dict[str, Any] = {
     "type": "array",
     "minItems": 1,
     "maxItems": 8,
     "uniqueItems": True,
-    "items": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": PLAIN},
+    "items": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": BOOKED_NAME["pattern"]},
     "description": "Several configs at once, instead of configName: the slot lies in one open window with room of each,"
     " and is charged in all of them or in none.",
     "example": ["bank", "merchant-7"],

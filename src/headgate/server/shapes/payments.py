@@ -53,7 +53,7 @@ class PaymentRequest(Shape):
     payer: Party
     payee: Party
     execute_at: Annotated[str, WithJsonSchema(members.INSTANT)]
-    config_name: Annotated[str | None, WithJsonSchema(members.CONFIG_NAME | {"type": ["string", "null"]})] = None
+    config_name: Annotated[str | None, WithJsonSchema(members.BOOKED_NAME | {"type": ["string", "null"]})] = None
 
 
 class AcceptedPayment(Shape):

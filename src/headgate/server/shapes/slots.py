@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headgate import slots
 from headgate.durations import format_instant, from_ms, parse_instant, to_ms
-from headgate.server.shapes.members import CONFIG_NAME, CONFIG_NAMES, EVENT_ID, INSTANT
+from headgate.server.shapes.members import BOOKED_NAME, CONFIG_NAMES, EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Expects, InvalidMember, Shape
 from headgate.slots.model import checked_id, checked_name, checked_names
 
@@ -17,7 +17,7 @@ EventId = Annotated[str, WithJsonSchema(EVENT_ID), Expects("a string")]
 RequestedTime = Annotated[str, WithJsonSchema(INSTANT), Expects("a string such as 2027-03-01T16:00:00Z")]
 ConfigName = Annotated[
     Annotated[str, Field(min_length=1)] | None,
-    WithJsonSchema(CONFIG_NAME | {"type": ["string", "null"]}),
+    WithJsonSchema(BOOKED_NAME | {"type": ["string", "null"]}),
     Expects("a text of 1 to 128 characters"),
 ]
 

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from headgate.errors import ConfigurationError
 from headgate.limits.limiter import AsyncLimiter
 from headgate.limits.live_plans import LivePlans
+from headgate.limits.local_lease import LeasePolicy
 from headgate.limits.stores import SQL_SCHEMES
 from headgate.limits.stores.sql_plans import AsyncSqlPlans, SqlPlans
+from headgate.server.envoy.config_file import EnvoyConfig
+from headgate.server.envoy.plans import EnvoyPlans
 from headgate.server.settings import Settings
 from headgate.sql.engine import Database
 
@@ -24,6 +27,8 @@ class Limits(NamedTuple):
 
     limiter: AsyncLimiter
     plans: LivePlans
+    descriptors: EnvoyPlans | None = None
+    """The rules of Envoy's descriptors, if the settings name a port for Envoy."""
 
 
 @asynccontextmanager
@@ -42,7 +47,21 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
     # Asking again is left to `stay_fresh`: an idle limiter would else decide its next call by old plans.
     documents = AsyncSqlPlans(database, refresh_every=None)
     deadline = limit_settings.deadline_seconds or (5.0 if url == settings.database_url else None)
-    limiter = AsyncLimiter(url, plans=documents, on_error=limit_settings.on_error, deadline=deadline, observer=observer)
+    descriptors = None
+    if settings.grpc.port is not None and registry is not None:
+        config = settings.envoy.config
+        descriptors = EnvoyPlans(documents, None if config is None else EnvoyConfig(config))
+    lease = None
+    if limit_settings.lease_seconds is not None:
+        lease = LeasePolicy(limit_settings.lease_seconds, limit_settings.lease_share, limit_settings.lease_most)
+    limiter = AsyncLimiter(
+        url,
+        plans=descriptors or documents,
+        on_error=limit_settings.on_error,
+        deadline=deadline,
+        lease=lease,
+        observer=observer,
+    )
     async with AsyncExitStack() as opened:
         opened.push_async_callback(documents.close)
         await opened.enter_async_context(limiter)
@@ -52,7 +71,7 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
             observer.known(await plans.all())
         freshness = asyncio.create_task(plans.stay_fresh(limit_settings.plans_ttl_seconds))
         try:
-            yield Limits(limiter, plans)
+            yield Limits(limiter, plans, descriptors)
         finally:
             freshness.cancel()
             await asyncio.gather(freshness, return_exceptions=True)

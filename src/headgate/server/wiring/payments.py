@@ -50,6 +50,7 @@ from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.dispatch import local_dispatch
 from headgate.server.wiring.downstream import OperatorInquiry, downstream_observer, open_downstream, payment_observer
 from headgate.server.wiring.notifications import Notifications
+from headgate.server.wiring.queue import queue_encryption
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
@@ -139,7 +140,10 @@ async def open_payments(
 
             domain = on_temporal(domain, execution, local_intake)
             address, security = temporal_address(settings), temporal_security(settings)
-            client = await connect(address, settings.temporal_namespace, lazy=True, security=security)
+            encryption = queue_encryption(settings)
+            client = await connect(
+                address, settings.temporal_namespace, lazy=True, security=security, encryption=encryption
+            )
             intake = WorkflowIntake(client, domain.init_task_queue)
         if registry is not None:
             from headgate.server.metrics.payments import CountedIntake, IntakeMetrics
@@ -285,4 +289,4 @@ async def _database(settings: Settings, stack: AsyncExitStack) -> Database:
 
 
 async def _payment_store(settings: Settings, stack: AsyncExitStack) -> PaymentStore:
-    return SqlPaymentStore(await _database(settings, stack))
+    return SqlPaymentStore(await _database(settings, stack), encryption=queue_encryption(settings))

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 from headgate.apps.payments.model import ITEM_TYPE
 from headgate.apps.payments.stores.moves import PaymentFollower
+from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.ports import DispatchObserver, Follower
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.stores import queue_store
-from headgate.server.settings import Settings
+from headgate.errors import ConfigurationError, MissingExtra
+from headgate.server.settings import Settings, spelled
 from headgate.server.wiring.telemetry import collect_traces
 
 if TYPE_CHECKING:
@@ -19,6 +21,23 @@ if TYPE_CHECKING:
 
 
 from headgate.server.wiring.database import embedded_url
+
+
+def queue_encryption(settings: Settings) -> Encryption | None:
+    """The encryption under the settings' keys, if they have any.
+
+    Raises:
+        ConfigurationError: a key is wrong.
+    """
+    secret = settings.dispatch.encryption_keys
+    if secret is None:
+        return None
+    try:
+        return Encryption([key.strip() for key in secret.get_secret_value().split(",")])
+    except MissingExtra:
+        raise
+    except ConfigurationError as error:
+        raise ConfigurationError(spelled("dispatch", "encryption_keys"), error.problem) from None
 
 
 def queue_followers() -> dict[str, Follower]:
@@ -35,6 +54,7 @@ async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
         pool_size=settings.database_pool_size,
         followers=queue_followers(),
         claim_bytes=settings.dispatch.claim_bytes,
+        encryption=queue_encryption(settings),
     )
     async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
         yield queue

@@ -24,6 +24,8 @@ def _wanted(settings: Settings) -> Iterator[str]:
         yield "kafka"
     if settings.temporal_address is not None:
         yield "temporal"
+    if settings.grpc.port is not None:
+        yield "grpc"
     if settings.traces != "off":
         yield "traces"
     if settings.payments.downstream_url is not None or settings.payments.rules is not None:

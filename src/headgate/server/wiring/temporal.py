@@ -12,6 +12,7 @@ from headgate.dispatch.ports import DispatchObserver, Guard, OutcomeSink, QueueS
 from headgate.dispatch.registry import Domain
 from headgate.errors import ConfigurationError
 from headgate.server.settings import Settings
+from headgate.server.wiring.queue import queue_encryption
 
 if TYPE_CHECKING:
     from headgate.dispatch.engines.temporal.client import Security
@@ -26,7 +27,9 @@ async def temporal_engine(settings: Settings, outcomes: OutcomeSink | None = Non
     from headgate.dispatch.engines.temporal.engine import TemporalEngine
 
     security = temporal_security(settings)
-    client = await connect_for_dispatch(address, settings.temporal_namespace, lazy=True, security=security)
+    client = await connect_for_dispatch(
+        address, settings.temporal_namespace, lazy=True, security=security, encryption=queue_encryption(settings)
+    )
     return TemporalEngine(client, outcomes)
 
 
@@ -56,7 +59,12 @@ async def temporal_worker_group(
     if observer is not None:
         for domain in domains:
             observer.known(domain.item_type)
-    client = await connect(address, settings.temporal_namespace, security=temporal_security(settings))
+    client = await connect(
+        address,
+        settings.temporal_namespace,
+        security=temporal_security(settings),
+        encryption=queue_encryption(settings),
+    )
     outcomes = OutcomeReporter(store, observer=observer)
     cycle = DispatchCycle(store, await temporal_engine(settings, outcomes), observer=observer)
     schedules = DispatchSchedules(client)

@@ -390,3 +390,37 @@ async def test_if_notifying_fails_the_bank_is_not_called_again(bench: Bench) -> 
 async def test_a_context_of_something_else_is_refused(bench: Bench, wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="context"):
         await PaymentExecution(bench.store, Bank(), RecordingNotifier()).execute("p", wrong)
+
+
+async def test_further_configs_of_the_rules_count_beside_the_global_one(bench: Bench) -> None:
+    await bench.slots.configure("payer-*", WindowPolicy(1, "PT8S"))
+    intake = bench.ruled(configs=["payer-{payerIban}"])
+    answers = [await intake.submit(payment(f"p{number}")) for number in range(2)]
+    other = await intake.submit(payment("q")._replace(payer=BOB, payee=ALICE))
+    assert [(answer.scheduled_time - AT) // timedelta(seconds=8) for answer in (*answers, other)] == [0, 1, 0]
+    slot = await bench.slots.find("payment:p1")
+    assert slot.config_names == ("default", f"payer-{ALICE.iban}")
+    assert (await intake.submit(payment("p1"))).existing
+    await bench.operations.cancel("p0")
+    again = await intake.submit(payment("r"))
+    assert (again.scheduled_time - AT) // timedelta(seconds=8) == 0, "the cancel freed both"
+    await intake.close()
+
+
+async def test_a_config_that_the_rules_name_must_be_there(bench: Bench) -> None:
+    intake = bench.ruled(configs=["scheme-{scheme}"], schemes={"EUR": "sepa"})
+    with pytest.raises(NotFound, match="scheme-sepa"):
+        await intake.submit(payment("p"))
+    assert await bench.depth() == 0
+    await bench.slots.configure("scheme-sepa", WindowPolicy(1, "PT1H"))
+    assert (await intake.submit(payment("p"))).status is PaymentStatus.SCHEDULED
+    await intake.close()
+
+
+async def test_a_slot_left_under_other_configs_is_booked_again_under_those_of_the_rules(bench: Bench) -> None:
+    await bench.slots.configure("payer-*", WindowPolicy(1, "PT8S"))
+    await bench.slots.assign_many([(SLOT_PREFIX + "p", AT)], "default", owner=OWNER)
+    intake = bench.ruled(configs=["payer-{payerIban}"])
+    await intake.submit(payment("p"))
+    assert (await bench.slots.find(SLOT_PREFIX + "p")).config_names == ("default", f"payer-{ALICE.iban}")
+    await intake.close()

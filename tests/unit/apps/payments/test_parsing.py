@@ -79,6 +79,7 @@ def test_a_line_and_an_object_that_say_the_same_are_the_same_payment() -> None:
         ("executeAt", "9999-01-01T00:00:00Z", "executeAt"),
         ("executeAt", 1, "executeAt"),
         ("configName", "", "configName"),
+        ("configName", "merchant-*", "configName"),
         ("memo", "hello", "memo"),
     ],
 )

@@ -136,12 +136,37 @@ def test_duplicates_share_a_fingerprint_whatever_their_names_and_times() -> None
         ({"fees": {"EUR": {"percent": 0.1}}}, "fees.EUR.percent"),
         ({"fees": {"EUR": {"flat": "1"}}}, "fees.EUR.flat"),
         ({"clearing": {"EUR": {"zone": "Mars/Base"}}}, "clearing.EUR.calendar.zone"),
+        ({"configs": "payer-{payerIban}"}, "configs"),
+        ({"configs": ["payer-{payer}"]}, "configs[0]"),
+        ({"configs": ["ok", "payer-{payerIban"]}, "configs[1]"),
+        ({"configs": ["payer-{payerIban.__class__}"]}, "configs[0]"),
+        ({"configs": ["payer-{payerIban!r}"]}, "configs[0]"),
+        ({"configs": ["payer-{}"]}, "configs[0]"),
+        ({"configs": [5]}, "configs[0]"),
+        ({"configs": [""]}, "configs[0]"),
+        ({"configs": ["payer-*"]}, "configs[0]"),
+        ({"configs": ["x" * 120 + "{payerIban}"]}, "configs[0]"),
+        ({"configs": [f"c{n}" for n in range(8)]}, "configs"),
+        ({"schemes": {"EURO": "sepa"}}, "schemes.EURO"),
+        ({"schemes": {"EUR": ""}}, "schemes.EUR"),
+        ({"schemes": {"EUR": "sepa-*"}}, "schemes.EUR"),
     ],
 )
 def test_a_wrong_rule_is_named(document: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         rules_of(document)
     assert caught.value.field == field
+
+
+def test_rules_name_further_configs_of_a_payment() -> None:
+    rules = rules_of(
+        {"configs": ["payer-{payerIban}", "{scheme}", "{payeeCountry}-in", "bank"], "schemes": {"EUR": "sepa"}}
+    )
+    names = rules.slot_configs.names("bank", PAYMENT)
+    assert names == ("bank", "payer-DE89370400440532013000", "sepa", "GB-in")
+    assert rules.slot_configs.names("own", PAYMENT._replace(currency="JPY"))[2] == "JPY"
+    assert rules_of({"configs": ["bank"]}).slot_configs.names("bank", PAYMENT) == "bank"
+    assert RuleBook().slot_configs.names("bank", PAYMENT) == "bank"
 
 
 def test_rules_are_read_from_a_file(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 from headgate.apps.payments.model import ITEM_TYPE
 from headgate.apps.payments.ports import NewPayment
 from headgate.apps.payments.stores.statements import ACCEPTED_DETAIL, to_minor
+from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.stores import enqueue_within
 from headgate.durations import to_ms
 from headgate.sql.pipeline import Raw, copy, run_async
@@ -28,7 +29,7 @@ COPY_PAYMENTS = """
 COPY_AUDIT = "COPY headgate_payment_audit (payment_id, status_after, detail, created_at) FROM STDIN"
 
 
-def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
+def schedule(connection: Connection, payments: Sequence[NewPayment], encryption: Encryption | None = None) -> None:
     """Keeps and queues new payments; an id that is taken fails on its key. Sorted by id, so that two writers wait for
     each other instead of deadlocking."""
     moment = database_clock(connection)
@@ -41,7 +42,7 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
     run_async(connection, copy_both)
     soon = datetime.now(UTC) + SOON
     hints = [ITEM_TYPE] if any(new.scheduled_time <= soon for new in payments) else []
-    enqueue_within(connection, [new.item for new in payments], hints)
+    enqueue_within(connection, [new.item for new in payments], hints, encryption)
 
 
 def _copy_texts(payments: Sequence[NewPayment], moment: datetime) -> tuple[str, str]:

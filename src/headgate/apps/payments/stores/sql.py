@@ -15,14 +15,16 @@ from headgate.apps.payments.model import (
 )
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.apps.payments.stores import moves, statements
+from headgate.dispatch.encryption import Encryption
 from headgate.sql.engine import Database
 
 
 class SqlPaymentStore:
     """Payments in SQLite, PostgreSQL or Oracle, in the database that also holds the queue and the slots."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, encryption: Encryption | None = None) -> None:
         self._database = database
+        self._encryption = encryption
         self._schedule_many = statements.schedule
         if database.dialect == "postgresql":
             # Imported here: the driver is an extra that SQLite's users do not have.
@@ -44,7 +46,7 @@ class SqlPaymentStore:
 
     async def schedule(self, payments: Sequence[NewPayment]) -> None:
         ordered = sorted(payments, key=lambda new: new.payment.payment_id)
-        await self._database.write(self._schedule_many, ordered)
+        await self._database.write(self._schedule_many, ordered, self._encryption)
 
     async def advance(self, changes: Sequence[StatusChange]) -> list[bool]:
         return await self._database.write(statements.advance, changes)

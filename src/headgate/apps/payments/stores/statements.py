@@ -24,6 +24,7 @@ from headgate.apps.payments.model import (
 )
 from headgate.apps.payments.ports import DuplicateQuery, NewPayment
 from headgate.apps.payments.stores.tables import payment, payment_audit
+from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.stores import enqueue_within
 from headgate.dispatch.stores.tables import queue
 from headgate.slots.stores.tables import slot
@@ -99,7 +100,7 @@ def find_duplicates(connection: Connection, queries: Sequence[DuplicateQuery], w
     return duplicates
 
 
-def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
+def schedule(connection: Connection, payments: Sequence[NewPayment], encryption: Encryption | None = None) -> None:
     """Keeps and queues new payments; an id that is taken fails on its key."""
     moment = database_clock(connection)
     connection.execute(sa.insert(payment), [_new_row(new, moment) for new in payments])
@@ -107,7 +108,7 @@ def schedule(connection: Connection, payments: Sequence[NewPayment]) -> None:
         sa.insert(payment_audit),
         [audit_row(new.payment.payment_id, None, PaymentStatus.SCHEDULED, ACCEPTED_DETAIL, moment) for new in payments],
     )
-    enqueue_within(connection, [new.item for new in payments])
+    enqueue_within(connection, [new.item for new in payments], encryption=encryption)
 
 
 def advance(connection: Connection, changes: Sequence[StatusChange]) -> list[bool]:

@@ -10,6 +10,7 @@ from headgate.dispatch.engines.local.engine import LocalEngine
 from headgate.dispatch.heartbeats import WorkerInfo, heartbeats
 from headgate.dispatch.model import CLAIM_BYTES
 from headgate.dispatch.outcome_reporter import OutcomeReporter
+from headgate.dispatch.periodic import ticking
 from headgate.dispatch.ports import DispatchObserver, Guard, WorkflowEngine
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain, Registry
@@ -50,7 +51,7 @@ async def dispatching(
             observer.known(item_type)
     worker = DispatchWorker(queue.store, engine, item_types, observer=observer)
     info = WorkerInfo.here("local", ("dispatch", "exec"), item_types, concurrency)
-    async with heartbeats(queue.store.workers, info, lambda: engine.running):
+    async with heartbeats(queue.store.workers, info, lambda: engine.running), ticking(queue):
         running = asyncio.create_task(worker.run())
         try:
             yield engine

@@ -16,6 +16,7 @@ from typing import Any
 from headgate import tracing
 from headgate.clock import uptime
 from headgate.dispatch.current_task import CurrentTask, enter_task
+from headgate.dispatch.engines.local.fair_semaphore import FairSemaphore
 from headgate.dispatch.engines.local.run import LONGEST_HEARTBEAT, Run, heartbeat_interval
 from headgate.dispatch.engines.local.start_check import LONGEST_PAUSE, SHORTEST_PAUSE, StartCheck, StartRefused
 from headgate.dispatch.kill_switch import OFF, SWITCH_SECONDS
@@ -69,7 +70,7 @@ class LocalEngine:
         self._held: Counter[str] = Counter()
         self._context_bytes: Counter[str] = Counter()
         self._max_context_bytes = max_context_bytes
-        self._lanes: dict[str, asyncio.Semaphore] = {}
+        self._places: dict[str, FairSemaphore] = {}
         self._closing = False
         self._heartbeats: asyncio.Task[None] | None = None
         self._recalls: asyncio.Task[None] | None = None
@@ -184,7 +185,7 @@ class LocalEngine:
             delay = request.start_delay.total_seconds()
             if delay > 0:
                 await asyncio.sleep(delay)
-            async with self._lane(item_type):
+            async with self._places_of(item_type).place(request.lane, request.priority):
                 # Read before it is admitted: whoever is admitted must call at once.
                 context = json.loads(request.context_json)
                 await self._start_check.wait(run)
@@ -258,11 +259,11 @@ class LocalEngine:
                 if run.claim is claim:
                     return
 
-    def _lane(self, item_type: str) -> asyncio.Semaphore:
-        lane = self._lanes.get(item_type)
-        if lane is None:
-            lane = self._lanes[item_type] = asyncio.Semaphore(self._concurrency)
-        return lane
+    def _places_of(self, item_type: str) -> FairSemaphore:
+        places = self._places.get(item_type)
+        if places is None:
+            places = self._places[item_type] = FairSemaphore(self._concurrency)
+        return places
 
     # -- the kill switch -----------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ from temporalio.client import Client
 from temporalio.runtime import LogForwardingConfig, LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RetryConfig, TLSConfig
 
-from headgate.dispatch.engines.temporal.converter import DATA_CONVERTER
+from headgate.dispatch.encryption import Encryption
+from headgate.dispatch.engines.temporal.converter import data_converter
 from headgate.errors import ConfigurationError, StoreUnavailable
 
 IMPATIENT = RetryConfig(max_retries=2, max_elapsed_time_millis=2_000)
@@ -47,24 +48,38 @@ class Security:
 OPEN = Security()
 
 
-async def connect(address: str, namespace: str = "default", *, lazy: bool = False, security: Security = OPEN) -> Client:
+async def connect(
+    address: str,
+    namespace: str = "default",
+    *,
+    lazy: bool = False,
+    security: Security = OPEN,
+    encryption: Encryption | None = None,
+) -> Client:
     """A client for workers: calls are retried as long as the SDK sees fit. `lazy` connects with the first call."""
-    return await _connect(address, namespace, RetryConfig(), lazy, security)
+    return await _connect(address, namespace, RetryConfig(), lazy, security, encryption)
 
 
 async def connect_for_dispatch(
-    address: str, namespace: str = "default", *, lazy: bool = False, security: Security = OPEN
+    address: str,
+    namespace: str = "default",
+    *,
+    lazy: bool = False,
+    security: Security = OPEN,
+    encryption: Encryption | None = None,
 ) -> Client:
     """A client for `TemporalEngine`: a refusal surfaces quickly."""
-    return await _connect(address, namespace, IMPATIENT, lazy, security)
+    return await _connect(address, namespace, IMPATIENT, lazy, security, encryption)
 
 
-async def _connect(address: str, namespace: str, retry: RetryConfig, lazy: bool, security: Security) -> Client:
+async def _connect(
+    address: str, namespace: str, retry: RetryConfig, lazy: bool, security: Security, encryption: Encryption | None
+) -> Client:
     try:
         return await Client.connect(
             address,
             namespace=namespace,
-            data_converter=DATA_CONVERTER,
+            data_converter=data_converter(encryption),
             retry_config=retry,
             lazy=lazy,
             tls=security.config(),

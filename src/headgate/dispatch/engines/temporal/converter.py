@@ -1,4 +1,4 @@
-"""How values travel to and from Temporal: as Pydantic does it, and large ones compressed."""
+"""How values travel to and from Temporal: as Pydantic does it, large ones compressed, and encrypted if you like."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter, PayloadCodec
 
+from headgate.dispatch.encryption import Encryption
+
 ENCODING = b"binary/zlib"
+ENCRYPTED = b"binary/encrypted"
+KEY_ID = "encryption-key-id"
 LARGE = 128 * 1024
 """Smaller payloads stay readable in Temporal's own tools."""
 
@@ -35,4 +39,35 @@ def _compressed(payload: Payload) -> Payload:
     return Payload(metadata={"encoding": ENCODING}, data=zlib.compress(payload.SerializeToString(), 1))
 
 
-DATA_CONVERTER: DataConverter = dataclasses.replace(pydantic_data_converter, payload_codec=LargePayloadCodec())
+class EncryptionCodec(LargePayloadCodec):
+    """Encrypts every payload, after the large ones were compressed. Payloads that are not encrypted are read as they
+    are, so that encryption can be turned on while workflows run."""
+
+    def __init__(self, encryption: Encryption) -> None:
+        self._encryption = encryption
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        key = self._encryption.key_id
+        metadata = {"encoding": ENCRYPTED, KEY_ID: key.encode()}
+        return [
+            Payload(metadata=metadata, data=self._encryption.encrypt_bytes(payload.SerializeToString(), ENCRYPTED))
+            for payload in await super().encode(payloads)
+        ]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return await super().decode([self._decrypted(payload) for payload in payloads])
+
+    def _decrypted(self, payload: Payload) -> Payload:
+        if payload.metadata.get("encoding") != ENCRYPTED:
+            return payload
+        key_id = payload.metadata[KEY_ID].decode()
+        return Payload.FromString(self._encryption.decrypt_bytes(payload.data, key_id, ENCRYPTED))
+
+
+def data_converter(encryption: Encryption | None = None) -> DataConverter:
+    """How values travel; with `encryption`, Temporal sees nothing of them."""
+    codec = LargePayloadCodec() if encryption is None else EncryptionCodec(encryption)
+    return dataclasses.replace(pydantic_data_converter, payload_codec=codec)
+
+
+DATA_CONVERTER: DataConverter = data_converter()

@@ -12,8 +12,9 @@ import {overview} from './overview.js'
 import {payments} from './payments.js'
 import {slots} from './slots.js'
 import {clock} from './words.js'
+import {workers} from './workers.js'
 
-const PAGES = {overview, slots, configs, limits, dispatch, payments, notifications, audit}
+const PAGES = {overview, slots, configs, limits, dispatch, workers, payments, notifications, audit}
 const RETRY_MS = 3000
 
 let session = {loginRequired: true, name: null, scopes: []}
@@ -225,6 +226,11 @@ async function begin() {
   loginPage(show(at('main')), begin)
 }
 
+// The address names the page, so the link to the content must not change it.
+document.querySelector('.skip')?.addEventListener('click', event => {
+  event.preventDefault()
+  at('main').focus()
+})
 addEventListener('hashchange', () => {
   if (!location.hash.startsWith('#/') && location.hash) return
   if (session.name) open()

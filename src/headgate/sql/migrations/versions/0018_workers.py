@@ -8,7 +8,7 @@ from alembic import op
 from headgate.sql.schema import Instant
 
 revision = "0018_workers"
-down_revision = "0016_task_reports"
+down_revision = "0017_lanes"
 branch_labels = None
 depends_on = None
 

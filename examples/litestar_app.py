@@ -1,0 +1,42 @@
+"""A Litestar application whose handlers are limited: one by a decorator, the others by default.
+
+Run it:  python examples/litestar_app.py 8000
+Try it:  curl -i -H "X-API-Key: abc" http://127.0.0.1:8000/api/resource
+"""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+from litestar import Litestar, get
+
+from headgate import AsyncLimiter, Plan, TokenBucket
+from headgate.integrations.litestar import Limit, RateLimitPlugin, client_address, header, rate_limit
+
+limiter = AsyncLimiter(
+    plans=[
+        Plan("gold", TokenBucket(capacity=5, per_second=5)),
+        Plan("visitors", TokenBucket(capacity=5, per_second=5)),
+    ]
+)
+
+
+@get("/api/resource")
+@rate_limit("gold", key=header("X-API-Key"))
+async def resource() -> dict[str, str]:
+    return {"resource": "here you are"}
+
+
+@get("/public")
+async def public() -> dict[str, str]:
+    return {"hello": "visitor"}
+
+
+app = Litestar(
+    [resource, public],
+    plugins=[RateLimitPlugin(limiter, defaults=[Limit("visitors", key=client_address())])],
+)
+
+if __name__ == "__main__":
+    uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", proxy_headers=False)

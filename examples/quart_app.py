@@ -1,0 +1,39 @@
+"""A Quart application whose views are limited: one by its own limit, the others by default.
+
+Run it:  python examples/quart_app.py 8000
+Try it:  curl -i -H "X-API-Key: abc" http://127.0.0.1:8000/api/resource
+"""
+
+from __future__ import annotations
+
+import sys
+
+import uvicorn
+from quart import Quart
+
+from headgate import AsyncLimiter, Plan, TokenBucket
+from headgate.integrations.quart import Limit, client_address, header, install, rate_limit
+
+limiter = AsyncLimiter(
+    plans=[
+        Plan("gold", TokenBucket(capacity=5, per_second=5)),
+        Plan("visitors", TokenBucket(capacity=5, per_second=5)),
+    ]
+)
+app = Quart(__name__)
+install(app, limiter, defaults=[Limit("visitors", key=client_address())])
+
+
+@app.get("/api/resource")
+@rate_limit("gold", key=header("X-API-Key"))
+async def resource() -> dict[str, str]:
+    return {"resource": "here you are"}
+
+
+@app.get("/public")
+async def public() -> dict[str, str]:
+    return {"hello": "visitor"}
+
+
+if __name__ == "__main__":
+    uvicorn.run(app, port=int(sys.argv[1]), log_level="warning", proxy_headers=False)

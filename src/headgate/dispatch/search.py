@@ -1,0 +1,98 @@
+"""Which items an operator means, and how errors are grouped. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from headgate.dispatch.model import LONGEST_ERROR, Item
+from headgate.dispatch.status import Status
+from headgate.errors import InvalidInput
+
+ANYTHING = "*"
+"""Stands for any characters in an error's pattern, and for what differs between the errors of a group."""
+LONGEST_GROUP = 200
+_DIFFERS = re.compile(
+    r"'[^']*'|\"[^\"]*\"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+    r"|\b0x[0-9a-f]+\b|\b(?=[a-z]*\d)[0-9a-z]{8,}\b|\d+(?:[.,:]\d+)*",
+    re.IGNORECASE,
+)
+"""Texts in quotes, UUIDs, addresses, long ids with a digit, and numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFilter:
+    """What items must have in common; None for anything."""
+
+    status: Status | None = None
+    prefix: str | None = None
+    """What the id begins with."""
+    error: str | None = None
+    """What the last error holds, in capital letters or small ones; `*` stands for any characters, as in the names of
+    groups."""
+    since: datetime | None = None
+    """`execute_at` is not before this, …"""
+    until: datetime | None = None
+    """… and before this."""
+    lane: str | None = None
+
+    def matches(self, item: Item) -> bool:
+        """Whether an item is among them."""
+        return (
+            (self.status is None or item.status is self.status)
+            and (self.prefix is None or item.item_id.startswith(self.prefix))
+            and (self.error is None or _holds(self.error, item.last_error))
+            and (self.since is None or item.execute_at >= self.since)
+            and (self.until is None or item.execute_at < self.until)
+            and (self.lane is None or item.lane == self.lane)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Dead letters that failed alike."""
+
+    error: str | None
+    """Their error, with `*` for what differs; `ItemFilter.error` finds them by it."""
+    count: int
+    example: str
+    """The id of one of them."""
+    first_at: datetime
+    """When the first of them became a dead letter."""
+    last_at: datetime
+
+
+def group_of(error: str | None) -> str:
+    """The name of the group that an error belongs to: its first line, with `*` for what differs."""
+    line = (error or "").strip().partition("\n")[0]
+    return re.sub(r"\*(?:\s*\*)*", ANYTHING, _DIFFERS.sub(ANYTHING, line))[:LONGEST_GROUP] or ANYTHING
+
+
+def grouped(errors: Iterable[ErrorGroup]) -> list[ErrorGroup]:
+    """Groups of equal errors, made groups of errors that are alike; the largest first."""
+    groups: dict[str, ErrorGroup] = {}
+    for one in errors:
+        name = group_of(one.error)
+        other = groups.get(name, one)
+        groups[name] = ErrorGroup(
+            name,
+            one.count + (other.count if name in groups else 0),
+            min(one.example, other.example),
+            min(one.first_at, other.first_at),
+            max(one.last_at, other.last_at),
+        )
+    return sorted(groups.values(), key=lambda group: (-group.count, group.error or ""))
+
+
+def _holds(pattern: str, error: str | None) -> bool:
+    expression = ".*".join(re.escape(part) for part in pattern.split(ANYTHING))
+    return error is not None and re.search(expression, error, re.DOTALL | re.IGNORECASE) is not None
+
+
+def checked_error(text: str) -> str:
+    """A pattern of errors, or `InvalidInput`."""
+    if not isinstance(text, str) or not 0 < len(text) <= LONGEST_ERROR or "\x00" in text:
+        raise InvalidInput("error", f"must be a text of 1 to {LONGEST_ERROR} characters, with * for any of them")
+    return text

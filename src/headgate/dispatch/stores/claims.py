@@ -1,0 +1,98 @@
+"""Claims of one process on PostgreSQL: whose turn is next, and where in each lane the last claim ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from headgate.dispatch.decisions import batch_name
+from headgate.dispatch.model import Batch, ClaimedItem
+from headgate.dispatch.stores import postgres_claims
+from headgate.dispatch.stores.rows import Group, Position
+from headgate.dispatch.turns import Places, in_turns, rotated
+from headgate.sql.engine import Database
+
+SLOW_SECONDS = 0.02
+"""A claim looks for the first due item of every lane, unless the last look took longer than this. Then it begins where
+the last claim ended, …"""
+LOOK_PAUSE = 20
+"""… for so many times as long as the look took: an index keeps entries of rows claimed long ago for whoever holds an
+old snapshot, and stepping over them must not become all a dispatcher does. So long may an item wait that is due earlier
+than what was claimed last, or that is the first of its lane."""
+
+
+@dataclass(slots=True)
+class _Turns:
+    """Of one item type."""
+
+    looked_at: float = float("-inf")
+    pause: float = 0.0
+    positions: dict[Group, Position] = field(default_factory=dict)
+    after: str = ""
+    """The lane that was served last."""
+
+
+class Claims:
+    """The claims of this process. Other processes take turns by themselves."""
+
+    def __init__(self, database: Database, max_bytes: int) -> None:
+        self._database = database
+        self._max_bytes = max_bytes
+        self._turns: dict[str, _Turns] = {}
+
+    def forget(self, item_type: str) -> None:
+        """Items may stand anywhere now: the next claim looks for the first ones."""
+        self._turns.pop(item_type, None)
+
+    async def claim(
+        self, item_type: str, limit: int, look_ahead: timedelta, places: Places, now: datetime | None
+    ) -> Batch:
+        """Up to `limit` items. What lanes leave of their share goes to those that have more, by a further statement."""
+        turns = self._turns.setdefault(item_type, _Turns())
+        began = time.monotonic()
+        looks = now is not None or began - turns.looked_at >= turns.pause
+        positions: Mapping[Group, Position] | None = None if looks else dict(turns.positions)
+        batch_id, after = batch_name(), turns.after
+        items: list[ClaimedItem] = []
+        claimed_at: datetime | None = None
+        while True:
+            bytes_left = self._max_bytes - sum(len(item.context_json or "") for item in items)
+            claimed = await self._database.once(
+                postgres_claims.claim,
+                item_type,
+                limit - len(items),
+                look_ahead,
+                now,
+                bytes_left,
+                places,
+                after,
+                positions,
+                batch_id,
+            )
+            if positions is None:
+                took = time.monotonic() - began if claimed.look_seconds is None else claimed.look_seconds
+                turns.looked_at, turns.pause = began, LOOK_PAUSE * took if took > SLOW_SECONDS else 0.0
+                turns.positions = {}
+            turns.positions.update(claimed.ends)
+            items += claimed.batch.items
+            if claimed.batch.items and claimed_at is None:
+                claimed_at = claimed.batch.claimed_at
+            positions = {group: end for group, end in claimed.ends.items() if group.lane in claimed.full_lanes}
+            is_cut = claimed.batch.is_cut
+            if is_cut or len(items) >= limit or not positions:
+                break
+        if len({item.lane for item in items}) > 1:
+            items = _interleaved(items, after)
+        if items:
+            turns.after = items[-1].lane
+        return Batch(batch_id, claimed_at or now or datetime.now(UTC), items, is_cut=is_cut)
+
+
+def _interleaved(items: list[ClaimedItem], after: str) -> list[ClaimedItem]:
+    """The items, one of each lane in turn."""
+    lanes: dict[str, list[ClaimedItem]] = {}
+    for item in items:
+        lanes.setdefault(item.lane, []).append(item)
+    return list(in_turns([iter(lanes[lane]) for lane in rotated(lanes, after)], len(items)))

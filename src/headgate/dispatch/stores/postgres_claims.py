@@ -1,0 +1,202 @@
+"""The claim on PostgreSQL: fair turns between lanes, in one statement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from headgate.dispatch.decisions import batch_name
+from headgate.dispatch.model import CLAIM_BYTES, CONTEXT_VERSION, Batch, Claim, ClaimedItem
+from headgate.dispatch.stores.postgres import MICROSECOND, instant, run_by_key
+from headgate.dispatch.stores.rows import Group, Position
+from headgate.dispatch.turns import UNLIMITED, Places
+from headgate.sql.pipeline import Statement, numbers, texts
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_GROUPS = 1000
+"""Groups that one claim looks into. The next claim begins behind them."""
+
+# `heads` steps from group to group (a lane and a priority in it), so that a lane's million costs as much as its ten. A
+# position lets a claim begin where the last one ended instead of stepping over all the index entries of rows claimed
+# since: while somebody holds an old snapshot open, those can't be removed. What is picked is locked, so it can be found
+# again by its place, without another look at an index; a row that moved before it was locked is not seen by this
+# statement, and is left for the next claim. `octet_length` reads the size of a long context, not the context.
+CLAIM = Statement(
+    "headgate_queue_claim",
+    """
+    WITH RECURSIVE clock AS MATERIALIZED (
+        SELECT now, now + $3::bigint * interval '1 microsecond' AS until, clock_timestamp() AS began
+        FROM (SELECT coalesce($1::timestamptz, clock_timestamp()) AS now) AS c
+    ), heads AS (
+        SELECT $10::text AS lane, 99::smallint AS priority, NULL::timestamptz AS due_at, NULL::text AS item_id,
+            0 AS n, false AS wrapped
+        FROM clock WHERE $5::boolean
+        UNION ALL
+        SELECT next.lane::text, next.priority, next.due_at, next.item_id::text,
+            h.n + (next.due_at <= (SELECT until FROM clock))::int, next.wrapped
+        FROM heads AS h, LATERAL (
+            (SELECT lane, priority, due_at, item_id, h.wrapped FROM headgate_dispatch_queue
+            WHERE item_type = $2 AND queue_status = 'READY' AND (lane, priority) > (h.lane, h.priority)
+                AND (NOT h.wrapped OR lane <= $10)
+            ORDER BY lane, priority, due_at, item_id LIMIT 1)
+            UNION ALL
+            (SELECT lane, priority, due_at, item_id, true FROM headgate_dispatch_queue
+            WHERE NOT h.wrapped AND item_type = $2 AND queue_status = 'READY' AND lane <= $10
+            ORDER BY lane, priority, due_at, item_id LIMIT 1)
+            LIMIT 1
+        ) AS next
+        WHERE h.n < $15::int
+    ), groups AS MATERIALIZED (
+        SELECT lane, priority, due_at, item_id FROM heads WHERE due_at <= (SELECT until FROM clock)
+        UNION ALL
+        SELECT lane, priority, 'epoch'::timestamptz + due_us * interval '1 microsecond', item_id
+        FROM unnest($6::text[], $7::smallint[], $8::bigint[], $9::text[]) AS i (lane, priority, due_us, item_id)
+    ), looked AS MATERIALIZED (
+        SELECT (SELECT count(*) FROM groups) AS groups, clock_timestamp() - (SELECT began FROM clock) AS took
+    ), flight AS MATERIALIZED (
+        SELECT lane, count(*) AS items FROM headgate_dispatch_queue
+        WHERE ($13::int IS NOT NULL OR $14::int IS NOT NULL)
+            AND item_type = $2 AND queue_status IN ('CLAIMED', 'DISPATCHED')
+        GROUP BY lane
+    ), lanes AS MATERIALIZED (
+        SELECT lane, n, quota, greatest(0, least(quota, $14::int
+            - coalesce((SELECT items FROM flight WHERE flight.lane = l.lane), 0))) AS room
+        FROM (
+            SELECT lane, row_number() OVER (ORDER BY lane <= $10, lane) AS n,
+                ceil($11::numeric / count(*) OVER ()) AS quota
+            FROM (SELECT DISTINCT lane FROM groups) AS d
+        ) AS l
+        ORDER BY n LIMIT $11::int
+    ), picked AS MATERIALIZED (
+        SELECT p.place, p.item_id, p.turn, l.n
+        FROM lanes AS l, LATERAL (
+            SELECT c.place, c.item_id, row_number() OVER () AS turn
+            FROM (SELECT * FROM groups WHERE groups.lane = l.lane ORDER BY groups.priority) AS g, LATERAL (
+                SELECT q.ctid AS place, q.item_id FROM headgate_dispatch_queue AS q
+                WHERE q.item_type = $2 AND q.queue_status = 'READY' AND q.lane = g.lane AND q.priority = g.priority
+                    AND q.due_at <= (SELECT until FROM clock) AND (q.due_at, q.item_id) >= (g.due_at, g.item_id)
+                ORDER BY q.due_at, q.item_id
+                LIMIT l.room
+                FOR UPDATE SKIP LOCKED
+            ) AS c
+            LIMIT l.room
+        ) AS p
+        ORDER BY p.turn, l.n
+        LIMIT greatest(0, least($11::int, $13::int - (SELECT coalesce(sum(items), 0) FROM flight)))
+    ), sized AS MATERIALIZED (
+        SELECT p.place, coalesce(sum(x.bytes) OVER (
+            ORDER BY p.turn, p.n ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS bytes_before
+        FROM picked AS p LEFT JOIN LATERAL (
+            SELECT octet_length(context_json) AS bytes FROM headgate_dispatch_context AS c
+            WHERE c.item_type = $2 AND c.item_id = p.item_id OFFSET 0
+        ) AS x ON true
+    ), claimed AS (
+        UPDATE headgate_dispatch_queue AS q
+        SET queue_status = 'CLAIMED', claim_epoch = q.claim_epoch + 1, dispatch_batch_id = $4,
+            claimed_at = clock.now, seen_at = clock.now, updated_at = clock.now
+        FROM clock
+        WHERE q.ctid = ANY(ARRAY(SELECT place FROM sized WHERE bytes_before < $12::bigint)) AND q.queue_status = 'READY'
+        RETURNING q.item_type, q.item_id, q.claim_epoch, q.retry_count, q.scheduled_exec_time, q.slotted, q.due_at,
+            clock.now, q.traceparent, q.lane, q.priority
+    ), logged AS (
+        INSERT INTO headgate_dispatch_audit
+            (item_type, item_id, batch_id, action, status_before, status_after, created_at)
+        SELECT item_type, item_id, $4, 'CLAIMED', 'READY', 'CLAIMED', now FROM claimed
+    )
+    SELECT item_id, claim_epoch, retry_count, (extract(epoch FROM scheduled_exec_time) * 1000000)::bigint, slotted,
+        context_json, traceparent, context_version, lane, priority,
+        (extract(epoch FROM due_at) * 1000000)::bigint, (extract(epoch FROM now) * 1000000)::bigint,
+        (SELECT quota FROM lanes LIMIT 1)::int, (SELECT extract(epoch FROM took) FROM looked)::float8,
+        EXISTS (SELECT FROM sized WHERE bytes_before >= $12::bigint)
+    FROM claimed LEFT JOIN LATERAL (
+        SELECT context_json, context_version FROM headgate_dispatch_context AS c
+        WHERE c.item_type = claimed.item_type AND c.item_id = claimed.item_id OFFSET 0
+    ) AS x ON true
+    ORDER BY lane, priority, claimed.due_at, item_id
+    """,
+)
+# Claimers of a type with limited places count what is in flight one after the other: each statement of a transaction
+# sees what was committed before it began.
+LOCK_PLACES = Statement(
+    "headgate_queue_lock_places", "SELECT pg_advisory_xact_lock(hashtextextended('headgate_dispatch ' || $1, 0))"
+)
+
+
+class Claimed(NamedTuple):
+    """What a statement claimed."""
+
+    batch: Batch
+    ends: dict[Group, Position]
+    """The last item of each group."""
+    full_lanes: list[str]
+    """Lanes that got all of their share, and may have more."""
+    look_seconds: float | None = None
+    """How long it looked for groups, if it claimed anything."""
+
+
+def claim(
+    connection: sa.Connection,
+    item_type: str,
+    limit: int,
+    look_ahead: timedelta,
+    now: datetime | None,
+    max_bytes: int = CLAIM_BYTES,
+    places: Places = UNLIMITED,
+    after: str = "",
+    positions: Mapping[Group, Position] | None = None,
+    batch_id: str | None = None,
+) -> Claimed:
+    """Claims from the groups in `positions`, beginning there; without them, from all groups that have due items. The
+    lane behind `after` is the first in turn."""
+    batch_id = batch_id or batch_name()
+    groups = positions or {}
+    parameters = [
+        instant(now),
+        item_type,
+        str(look_ahead // MICROSECOND),
+        batch_id,
+        "t" if positions is None else "f",
+        texts(group.lane for group in groups),
+        numbers(group.priority for group in groups),
+        numbers(position.due_us for position in groups.values()),
+        texts(position.item_id for position in groups.values()),
+        after,
+        str(limit),
+        str(max_bytes),
+        *(None if places_left is None else str(places_left) for places_left in places),
+        str(MAX_GROUPS),
+    ]
+    rows = run_by_key(connection, CLAIM, parameters, [(LOCK_PLACES, [item_type])] if places.are_limited else [])
+    if not rows:
+        return Claimed(Batch(batch_id, now or datetime.now(UTC), []), {}, [])
+    items: list[ClaimedItem] = []
+    ends: dict[Group, Position] = {}
+    for row in rows:
+        item_id, epoch, retries, execute_at, slotted, context, trace, version, lane, priority, due, *_ = row
+        group = Group(_text(lane), int(priority or 0))
+        ends[group] = Position(int(due or 0), _text(item_id))
+        items.append(
+            ClaimedItem(
+                Claim(item_type, _text(item_id), int(epoch or 0), int(retries or 0)),
+                EPOCH + timedelta(microseconds=int(execute_at or 0)),
+                slotted == b"t",
+                None if context is None else context.decode(),
+                None if trace is None else trace.decode(),
+                CONTEXT_VERSION if version is None else int(version),
+                *group,
+            )
+        )
+    *_, claimed_at, quota, look_seconds, is_cut = rows[-1]
+    per_lane = Counter(item.lane for item in items)
+    batch = Batch(batch_id, EPOCH + timedelta(microseconds=int(claimed_at or 0)), items, is_cut=is_cut == b"t")
+    full = [lane for lane, count in per_lane.items() if count >= int(quota or 0)]
+    return Claimed(batch, ends, full, float(look_seconds or 0))
+
+
+def _text(value: bytes | None) -> str:
+    assert value is not None
+    return value.decode()

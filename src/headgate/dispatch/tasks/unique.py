@@ -1,0 +1,52 @@
+"""Which calls of a task are the same one, pure: by key, by arguments, by period. The item's id says it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from headgate.dispatch.outcomes import checked_pause
+from headgate.dispatch.tasks.policies import Duration
+from headgate.errors import ConfigurationError, InvalidInput
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """What makes two calls one item. A key always does."""
+
+    by_arguments: bool = False
+    period: timedelta | None = None
+
+    def item_id(self, key: str | None, context: Any, moment: datetime) -> str:
+        """The item's id. Calls with the same id are one item, for as long as the queue remembers it."""
+        if key is None and self.by_arguments:
+            text = json.dumps(context, sort_keys=True, ensure_ascii=True)
+            key = f"arguments-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+        if self.period is None:
+            return uuid.uuid4().hex if key is None else key
+        start = moment - (moment - EPOCH) % self.period
+        return f"{'period' if key is None else key}@{start:%Y%m%dT%H%M%SZ}"
+
+
+NOT_UNIQUE = Unique()
+
+
+def checked_unique(unique: str | None, period: Duration | None) -> Unique:
+    """The policy, or `ConfigurationError`."""
+    if unique not in (None, "arguments"):
+        raise ConfigurationError("unique", f"{unique!r} is unknown; use 'arguments', or give a key when you enqueue")
+    span: timedelta | None = None
+    if period is not None:
+        try:
+            span = checked_pause(period, "unique_period")
+        except InvalidInput as error:
+            raise ConfigurationError(error.field, error.problem) from None
+        if span < timedelta(seconds=1) or span % timedelta(seconds=1):
+            raise ConfigurationError("unique_period", "must be a whole number of seconds, one or more")
+    return Unique(unique == "arguments", span)

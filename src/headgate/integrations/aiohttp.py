@@ -1,0 +1,404 @@
+"""Limits for aiohttp: a decorator for handlers, rules for everything else, and a middleware for its client.
+
+    install(app, limiter)
+
+    @routes.get("/api/resource")
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def resource(request): ...
+
+    session = aiohttp.ClientSession(middlewares=[LimitedMiddleware(limiter, "partner")])
+
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
+fields. Of the client's side `LimitedMiddleware` says more.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial, wraps
+from typing import Any, TypeVar, Unpack
+
+from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.extras import needed
+from headgate.integrations.limit import (
+    Limit,
+    LimitOptions,
+    OnDenied,
+    PathRule,
+    Plans,
+    Response,
+    check_defaults,
+    resolved,
+)
+from headgate.integrations.outbound import OutboundLimiter
+from headgate.integrations.own_answers import own_body
+from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
+from headgate.integrations.route_patterns import Route, in_braces, warn_of_unmatched
+from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
+from headgate.limits._blocking import Limiter
+from headgate.limits.keys import (
+    Key,
+    KeyFunction,
+    KeyValue,
+    client_address,
+    composite,
+    everyone,
+    header,
+    method,
+    path,
+    principal,
+    route,
+)
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Decision
+
+with needed("headgate.integrations.aiohttp", "aiohttp"):
+    from aiohttp import ClientError, ClientHandlerType, ClientRequest, ClientResponse, web
+
+__all__ = [
+    "DECISION",
+    "Limit",
+    "LimitedMiddleware",
+    "PathRule",
+    "client_address",
+    "composite",
+    "everyone",
+    "exempt",
+    "header",
+    "install",
+    "method",
+    "path",
+    "principal",
+    "rate_limit",
+    "route",
+]
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+PrincipalFinder = Callable[[web.Request], KeyValue | Awaitable[KeyValue]]
+
+Respond = Callable[[], Awaitable[Any]]
+
+
+def _request_key(name: str, kind: type) -> Any:
+    """A key of a request's storage: before aiohttp 3.14 a text."""
+    return web.RequestKey(name, kind) if hasattr(web, "RequestKey") else name
+
+
+DECISION: Any = _request_key("rate_limit", Decision)
+"""Where a request has the decision of a limit that does not block: `request[DECISION]`."""
+
+
+def install(
+    app: web.Application,
+    limiter: Limiter | AsyncLimiter,
+    rules: Iterable[PathRule] = (),
+    *,
+    defaults: Iterable[Limit] = (),
+    principal: PrincipalFinder | None = None,
+    partition_keys: bool = False,
+    legacy_headers: bool = False,
+    on_denied: OnDenied | None = None,
+) -> None:
+    """Makes `rate_limit` work in `app` and its sub-applications, by `limiter`, and limits all requests by `rules`.
+
+    `defaults` hold for every request, also one that matches no route, but not for handlers that have a limit of their
+    own or are `exempt`. `principal` finds the authenticated user of a request; by default it is `request["principal"]`.
+    `partition_keys` adds `pk` to the RateLimit fields, `legacy_headers` adds `X-RateLimit-*`. `on_denied` makes the
+    response of denials whose limit has no `on_denied` of its own. Without one, a denial is raised as an error that is
+    both `RateLimitExceeded` and `web.HTTPTooManyRequests`: a middleware of the application's own can answer it.
+
+    Raises:
+        ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never share
+            a slot of the limiter's Redis Cluster.
+    """
+    request_limiter = RequestLimiter(
+        limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
+    )
+    extension = _Extension(request_limiter, tuple(rules), check_defaults(defaults), principal or _principal)
+    request_limiter.require_rules(extension.rules)
+    request_limiter.require(extension.defaults)
+    request_limiter.require_chain(extension.defaults)
+    app[_EXTENSION] = extension
+    app.middlewares.append(extension.middleware())
+    app.on_response_prepare.append(_add_fields)
+
+
+def rate_limit(
+    plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOptions]
+) -> Callable[[Handler], Handler]:
+    """Limits a handler: an async function of the request, or a method of a `web.View`.
+
+    Several plans, and several such decorators directly on one another, are one atomic decision; if another decorator is
+    between them, each decides for itself, in order. Functions for the plans, the key, the cost and exemptions are given
+    the `web.Request`, and may be async. For the options see `LimitOptions`. With `block=False` the decision is
+    `request[DECISION]`.
+
+    Raises:
+        ConfigurationError: the plans, the key or an option can't be used, or the handler is no async function.
+    """
+    limit = Limit(plans, key=key, **options)
+
+    def decorate(handler: Handler) -> Handler:
+        below, bare = attached_limits(handler)
+        limits = (limit, *below)
+        if not inspect.iscoroutinefunction(bare):
+            raise ConfigurationError("handler", f"{handler!r} is no async function; limit the methods of a web.View")
+
+        @wraps(handler)  # not `bare`: whatever marked the handler since it was limited must be seen
+        async def admitted(*args: Any) -> Any:
+            request = _request_among(args)
+            extension = request.config_dict.get(_EXTENSION)
+            if extension is None:
+                raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.aiohttp")
+            return await extension.limited(limits, request, partial(bare, *args))
+
+        attach_limits(admitted, limits, bare)
+        return admitted  # type: ignore[return-value]  # the same to whoever calls it through aiohttp
+
+    return decorate
+
+
+class _Exchange:
+    """What a request keeps until its response is known."""
+
+    __slots__ = ("denied", "fields", "prepared")
+
+    def __init__(self) -> None:
+        self.fields: list[tuple[str, str]] = []
+        self.denied = False
+        """Whether the fields are those of a denial, which the application may also have set."""
+        self.prepared: web.StreamResponse | None = None
+        """The response that has begun to be sent."""
+
+
+class _Denied(RateLimitExceeded, web.HTTPTooManyRequests):
+    """A denial on its way out, and the response that aiohttp makes of it unless somebody handles it."""
+
+    def __init__(self, refusal: Refusal, decision: Decision) -> None:
+        fields = dict(refusal.fields)
+        web.HTTPTooManyRequests.__init__(self, headers=fields, text=refusal.body.decode())
+        self.headers["Content-Type"] = fields["Content-Type"]  # JSON has no charset
+        self.decision = decision
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RateLimitExceeded, (self.decision,)
+
+
+class _Extension:
+    """What `install` leaves in the application."""
+
+    def __init__(
+        self,
+        request_limiter: RequestLimiter,
+        rules: tuple[PathRule, ...],
+        defaults: tuple[Limit, ...],
+        principal: PrincipalFinder,
+    ) -> None:
+        self._request_limiter = request_limiter
+        self._principal = principal
+        self._checked = False
+        self.rules = rules
+        self.defaults = defaults
+
+    def middleware(self) -> Any:
+        """Limits requests by the rules that match them, and by the defaults."""
+
+        @web.middleware
+        async def limit(request: web.Request, handler: Any) -> web.StreamResponse:
+            return await self._handle(request, handler)
+
+        return limit
+
+    async def _handle(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if not self._checked:
+            self._checked = True
+            warn_of_unmatched(self.rules, lambda: _routes(request))
+        limits = [rule.limit for rule in self.rules if rule.applies(request.method, request.path)]
+        if self.defaults and not _has_own_limits(request):
+            limits += self.defaults
+        respond = partial(handler, request)
+        try:
+            response: web.StreamResponse = await (self.limited(limits, request, respond) if limits else respond())
+            return response
+        except RateLimitExceeded as error:
+            if isinstance(error, _Denied):
+                raise
+            # Of the application itself: limiter.check(...)
+            raised = denial(error.decision)._replace(on_denied=self._request_limiter.on_denied)
+            return await self._refused(raised, request)
+
+    async def limited(self, limits: Sequence[Limit], request: web.Request, respond: Respond) -> Any:
+        """The response of a handler, or that of a denial."""
+        answer = await self._request_limiter.admit_async(limits, _AiohttpRequest(request, self._principal))
+        if isinstance(answer, Refusal):
+            return await self._refused(answer, request)
+        exchange = _exchange(request)
+        exchange.fields += answer.fields
+        if answer.decision is not None:
+            request[DECISION] = answer.decision
+        if not answer.charges:
+            return await respond()
+        return await self._settled(answer.charges, request, respond)
+
+    async def _settled(self, charges: Sequence[ResponseCharge], request: web.Request, respond: Respond) -> Any:
+        settle, exchange = self._request_limiter.settle_async, _exchange(request)
+        try:
+            response: web.StreamResponse = await respond()
+        except web.HTTPException as response_raised:
+            await settle(charges, _known(request, response_raised))
+            raise
+        except Exception:
+            began = exchange.prepared
+            failed = Response(request, 500) if began is None else _known(request, began)
+            failed.completed = False
+            await settle(charges, failed)
+            raise
+        except BaseException:  # the client has left
+            if exchange.prepared is not None:
+                await settle(charges, _known(request, exchange.prepared, completed=False))
+            raise
+        await settle(charges, _known(request, response))
+        return response
+
+    async def _refused(self, refusal: Refusal, request: web.Request) -> web.StreamResponse:
+        if refusal.decision is None:
+            return _response(refusal)
+        exchange = _exchange(request)
+        exchange.fields, exchange.denied = refusal.limit_fields, True
+        own = None
+        if refusal.on_denied is not None:
+            own = await resolved(refusal.on_denied(request, refusal.decision))
+        if own is None:
+            raise _Denied(refusal, refusal.decision)
+        if isinstance(own, web.StreamResponse):
+            return own
+        body, content_type = own_body(own)
+        return web.Response(body=body, status=refusal.status, headers={"Content-Type": content_type})
+
+
+_EXTENSION = web.AppKey("headgate", _Extension)
+_EXCHANGE: Any = _request_key("headgate", _Exchange)
+
+
+class _AiohttpRequest:
+    """aiohttp's request as key resolvers see it."""
+
+    __slots__ = ("_principal", "native")
+
+    def __init__(self, native: web.Request, principal: PrincipalFinder) -> None:
+        self.native = native
+        self._principal = principal
+
+    @property
+    def method(self) -> str:
+        return self.native.method
+
+    @property
+    def path(self) -> str:
+        return self.native.path
+
+    @property
+    def route(self) -> str | None:
+        resource = self.native.match_info.route.resource
+        return None if resource is None else resource.canonical
+
+    @property
+    def peer(self) -> str | None:
+        return self.native.remote or None
+
+    def header(self, name: str) -> str | None:
+        values = self.native.headers.getall(name, [])
+        return ",".join(values) if values else None
+
+    def principal(self) -> KeyValue | Awaitable[KeyValue]:
+        return self._principal(self.native)
+
+
+class LimitedMiddleware:
+    """For `aiohttp.ClientSession(middlewares=[...])`. `key` defaults to the host and port.
+
+    A request waits for its own limit, and for the server's: after a `Retry-After`, or a `RateLimit` or `X-RateLimit-*`
+    with nothing left, calls to that server pause for as long as it says. A wait beyond `max_wait` seconds is refused
+    with an error that is both `RateLimitExceeded` and `aiohttp.ClientError`, and nothing is sent.
+    """
+
+    def __init__(
+        self,
+        limiter: AsyncLimiter,
+        plans: str | Iterable[str],
+        *,
+        key: str | None = None,
+        cost: int = 1,
+        max_wait: float = 30.0,
+    ) -> None:
+        self._limiter = limiter
+        self._outbound = OutboundLimiter(plans, key, cost, max_wait)
+        limiter.require(self._outbound.plans)
+
+    async def __call__(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+        host = request.url.authority.rpartition("@")[2]
+        try:
+            await self._outbound.wait_async(self._limiter, host)
+        except RateLimitExceeded as error:
+            raise _RequestRefused(error.decision) from None
+        response = await handler(request)
+        self._outbound.record_response(host, response.status, response.headers.get)
+        return response
+
+
+class _RequestRefused(RateLimitExceeded, ClientError):
+    """A request that was not sent."""
+
+
+def _exchange(request: web.Request) -> _Exchange:
+    exchange: _Exchange | None = request.get(_EXCHANGE)
+    if exchange is None:
+        exchange = request[_EXCHANGE] = _Exchange()
+    return exchange
+
+
+async def _add_fields(request: web.Request, response: web.StreamResponse) -> None:
+    exchange = _exchange(request)
+    exchange.prepared = response
+    for name, value in exchange.fields:
+        if not exchange.denied or name not in response.headers:
+            response.headers.add(name, value)
+
+
+def _known(request: web.Request, response: web.StreamResponse, *, completed: bool = True) -> Response:
+    return Response(request, response.status, response.headers.items(), native=response, completed=completed)
+
+
+def _request_among(args: tuple[Any, ...]) -> web.Request:
+    for value in args:
+        if isinstance(value, web.Request):
+            return value
+        if isinstance(value, web.View):
+            return value.request
+    raise ConfigurationError("handler", "aiohttp must call it, with the request; pass arguments on in decorators")
+
+
+def _has_own_limits(request: web.Request) -> bool:
+    """Whether the defaults leave a request alone: its handler has a limit, or is exempt."""
+    handler: Any = request.match_info.handler
+    shown = (handler, getattr(handler, request.method.lower(), None) if inspect.isclass(handler) else None)
+    return any(is_exempt(one) or is_limited(one) for one in shown)
+
+
+def _routes(request: web.Request) -> list[Route]:
+    routes = request.match_info.apps[0].router.routes() if request.match_info.apps else ()
+    return [
+        Route(in_braces(one.resource.canonical), None if one.method == "*" else [one.method])
+        for one in routes
+        if one.resource is not None
+    ]
+
+
+def _principal(request: web.Request) -> KeyValue:
+    value: KeyValue = request.get("principal")
+    return value
+
+
+def _response(refusal: Refusal) -> web.Response:
+    return web.Response(body=refusal.body, status=refusal.status, headers=dict(refusal.fields))

@@ -1,0 +1,108 @@
+"""What a request of an ASGI framework carries from its limits to its response: fields, and charges to settle."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headgate.integrations.asgi import (
+    STARTS,
+    App,
+    AsgiRequestLimiter,
+    Message,
+    Receive,
+    ResponseObserver,
+    Scope,
+    Send,
+    encoded,
+    missing,
+    run_observed,
+)
+from headgate.integrations.limit import Limit
+from headgate.integrations.request_limiter import Admission, Fields, ResponseCharge
+from headgate.limits.headers import RawFields
+from headgate.limits.keys import KeyValue
+
+PrincipalFinder = Callable[[Any], KeyValue | Awaitable[KeyValue]]
+
+EXCHANGE = "headgate.exchange"
+"""Where a scope carries its `Exchange`."""
+
+
+class Exchange:
+    """What a request carries in its scope. Nothing here leads back to the scope or to `send`, but `connection` while
+    there are charges: such a cycle would be left to the garbage collector, with every request."""
+
+    __slots__ = ("app", "charges", "connection", "denied", "fields", "principal", "request_limiter", "root_path")
+
+    def __init__(
+        self, request_limiter: AsgiRequestLimiter, principal: PrincipalFinder, app: Any, root_path: str
+    ) -> None:
+        self.request_limiter = request_limiter
+        self.principal = principal
+        self.app = app
+        self.root_path = root_path
+        self.fields: list[tuple[bytes, bytes]] = []
+        """The fields of the response."""
+        self.denied = False
+        """Whether the fields are those of a denial, which a handler of the application's own may also have set."""
+        self.charges: list[ResponseCharge] = []
+        self.connection: Any = None
+
+    def admit(self, answer: RawFields | Admission, connection: Any) -> None:
+        """Keeps what follows from admitting the request."""
+        if not isinstance(answer, Admission):
+            self.fields += answer
+            return
+        self.fields += encoded(answer.fields)
+        if answer.charges:
+            self.charges += answer.charges
+            self.connection = connection
+
+    def deny(self, fields: Fields) -> None:
+        """Keeps the fields of a denial, instead of those of limits that admitted the request before."""
+        self.fields, self.denied = [*encoded(fields)], True
+
+    def with_fields(self, send: Send) -> Send:
+        """`send`, with the fields that there are when the response starts."""
+
+        def send_with_fields(message: Message) -> Awaitable[None]:
+            fields = self.fields
+            if fields and message["type"] in STARTS:
+                own = message.get("headers", ())
+                message["headers"] = [*own, *(missing(fields, own) if self.denied else fields)]
+            return send(message)
+
+        return send_with_fields
+
+
+class ExchangeObserver(ResponseObserver):
+    """Settles the charges that an exchange has when the response ends."""
+
+    __slots__ = ("_exchange",)
+
+    def __init__(self, exchange: Exchange) -> None:
+        super().__init__(exchange.request_limiter, None, [])
+        self._exchange = exchange
+
+    async def settle(self, *, completed: bool = True, failed: bool = False) -> None:
+        self.charges, self.native = self._exchange.charges, self._exchange.connection
+        self._exchange.charges, self._exchange.connection = [], None
+        await super().settle(completed=completed, failed=failed)
+
+
+def with_exchanges(app: App, new_exchange: Callable[[Scope], Exchange]) -> App:
+    """An ASGI application whose requests carry an exchange."""
+
+    async def carrying(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await app(scope, receive, send)
+            return
+        exchange = scope[EXCHANGE] = new_exchange(scope)
+        sending = exchange.with_fields(send)
+        if Limit.any_by_response:
+            await run_observed(app, scope, receive, sending, ExchangeObserver(exchange))
+        else:
+            await app(scope, receive, sending)
+
+    return carrying

@@ -1,0 +1,267 @@
+"""Limits for Quart: a decorator for views, rules for everything else.
+
+    install(app, limiter)
+
+    @app.get("/api/resource")
+    @rate_limit("gold", key=header("X-API-Key"))
+    async def resource(): ...
+
+A denied request gets 429 with `Retry-After` and a problem as its body; every limited response has the RateLimit
+fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, TypeVar, Unpack, cast
+
+from headgate.errors import ConfigurationError, RateLimitExceeded
+from headgate.extras import needed
+from headgate.integrations.asgi import AsgiRequestLimiter
+from headgate.integrations.exchanges import EXCHANGE, Exchange, with_exchanges
+from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans, check_defaults
+from headgate.integrations.request_limiter import Refusal, RequestLimiter, denial
+from headgate.integrations.route_patterns import Route, in_angles, warn_of_unmatched
+from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
+from headgate.limits._blocking import Limiter
+from headgate.limits.keys import (
+    Key,
+    KeyFunction,
+    KeyValue,
+    client_address,
+    composite,
+    everyone,
+    header,
+    method,
+    path,
+    principal,
+    route,
+)
+from headgate.limits.limiter import AsyncLimiter
+from headgate.limits.model import Decision
+
+with needed("headgate.integrations.quart", "quart"):
+    from quart import Quart, Request, Response, current_app, make_response, request
+    from werkzeug.exceptions import TooManyRequests
+
+__all__ = [
+    "Limit",
+    "PathRule",
+    "client_address",
+    "composite",
+    "everyone",
+    "exempt",
+    "header",
+    "install",
+    "method",
+    "path",
+    "principal",
+    "rate_limit",
+    "route",
+]
+
+View = TypeVar("View", bound=Callable[..., Any])
+PrincipalFinder = Callable[[Request], KeyValue | Awaitable[KeyValue]]
+
+NAME = "headgate"
+
+
+def install(
+    app: Quart,
+    limiter: Limiter | AsyncLimiter,
+    rules: Iterable[PathRule] = (),
+    *,
+    defaults: Iterable[Limit] = (),
+    principal: PrincipalFinder | None = None,
+    partition_keys: bool = False,
+    legacy_headers: bool = False,
+    on_denied: OnDenied | None = None,
+) -> None:
+    """Makes `rate_limit` work in `app`, by `limiter`, and limits all requests by `rules`.
+
+    `defaults` hold for every request, also one that matches no route, but not for views that have a limit of their own
+    or are `exempt`. The other options are those of `headgate.integrations.flask`. With Quart-Auth:
+    `principal=lambda request: current_user.auth_id`.
+
+    Raises:
+        ConfigurationError: a rule names an unknown plan, or rules that always apply together have keys that never share
+            a slot of the limiter's Redis Cluster.
+    """
+    request_limiter = AsgiRequestLimiter(
+        limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
+    )
+    find_principal = principal or _nobody
+    extension = _Extension(request_limiter, tuple(rules), check_defaults(defaults), find_principal)
+    request_limiter.require_rules(extension.rules)
+    request_limiter.require(extension.defaults)
+    request_limiter.require_chain(extension.defaults)
+    app.extensions[NAME] = extension
+    if extension.rules or extension.defaults:
+        app.before_request(extension.guard)
+    handlers: dict[Any, Any] = app.error_handler_spec[None][None]
+    handlers.setdefault(RateLimitExceeded, _answer)
+    served: Any = app.asgi_app
+    app.asgi_app = with_exchanges(  # type: ignore[method-assign, assignment]  # as Quart's documentation does
+        served, lambda scope: Exchange(request_limiter, find_principal, None, "")
+    )
+
+
+def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitOptions]) -> Callable[[View], View]:
+    """Limits a view, async or not. Put it below the route's decorator.
+
+    Several plans, and several such decorators directly on one another, are one atomic decision; if another decorator is
+    between them, each decides for itself, in order. Functions for the plans, the key, the cost and exemptions are given
+    Quart's `request`, and may be async. For the options see `LimitOptions`. With `block=False` the decision is
+    `request.rate_limit`.
+
+    Raises:
+        ConfigurationError: the plans, the key or an option can't be used.
+    """
+    limit = Limit(plans, key=key, **options)
+
+    def decorate(view: View) -> View:
+        below, bare = attached_limits(view)
+        limits = (limit, *below)
+
+        @wraps(view)  # not `bare`: whatever marked the view since it was limited must be seen
+        async def admitted(*args: Any, **kwargs: Any) -> Any:
+            extension = current_app.extensions.get(NAME)
+            if extension is None:
+                raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.quart")
+            refused = await extension.admit(limits)
+            return await current_app.ensure_async(bare)(*args, **kwargs) if refused is None else refused
+
+        attach_limits(admitted, limits, bare)
+        return admitted  # type: ignore[return-value]  # the same to whoever calls it through Quart
+
+    return decorate
+
+
+class _Denied(RateLimitExceeded, TooManyRequests):
+    """A denial on its way out; error handlers of the app's own, for `RateLimitExceeded` or 429, can make a response of
+    it."""
+
+    def __init__(self, refusal: Refusal, decision: Decision) -> None:
+        TooManyRequests.__init__(self)
+        self.refusal = refusal
+        self.decision = decision
+
+
+class _Extension:
+    """What `install` leaves in `app.extensions`."""
+
+    def __init__(
+        self,
+        request_limiter: RequestLimiter,
+        rules: tuple[PathRule, ...],
+        defaults: tuple[Limit, ...],
+        principal: PrincipalFinder,
+    ) -> None:
+        self.request_limiter = request_limiter
+        self._principal = principal
+        self._checked = False
+        self.rules = rules
+        self.defaults = defaults
+
+    async def guard(self) -> Any:
+        """Limits the current request by the rules that match it, and by the defaults."""
+        if not self._checked:
+            self._checked = True
+            warn_of_unmatched(self.rules, _routes)
+        method, path, matched = request.method, request.path, request.url_rule
+        # Without strict slashes the view of `/users/` also serves `/users`.
+        full = f"{path}/" if matched is not None and matched.rule.endswith("/") and not path.endswith("/") else path
+        limits = [rule.limit for rule in self.rules if rule.applies(method, path) or rule.applies(method, full)]
+        view = current_app.view_functions.get(request.endpoint or "")
+        if not is_limited(view) and not is_exempt(view):
+            limits += self.defaults
+        return await self.admit(limits) if limits else None
+
+    async def admit(self, limits: Sequence[Limit]) -> Any:
+        """A response if the current request is refused; a denial without `on_denied` is raised."""
+        native = _request()
+        exchange: Exchange = request.scope[EXCHANGE]  # type: ignore[literal-required]  # ours
+        answer = await self.request_limiter.admit_async(limits, _QuartRequest(native, self._principal))
+        if not isinstance(answer, Refusal):
+            exchange.admit(answer, native)
+            if answer.decision is not None:
+                native.rate_limit = answer.decision  # type: ignore[attr-defined]  # promised by `rate_limit`
+            return None
+        if answer.decision is None:
+            return _response(answer)
+        exchange.deny(answer.limit_fields)
+        own = await _own_response(answer)
+        if own is None:
+            raise _Denied(answer, answer.decision)
+        return own
+
+
+class _QuartRequest:
+    """Quart's request as key resolvers see it."""
+
+    __slots__ = ("_principal", "native")
+
+    def __init__(self, native: Request, principal: PrincipalFinder) -> None:
+        self.native = native
+        self._principal = principal
+
+    @property
+    def method(self) -> str:
+        return self.native.method
+
+    @property
+    def path(self) -> str:
+        return self.native.path
+
+    @property
+    def route(self) -> str | None:
+        matched = self.native.url_rule
+        return None if matched is None else matched.rule
+
+    @property
+    def peer(self) -> str | None:
+        client = self.native.scope.get("client")
+        return client[0] if client else None
+
+    def header(self, name: str) -> str | None:
+        return self.native.headers.get(name)
+
+    def principal(self) -> KeyValue | Awaitable[KeyValue]:
+        return self._principal(self.native)
+
+
+def _request() -> Request:
+    """The current request itself, which outlives the request's context."""
+    return cast(Request, request._get_current_object())  # type: ignore[attr-defined]  # the proxy's own method
+
+
+def _routes() -> list[Route]:
+    return [Route(in_angles(rule.rule), rule.methods) for rule in current_app.url_map.iter_rules()]
+
+
+def _nobody(request: Request) -> KeyValue:
+    return None
+
+
+async def _answer(error: RateLimitExceeded) -> Any:
+    """The response of a denial, unless the application has a handler of its own."""
+    if isinstance(error, _Denied):
+        return _response(error.refusal)
+    raised = denial(error.decision)._replace(on_denied=current_app.extensions[NAME].request_limiter.on_denied)
+    own = await _own_response(raised)
+    return _response(raised) if own is None else own
+
+
+async def _own_response(refusal: Refusal) -> Any:
+    """The response that `on_denied` made; `None` if it made none."""
+    if refusal.on_denied is None or refusal.decision is None:
+        return None
+    own = await current_app.ensure_async(refusal.on_denied)(_request(), refusal.decision)
+    if own is None or isinstance(own, tuple | current_app.response_class):
+        return own
+    return await make_response((own, refusal.status))
+
+
+def _response(refusal: Refusal) -> Response:
+    return Response(refusal.body, refusal.status, dict(refusal.fields))

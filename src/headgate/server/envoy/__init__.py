@@ -1,0 +1,1 @@
+"""Envoy's rate limit service: descriptors of a request decided by plans."""

@@ -1,0 +1,1 @@
+"""gRPC beside HTTP: the server, and who may call it."""

@@ -1,0 +1,89 @@
+"""`/admin/periodic`: work that is queued again and again."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from headgate.dispatch.periodic import Periodic
+from headgate.errors import Conflict
+from headgate.server.http.body import read_object
+from headgate.server.http.parameters import json_body, path
+from headgate.server.http.problem import Problem, documented
+from headgate.server.http.raw_routes import json_response
+from headgate.server.http.services import services_of
+from headgate.server.shapes import periodic
+from headgate.server.shapes.periodic import PeriodicRequest, PeriodicShown, PeriodicTasks, Triggered
+
+router = APIRouter(prefix="/admin/periodic", tags=["dispatch"])
+
+NAME = path("name", periodic.NAME)
+
+
+@router.get("", summary="List the periodic tasks", response_model=PeriodicTasks)
+async def show_all(request: Request) -> Response:
+    """All of them by name, with their next and their last tick."""
+    return json_response(PeriodicTasks.of_states(await _periodic(request).list()))
+
+
+@router.get(
+    "/{name}",
+    summary="Show a periodic task",
+    response_model=PeriodicShown,
+    responses=documented(400, 404),
+    openapi_extra={"parameters": [NAME]},
+)
+async def show(request: Request) -> Response:
+    """The periodic task of this name."""
+    return json_response(PeriodicShown.of_state(await _periodic(request).show(request.path_params["name"])))
+
+
+@router.put(
+    "/{name}",
+    summary="Create or replace a periodic task",
+    response_model=PeriodicShown,
+    responses=documented(400, 404, 409, 413, 415),
+    openapi_extra=json_body(PeriodicRequest) | {"parameters": [NAME]},
+)
+async def put(request: Request) -> Response:
+    """In force within a second on every worker. With another schedule, or resumed, it begins with the first tick from
+    now. `enabled: false` pauses it."""
+    body = PeriodicRequest.parse(await read_object(request.scope, request.receive))
+    try:
+        state = await _periodic(request).put(
+            request.path_params["name"], body.item_type, body.schedule(), context=body.context, enabled=body.enabled
+        )
+    except Conflict as error:
+        raise Problem(409, "conflict", "Conflict", str(error)) from None
+    return json_response(PeriodicShown.of_state(state))
+
+
+@router.delete(
+    "/{name}",
+    summary="Delete a periodic task",
+    response_model=PeriodicShown,
+    responses=documented(400, 404),
+    openapi_extra={"parameters": [NAME]},
+)
+async def delete(request: Request) -> Response:
+    """Deletes it and shows what it was. What it queued stays queued."""
+    name = request.path_params["name"]
+    state = await _periodic(request).show(name)
+    await _periodic(request).delete(name)
+    return json_response(PeriodicShown.of_state(state))
+
+
+@router.post(
+    "/{name}/trigger",
+    summary="Run a periodic task now",
+    response_model=Triggered,
+    responses=documented(400, 404),
+    openapi_extra={"parameters": [NAME]},
+)
+async def trigger(request: Request) -> Response:
+    """Queues one item beside its ticks, also while it is paused. A second trigger within the same second queues
+    nothing more."""
+    return json_response(Triggered.of(await _periodic(request).trigger(request.path_params["name"])))
+
+
+def _periodic(request: Request) -> Periodic:
+    return Periodic(services_of(request).queue)

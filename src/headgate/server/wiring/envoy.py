@@ -1,0 +1,72 @@
+"""Envoy's rate limit service over gRPC, if the settings name a port for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from headgate.errors import ConfigurationError
+from headgate.server.envoy.config_file import EnvoyConfig
+from headgate.server.settings import Settings, spelled
+
+if TYPE_CHECKING:
+    from headgate.server.http.services import Services
+
+CLOSING_SECONDS = 5.0
+"""How long calls in flight may take at the end. HTTP has had its time by then."""
+
+
+def check_grpc(settings: Settings, workers: int) -> None:
+    """What is wrong with the gRPC settings shows here, before anything is started.
+
+    Raises:
+        ConfigurationError: a setting, the config file or a certificate can't be used.
+        HeadgateError: the port is taken.
+    """
+    if settings.grpc.port is None:
+        if settings.envoy.config is not None:
+            problem = "is read for Envoy alone; set HEADGATE_GRPC_PORT, too"
+            raise ConfigurationError(spelled("envoy", "config"), problem)
+        return
+    # Imported here: gRPC comes with an extra.
+    from headgate.server.grpc.server import check_port, server_credentials
+
+    if settings.grpc.port == 0 and workers > 1:
+        raise ConfigurationError(spelled("grpc", "port"), "0 is another port in each worker; name one")
+    if settings.envoy.config is not None:
+        EnvoyConfig(settings.envoy.config).load()
+    server_credentials(settings.grpc)
+    check_port(settings.host, settings.grpc.port)
+
+
+@asynccontextmanager
+async def open_envoy(services: Services) -> AsyncIterator[int | None]:
+    """Serves Envoy. Yields the port; `None` if the settings name none."""
+    settings, limits = services.settings, services.admission
+    if limits.descriptors is None:
+        yield None
+        return
+    from headgate.server.envoy.admission import DescriptorLimiter
+    from headgate.server.envoy.servicer import SERVICE, RateLimitServicer
+    from headgate.server.grpc.access import GrpcAccess
+    from headgate.server.grpc.server import grpc_server
+    from headgate.server.metrics.envoy import EnvoyMetrics
+
+    metrics = EnvoyMetrics(services.registry)
+    if limits.descriptors.config is not None:
+        limits.descriptors.config.on_rejection = metrics.rejected
+    servicer = RateLimitServicer(
+        DescriptorLimiter(limits.limiter, limits.descriptors),
+        GrpcAccess(services.authenticator, services.ingress),
+        metrics,
+        settings.envoy.headers,
+    )
+    async with grpc_server(
+        settings.grpc,
+        settings.host,
+        [(SERVICE, servicer.handler())],
+        shared=settings.http.workers > 1,
+        closing_seconds=min(settings.http.shutdown_seconds, CLOSING_SECONDS),
+    ) as port:
+        yield port

@@ -1,0 +1,122 @@
+"""Tasks with lanes, priorities, places that workers share, and calls that are one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from headgate import ConfigurationError, InvalidInput, Tasks, current_task
+from headgate.dispatch.status import Status
+from headgate.testing import eventually
+from tests.contracts.conftest import slot_store_url
+from tests.contracts.test_tasks import ended, working
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def tasks(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
+    async with Tasks(slot_store_url(request.param, request)) as tasks:
+        yield tasks
+
+
+async def test_a_call_says_its_lane_and_priority_or_else_the_decorator_does(tasks: Tasks) -> None:
+    @tasks.task(priority=7, lane="everybody")
+    async def work(number: int) -> None: ...
+
+    await work.enqueue(1, key="by-decorator")
+    await work.enqueue(1, key="by-call", priority=0, lane="acme")
+    await work.options(key="by-options", lane="acme").enqueue(1)
+    shown = {key: (await work.show(key)).item for key in ("by-decorator", "by-call", "by-options")}
+    assert {key: (item.lane, item.priority) for key, item in shown.items()} == {
+        "by-decorator": ("everybody", 7),
+        "by-call": ("acme", 0),
+        "by-options": ("acme", 7),
+    }
+    with pytest.raises(InvalidInput, match="priority"):
+        await work.enqueue(1, priority=10)
+    with pytest.raises(InvalidInput, match="lane"):
+        await work.enqueue(1, lane="")
+
+
+async def test_two_workers_together_run_no_more_than_the_concurrency(tasks: Tasks) -> None:
+    gate = asyncio.Event()
+    running: set[str] = set()
+    most = 0
+
+    async def crowd() -> None:
+        nonlocal most
+        running.add(current_task().item_id)
+        most = max(most, len(running))
+        await gate.wait()
+        running.discard(current_task().item_id)
+
+    limited = tasks.task(concurrency=3, lane_concurrency=2)(crowd)
+    async with Tasks(tasks.url) as other:
+        other.task(concurrency=3, lane_concurrency=2)(crowd)
+        for number in range(12):
+            await limited.enqueue(key=f"{number:02}", lane="ab"[number % 2])
+        async with working(tasks), working(other):
+            await eventually(lambda: len(running) == 3)
+            gate.set()
+            for number in range(12):
+                assert (await ended(limited, f"{number:02}")).item.status is Status.COMPLETED
+    assert most == 3
+    config = await (await tasks.queue()).config("CROWD")
+    assert (config.concurrency, config.lane_concurrency) == (3, 2)
+
+
+async def test_calls_with_the_same_arguments_are_one(tasks: Tasks) -> None:
+    @tasks.task(unique="arguments")
+    async def index(document: str, version: int = 1) -> None: ...
+
+    first = await index.enqueue("a", version=2)
+    again = await index.enqueue(document="a", version=2)
+    other = await index.enqueue("b")
+    assert (first.existing, again.existing, other.existing) == (False, True, False)
+    assert first.item_id == again.item_id != other.item_id
+    assert not (await index.enqueue("a", version=2, key="mine")).existing, "a key says which call it is"
+
+
+async def test_calls_in_one_period_are_one(tasks: Tasks) -> None:
+    @tasks.task(unique="arguments", unique_period="PT1H")
+    async def report(name: str) -> None: ...
+
+    @tasks.task(unique_period="P1D")
+    async def sync() -> None: ...
+
+    times: list[datetime | str] = [
+        "2030-03-01T16:00:00Z",
+        datetime(2030, 3, 1, 16, 59, 59, tzinfo=UTC),
+        "2030-03-01T17:00:00Z",
+    ]
+    assert [(await report.enqueue("a", at=at)).existing for at in times] == [False, True, False]
+    assert [(await report.enqueue("a", key="k", at=at)).existing for at in times] == [False, True, False]
+    assert (await report.enqueue("a", key="k", at=times[0])).item_id == "k@20300301T160000Z"
+    assert [(await sync.enqueue(at=at)).existing for at in times] == [False, True, True]
+
+
+async def test_options_that_can_not_be_are_refused_where_they_are_written() -> None:
+    tasks = Tasks("memory://")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"unique": "colour"}, "unique"),
+        ({"unique_period": "soon"}, "unique_period"),
+        ({"unique_period": 0.5}, "unique_period"),
+        ({"priority": 10}, "priority"),
+        ({"lane": ""}, "lane"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"lane_concurrency": True}, "lane_concurrency"),
+    ]
+    for options, field in wrong:
+        with pytest.raises(ConfigurationError, match=field):
+            tasks.task(**options)(nothing)
+    with pytest.raises(ConfigurationError, match="lane"):
+        tasks.task(lane_as_argument)
+
+
+async def nothing() -> None: ...
+
+
+async def lane_as_argument(lane: str) -> None: ...

@@ -1,0 +1,56 @@
+"""Encryption: what is hidden, what is refused, and keys that change."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from headgate.dispatch.encryption import PREFIX, Encryption, KeyMissing, Tampered, shown_key
+from headgate.errors import ConfigurationError
+
+OLD, NEW = (base64.b64encode(bytes([n]) * 32).decode() for n in (1, 2))
+
+
+@pytest.mark.parametrize("text", ["{}", '{"iban":"DE89"}', "ä" * 100_000, "\ud800", ""])
+def test_what_is_encrypted_is_hidden_and_comes_back(text: str) -> None:
+    encryption = Encryption([OLD])
+    hidden = encryption.encrypt(text, "context/PAY/1")
+    assert "DE89" not in hidden
+    assert hidden != encryption.encrypt(text, "context/PAY/1"), "the nonce is random"
+    assert encryption.decrypt(hidden, "context/PAY/1") == text
+
+
+def test_the_first_key_encrypts_and_all_decrypt() -> None:
+    before, after = Encryption([OLD]), Encryption([NEW, OLD])
+    hidden = before.encrypt("x", "a")
+    assert after.decrypt(hidden, "a") == "x"
+    assert shown_key(after.encrypt("x", "a")) == after.key_id != before.key_id
+    with pytest.raises(KeyMissing, match=before.key_id):
+        Encryption([NEW]).decrypt(hidden, "a")
+
+
+def test_a_text_that_is_not_encrypted_is_returned_as_it_is() -> None:
+    assert Encryption([OLD]).decrypt('{"a":1}', "a") == '{"a":1}'
+
+
+def test_a_changed_or_moved_text_is_refused() -> None:
+    encryption = Encryption([OLD])
+    hidden = encryption.encrypt("x", "context/PAY/1")
+    start = f"{PREFIX}{encryption.key_id}:"
+    for text, about in [
+        (hidden, "context/PAY/2"),
+        (hidden[:-6] + "AAAA==", "context/PAY/1"),
+        (start + "AAAA", "context/PAY/1"),
+        (start, "context/PAY/1"),
+        (start + "!!", "context/PAY/1"),
+    ]:
+        with pytest.raises(Tampered):
+            encryption.decrypt(text, about)
+
+
+@pytest.mark.parametrize("keys", [[], "x", [""], ["AAAA"], ["not base64!" * 4], [OLD, "short"], [None]])
+def test_a_wrong_key_is_refused_and_not_shown(keys: object) -> None:
+    with pytest.raises(ConfigurationError, match="encryption_keys") as caught:
+        Encryption(keys)  # type: ignore[arg-type]
+    assert "short" not in str(caught.value)

@@ -1,0 +1,66 @@
+"""The forecast under several configs equals the booking, window by window."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.durations import to_ms
+from headgate.errors import InvalidInput
+from headgate.slots.joint import JointPacker
+from headgate.slots.joint_forecast import joint_forecast
+from headgate.slots.model import WindowPolicy
+from headgate.slots.packing import Place
+from headgate.slots.windows import align
+from tests.effort import examples
+from tests.unit.slots.test_joint import NOW, policies, side
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.data())
+def test_what_is_forecast_is_what_is_booked(data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(policies(), min_size=2, max_size=4))
+    held = []
+    for policy in chosen:
+        fills = data.draw(st.lists(st.integers(0, policy.max_per_window), max_size=12))
+        first = align(NOW, policy.size_ms)
+        held.append({first + n * policy.size_ms: taken for n, taken in enumerate(fills) if taken})
+    events, requested = data.draw(st.integers(1, 60)), data.draw(st.integers(NOW - 20, NOW + 250))
+    pairs = list(zip(chosen, held, strict=True))
+    shown = joint_forecast([side(f"c{n}", *pair) for n, pair in enumerate(pairs)], NOW, events, requested)
+    packer = JointPacker([side(f"c{n}", *pair) for n, pair in enumerate(pairs)], NOW, random.Random(1).random)
+    places = [place for place in (packer.place(requested) for _ in range(events)) if isinstance(place, Place)]
+    assert (shown.placed, shown.refused) == (len(places), events - len(places))
+    assert {to_ms(window.start): window.added for window in shown.windows} == Counter(
+        place.window_start_ms for place in places
+    )
+    assert shown.config_names == tuple(f"c{n}" for n in range(len(chosen)))
+    for window in shown.windows:
+        assert window.taken == held[0].get(to_ms(window.start), 0)
+    if places:
+        assert shown.window_count == len({place.window_start_ms for place in places})
+        assert shown.drained_by is not None
+        assert max(place.scheduled_ms for place in places) < to_ms(shown.drained_by)
+        assert shown.drain[-1][1] == shown.refused
+
+
+def test_a_million_events_behind_a_backlog_take_few_steps() -> None:
+    bank = side("bank", WindowPolicy(1000, "PT4S"), {n * 4000: 1000 for n in range(50_000)})
+    merchant = side("merchant", WindowPolicy(2000, "PT1M"))
+    shown = joint_forecast([merchant, bank], 0, 1_000_000, 0)
+    assert shown.placed == 1_000_000
+    assert shown.window_count == 500, (
+        "the rest of the minute in which the bank's backlog ends is enough for two windows"
+    )
+
+
+def test_what_reaches_too_far_is_refused_by_name() -> None:
+    sides = [side("a", WindowPolicy(1, "PT1S")), side("b", WindowPolicy(9, "PT1S"))]
+    with pytest.raises(InvalidInput, match="too far"):
+        joint_forecast(sides, 0, 100_001, 0)
+    with pytest.raises(InvalidInput):
+        joint_forecast(sides, 0, 0, 0)
