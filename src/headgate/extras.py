@@ -13,6 +13,7 @@ from headgate.errors import MissingExtra
 
 MODULES = {
     "aiohttp": ("aiohttp",),
+    "celery": ("celery",),
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
     "drf": ("django", "asgiref", "rest_framework"),

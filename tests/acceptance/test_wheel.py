@@ -61,7 +61,7 @@ asyncio.run(main())
 assert not any(name.startswith("headgate.testing") for name in sys.modules)
 """
 
-FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "litestar", "quart", "aiohttp", "requests"]
+FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "celery", "litestar", "quart", "aiohttp", "requests"]
 """The integrations that need an extra of their name."""
 
 NO_ANSWER = """
