@@ -46,6 +46,9 @@ def test_a_backup_under_load_is_restored_without_losing_or_doubling_a_payment(
         variables["HEADGATE_PAYMENTS_DOWNSTREAM_TIMEOUT"] = "2"
         service = Service(tmp_path, HEADGATE_DATABASE_URL=before, **variables).start()
         with service.client() as client:
+            # What was in flight in the backup is taken up again after so long.
+            soon = {"staleClaimThresholdMins": 0.05, "dispatchIntervalSecs": 0.2}
+            assert client.patch("/admin/dispatch/PAYMENT", json=soon).status_code == 200
 
             def feed() -> None:
                 for number in range(PAYMENTS):
