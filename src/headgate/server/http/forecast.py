@@ -34,6 +34,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "windowSize": members.DURATION | {"description": "As if this were the window's length already."},
     "spread": {"type": "string", "enum": ["jitter", "even"], "description": "As if this were the spread already."},
     "calendar": {"type": "string", "description": "As if this calendar, as JSON, held already; `null`: none."},
+    "curve": {"type": "string", "description": "As if this curve, as JSON, held already; `null`: none."},
     "maxDelay": members.DURATION | {"description": "As if this were the horizon already."},
     "firstWindow": {
         "type": "string",
@@ -47,13 +48,14 @@ def _changes(parameters: QueryParams) -> dict[str, Any]:
     """What is to be tried, by the names of `WindowPolicy`."""
     fields = {"windowSize": "window", "spread": "spread", "maxDelay": "max_delay", "firstWindow": "first_window"}
     changes: dict[str, Any] = {field: parameters[name] for name, field in fields.items() if name in parameters}
-    if "calendar" in parameters:
-        try:
-            changes["calendar"] = json.loads(parameters["calendar"])
-        except ValueError:
-            raise invalid("calendar", "is no JSON") from None
-        if not isinstance(changes["calendar"], dict | None):
-            raise invalid("calendar", "must be a JSON object, or null")
+    for name, kind, what in (("calendar", dict, "object"), ("curve", list, "list")):
+        if name in parameters:
+            try:
+                changes[name] = json.loads(parameters[name])
+            except ValueError:
+                raise invalid(name, "is no JSON") from None
+            if changes[name] is not None and not isinstance(changes[name], kind):
+                raise invalid(name, f"must be a JSON {what}, or null")
     return changes
 
 

@@ -150,12 +150,22 @@ export const limits = {
   },
 }
 
-const limitOf = plan =>
-  plan.algorithm === 'token_bucket'
-    ? `${count(plan.capacity)} at once, ${plan.perSecond} a second`
-    : plan.limits
-      ? plan.limits.map(limitOf).join('; ')
-      : `${count(plan.limit)} every ${spanOf(plan.window)}`
+const limitOf = plan => {
+  if (plan.limits) return plan.limits.map(limitOf).join('; ')
+  if (plan.algorithm === 'token_bucket') return `${count(plan.capacity)} at once, ${plan.perSecond} a second`
+  if (plan.algorithm === 'gcra') return `${plan.rate}, spaced, ${count(plan.burst)} at once`
+  if (plan.algorithm === 'concurrency') return `${count(plan.limit)} in flight`
+  if (plan.calendar) return `${count(plan.limit)} every ${plan.calendar} in ${plan.zone}`
+  return `${count(plan.limit)} every ${spanOf(plan.window)}`
+}
+
+// What the form has no fields for is shown, and edited, as JSON.
+const isPlain = plan => !plan || (ALGORITHMS.some(([name]) => name === plan.algorithm) && !plan.calendar)
+
+function ownDocument(plan) {
+  const {name: _name, onError: _onError, shadow: _shadow, overrides: _overrides, ...own} = plan
+  return JSON.stringify(own, null, 1)
+}
 
 function outcome(operation, key, decision) {
   const word =
@@ -192,7 +202,13 @@ function outcome(operation, key, decision) {
 
 function planForm(plan) {
   const called = input({required: true, maxlength: 128, value: plan?.name ?? '', readonly: Boolean(plan)})
-  const algorithm = select(ALGORITHMS, {value: plan?.algorithm ?? 'token_bucket'})
+  const algorithm = select([...ALGORITHMS, ['rate', 'rate'], ['json', 'other, as JSON']], {
+    value: isPlain(plan) ? (plan?.algorithm ?? 'token_bucket') : 'json',
+  })
+  const rate = input({value: '100/hour'})
+  const own = h('textarea', {rows: 3, spellcheck: 'false'})
+  own.value = isPlain(plan) ? '{"algorithm": "concurrency", "limit": 5, "expires": "PT30S"}' : ownDocument(plan)
+  own.addEventListener('input', () => own.setCustomValidity(''))
   const capacity = input({type: 'number', min: 1, value: plan?.capacity ?? 10})
   const perSecond = input({value: plan?.perSecond ?? 1})
   const limit = input({type: 'number', min: 1, value: plan?.limit ?? 100})
@@ -211,9 +227,13 @@ function planForm(plan) {
     field('Refill', perSecond, 'a second; a number, or a fraction such as 2/3'),
   ]
   const windowed = [field('Limit', limit), field('Window', window, 'a duration, such as PT1M')]
+  const rated = field('Rate', rate, 'such as 10/minute, 100/hour;1000/day or 10/minute burst 20')
+  const described = h('div', {class: 'wide'}, field('Limit as JSON', own, 'gcra, concurrency, calendars, several'))
   const fit = () => {
     for (const each of bucket) each.hidden = algorithm.value !== 'token_bucket'
-    for (const each of windowed) each.hidden = algorithm.value === 'token_bucket'
+    for (const each of windowed) each.hidden = ['token_bucket', 'rate', 'json'].includes(algorithm.value)
+    rated.hidden = algorithm.value !== 'rate'
+    described.hidden = algorithm.value !== 'json'
   }
   algorithm.addEventListener('change', fit)
   fit()
@@ -225,20 +245,28 @@ function planForm(plan) {
       field('Algorithm', algorithm),
       bucket,
       windowed,
+      rated,
+      described,
       field('While the store is away', onError),
       h('div', {class: 'field check'}, h('label', {}, shadow, ' Shadow: never deny')),
       h('div', {class: 'wide'}, field('Own limits of keys', overrides, 'JSON; empty: none')),
     ),
     document() {
       /** @type {Record<string, unknown>} */
-      const body = {
-        algorithm: algorithm.value,
-        ...(algorithm.value === 'token_bucket'
-          ? {
-              capacity: Number(capacity.value),
-              perSecond: perSecond.value.includes('/') ? perSecond.value.trim() : Number(perSecond.value),
-            }
-          : {limit: Number(limit.value), window: window.value.trim()}),
+      let body = {algorithm: algorithm.value, limit: Number(limit.value), window: window.value.trim()}
+      if (algorithm.value === 'token_bucket') {
+        const refill = perSecond.value.includes('/') ? perSecond.value.trim() : Number(perSecond.value)
+        body = {algorithm: algorithm.value, capacity: Number(capacity.value), perSecond: refill}
+      } else if (algorithm.value === 'rate') {
+        body = {rate: rate.value.trim()}
+      } else if (algorithm.value === 'json') {
+        try {
+          body = JSON.parse(own.value)
+        } catch {
+          own.setCustomValidity('This is not valid JSON.')
+          own.reportValidity()
+          return undefined
+        }
       }
       if (onError.value) body.onError = onError.value
       if (shadow.checked) body.shadow = true

@@ -8,7 +8,7 @@ from alembic import op
 from headgate.sql.schema import Instant
 
 revision = "0019_slot_records"
-down_revision = "0022_periodic"
+down_revision = "0018_workers"
 branch_labels = None
 depends_on = None
 
