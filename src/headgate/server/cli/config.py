@@ -86,7 +86,7 @@ def set_(
             return await slots.change(config_name, changes(), if_version=expected)
 
     def changes() -> dict[str, Any]:
-        return policy_changes(max_per_window, window, spread, calendar, curve, max_delay, first_window)
+        return policy_changes(max_per_window, window, spread, calendar, max_delay, first_window, curve)
 
     settings = Settings.load()
     is_new = missing_file(settings) is not None
@@ -136,9 +136,9 @@ def policy_changes(
     window: str | None,
     spread: str | None,
     calendar: str | None,
-    curve: str | None,
     max_delay: str | None,
     first_window: str | None,
+    curve: str | None,
 ) -> dict[str, Any]:
     """The options that were given, by the names of `WindowPolicy`; `none` removes a calendar, a curve or a delay."""
     given = {

@@ -35,11 +35,9 @@ SHOWN = 20
 @click.option("--window", help="As if this were the window's length already, such as PT4S.")
 @click.option("--spread", help="As if this were the spread already: jitter or even.")
 @click.option("--calendar", type=click.Path(), help="As if the calendar in this JSON file held; 'none': always open.")
-@click.option(
-    "--curve", type=click.Path(), help="As if the curve in this JSON file held; 'none': the limit at any time."
-)
 @click.option("--max-delay", help="As if this were the horizon already; 'none' for no limit.")
 @click.option("--first-window", help="As if it offered this already: proportional or whole.")
+@click.option("--curve", type=click.Path(), help="As if the limits in this JSON file held; 'none': no curve.")
 @click.option("--csv", type=click.Path(path_type=Path), help="Also write how many events are left at which time.")
 @click.option(
     "--plot",
@@ -55,15 +53,15 @@ def forecast(
     window: str | None,
     spread: str | None,
     calendar: str | None,
-    curve: str | None,
     max_delay: str | None,
     first_window: str | None,
+    curve: str | None,
     csv: Path | None,
     plot: Path | None,
     as_json: bool,
 ) -> None:
     """Tell when a number of events would run, without booking anything."""
-    changes = policy_changes(max_per_window, window, spread, calendar, curve, max_delay, first_window)
+    changes = policy_changes(max_per_window, window, spread, calendar, max_delay, first_window, curve)
     if plot is not None:
         require("--plot", "plot")
 

@@ -48,15 +48,14 @@ def _changes(parameters: QueryParams) -> dict[str, Any]:
     """What is to be tried, by the names of `WindowPolicy`."""
     fields = {"windowSize": "window", "spread": "spread", "maxDelay": "max_delay", "firstWindow": "first_window"}
     changes: dict[str, Any] = {field: parameters[name] for name, field in fields.items() if name in parameters}
-    for name, kind, word in (("calendar", dict, "an object"), ("curve", list, "a list")):
-        if name not in parameters:
-            continue
-        try:
-            changes[name] = json.loads(parameters[name])
-        except (ValueError, RecursionError):
-            raise invalid(name, "is no JSON") from None
-        if changes[name] is not None and not isinstance(changes[name], kind):
-            raise invalid(name, f"must be {word} as JSON, or null")
+    for name, kind, what in (("calendar", dict, "object"), ("curve", list, "list")):
+        if name in parameters:
+            try:
+                changes[name] = json.loads(parameters[name])
+            except ValueError:
+                raise invalid(name, "is no JSON") from None
+            if changes[name] is not None and not isinstance(changes[name], kind):
+                raise invalid(name, f"must be a JSON {what}, or null")
     return changes
 
 
