@@ -375,8 +375,6 @@ async def test_guessing_is_slowed_down(rules: Path) -> None:
                 await Caller(nobody.channel, "wrong").ask("user=bob")
             codes.append(refusal.value.code().name)
         assert codes == ["UNAUTHENTICATED", "RESOURCE_EXHAUSTED"]
-        with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
-            await Caller(nobody.channel, TOKEN).ask("user=bob")
 
 
 @pytest.mark.parametrize(
