@@ -367,16 +367,14 @@ async def test_tokens_are_those_of_http(rules: Path, tmp_path: Path) -> None:
 
 
 async def test_guessing_is_slowed_down(rules: Path) -> None:
-    given = settings(rules, api_token=TOKEN, ingress={"failures_per_minute": 3})
+    given = settings(rules, api_token=TOKEN, ingress={"failures_per_minute": 1})
     async with served(create_app(given)) as nobody:
         codes = []
-        for _ in range(5):
+        for _ in range(2):
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
                 await Caller(nobody.channel, "wrong").ask("user=bob")
             codes.append(refusal.value.code().name)
-        assert codes == ["UNAUTHENTICATED"] * 3 + ["RESOURCE_EXHAUSTED"] * 2
-        with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
-            await Caller(nobody.channel, TOKEN).ask("user=bob")
+        assert codes == ["UNAUTHENTICATED", "RESOURCE_EXHAUSTED"]
 
 
 @pytest.mark.parametrize(
