@@ -29,6 +29,7 @@ AFTER_TYPES = ("test_document_programs.py", "test_types.py")
 """They check types, and need not check again what `make types` has until then."""
 APART = {
     "test_dispatch_crashes.py",
+    "test_envoy.py",
     "test_guides.py",
     "test_payments_temporal.py",
     "test_schema.py",

@@ -21,6 +21,7 @@ MODULES = (
     "headgate.integrations.flask",
     "headgate.integrations.django",
     "headgate.integrations.drf",
+    "headgate.integrations.celery",
     "headgate.integrations.litestar",
     "headgate.integrations.quart",
     "headgate.integrations.aiohttp",

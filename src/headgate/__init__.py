@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from headgate.limits.toml_plans import TomlPlans
     from headgate.slots.blocking import BlockingSlots
     from headgate.slots.calendars import Calendar
-    from headgate.slots.model import AssignedSlot, SlotRequest, Spread, WindowPolicy
+    from headgate.slots.model import AssignedSlot, SlotRequest, SlotWindow, Spread, WindowPolicy
     from headgate.slots.scheduler import SlotScheduler
 
 __version__ = "0.2.0"
@@ -85,6 +85,7 @@ __all__ = [
     "SlidingWindow",
     "SlotRequest",
     "SlotScheduler",
+    "SlotWindow",
     "SlotsExhausted",
     "Snooze",
     "Spread",
@@ -140,7 +141,7 @@ _MODULES = {
     ),
     "slots.blocking": ("BlockingSlots",),
     "slots.calendars": ("Calendar",),
-    "slots.model": ("AssignedSlot", "SlotRequest", "Spread", "WindowPolicy"),
+    "slots.model": ("AssignedSlot", "SlotRequest", "SlotWindow", "Spread", "WindowPolicy"),
     "slots.scheduler": ("SlotScheduler",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

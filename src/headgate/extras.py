@@ -13,6 +13,7 @@ from headgate.errors import MissingExtra
 
 MODULES = {
     "aiohttp": ("aiohttp",),
+    "celery": ("celery",),
     "calendars": ("holidays",),
     "django": ("django", "asgiref"),
     "drf": ("django", "asgiref", "rest_framework"),
@@ -23,6 +24,7 @@ MODULES = {
     "httpx": ("httpx2",),
     "kafka": ("confluent_kafka",),
     "litestar": ("litestar",),
+    "oidc": ("joserfc", "httpx2"),
     "oracle": ("oracledb",),
     "payments": ("httpx2", "schwifty"),
     "periodic": ("cronsim",),

@@ -111,6 +111,8 @@ def test_an_unknown_config_is_404(http: httpx.Client) -> None:
         ({"spread": {}}, "spread"),
         ({"maxDelay": "soon"}, "maxDelay"),
         ({"calendar": "always"}, "calendar"),
+        ({"curve": [{"max": 0}]}, "curve[0].max"),
+        ({"curve": {"max": 5}}, "curve"),
         ({"calendar": {}}, "calendar.zone"),
         ({"calendar": {"zone": "Mars/Olympus"}}, "calendar.zone"),
         ({"calendar": {"zone": "UTC", "holidays": "XX"}}, "calendar.holidays"),

@@ -98,6 +98,8 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     ),
     r"configs\|Create": lambda http: http.get("/admin/rate-limit/config?name=made-by-hand").status_code == 200,
     r"configs/default\|Make it the active version": lambda http: _versions(http) > 1,
+    r"configs/default\|Preview": lambda http: True,  # which asks what a change would do, and makes none
+    r"configs/default\|Re-plan": lambda http: True,  # a dry run; there is nothing to move
     r"limits\|Create it": lambda http: http.get("/admin/plans/made-by-hand").status_code == 200,
     r"limits/tiny\|Change it": lambda http: http.get("/admin/plans/tiny").status_code == 200,
     r"limits/tiny\|Delete it": lambda http: http.get("/admin/plans/tiny").status_code == 404,

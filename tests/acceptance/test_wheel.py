@@ -61,7 +61,7 @@ asyncio.run(main())
 assert not any(name.startswith("headgate.testing") for name in sys.modules)
 """
 
-FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "litestar", "quart", "aiohttp", "requests"]
+FRAMEWORKS = ["fastapi", "starlette", "flask", "django", "drf", "celery", "litestar", "quart", "aiohttp", "requests"]
 """The integrations that need an extra of their name."""
 
 NO_ANSWER = """
@@ -83,6 +83,9 @@ ALONE = {
     "grpc": "import headgate.server.envoy.messages, headgate.server.grpc\nimport grpc, grpc_health.v1.health\n"
     "from headgate.server.envoy.config_file import parse_domain\nassert parse_domain('domain: d').path == 'd'",
     "kafka": "import headgate.kafka.log, headgate.kafka.topics",
+    "oidc": "from headgate.server.settings import Settings\nfrom headgate.server.wiring.access import oidc_provider\n"
+    "chosen = {'issuer': 'https://x.example', 'client_id': 'x', 'scopes': {'ops': 'admin'}}\n"
+    "assert oidc_provider(Settings(oidc=chosen))",
     "oracle": NO_ANSWER.format(url="oracle://u:p@127.0.0.1:1/x"),
     "payments": "import headgate.apps.payments.intake, headgate.apps.payments.downstream.client",
     "periodic": "from headgate import Tasks\nTasks('memory://').periodic(cron='0 16 * * MON-FRI')",

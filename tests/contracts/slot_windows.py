@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
 
 from headgate.durations import LATEST_MS
-from headgate.slots.model import PolicyVersion
+from headgate.slots.model import PolicyVersion, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.ports import SlotStore
 from headgate.slots.windows import align
+
+CURVE: list[dict[str, Any]] = [
+    {"from": "16:00:05", "to": "16:00:20", "max": 1},
+    {"from": "17:00:03", "to": "17:00:31", "max": 6},
+    {"from": "16:00:35", "to": "16:00:36", "max": 3},
+]
+"""Limits around T: 16:00 in UTC, 17:00 in Berlin."""
+
+
+def naive_limit(policy: WindowPolicy, start_ms: int, curve: Sequence[dict[str, Any]] = CURVE) -> int:
+    """The most that a window may hold, by comparing clock times as text, twice a second."""
+    if not policy.curve:
+        return policy.max_per_window
+    zone = ZoneInfo("UTC" if policy.calendar is None else policy.calendar.zone)
+    moments = range(start_ms, start_ms + policy.size_ms, 500)
+    clocks = [f"{datetime.fromtimestamp(moment / 1000, zone):%H:%M:%S}" for moment in moments]
+    touched = [entry for entry in curve if any(entry["from"] <= clock < entry["to"] for clock in clocks)]
+    return min((entry["max"] for entry in touched), default=policy.max_per_window)
 
 
 async def windows_and_runs(store: SlotStore, name: str) -> tuple[PolicyVersion, list[WindowCount], list[FullRun]]:

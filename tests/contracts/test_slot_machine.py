@@ -1,4 +1,4 @@
-"""Random assigns, bursts, raises, lowers, resizes, calendars and cancels, on every store, against a naive model.
+"""Random assigns, bursts, raises, resizes, calendars, curves and cancels, on every store, against a naive model.
 
 The model knows nothing of runs, hints or lazy reading: it keeps a list of booked times, counts them, and walks the
 windows one by one.
@@ -25,7 +25,7 @@ from headgate.slots.ports import SlotStore
 from headgate.slots.stores import slot_store
 from headgate.slots.windows import align
 from tests.contracts.conftest import slot_store_url
-from tests.contracts.slot_windows import check_windows
+from tests.contracts.slot_windows import CURVE, check_windows, naive_limit
 from tests.contracts.test_slot_store import NOW, T
 from tests.effort import examples
 
@@ -48,6 +48,7 @@ policies = st.builds(
     spread=st.sampled_from(["jitter", "even"]),
     calendar=calendars,
     max_delay=st.sampled_from([None, None, None, "PT20S", "PT0.3S"]),
+    curve=st.sampled_from([None, CURVE]),
     first_window=st.sampled_from(["proportional", "whole"]),
 )
 times = st.one_of(st.just(T_MS), st.integers(T_MS - 2000, T_MS + 40_000))
@@ -70,11 +71,12 @@ class Model:
             low, end = max(start, effective), start + size
             if policy.first_window == "whole":
                 low = start
-            limit = policy.max_per_window * (end - low) // size
+            most = naive_limit(policy, start)
+            limit = most * (end - low) // size
             if policy.max_delay_ms is not None:
                 end = min(end, effective + policy.max_delay_ms + 1)
                 least = min(limit, 1) if start <= effective else 0
-                limit = max(least, policy.max_per_window * (end - low) // size)
+                limit = max(least, most * (end - low) // size)
             if held[start] < limit:
                 opening = self.next_open(policy, start)
                 if opening == start:

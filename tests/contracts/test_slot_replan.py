@@ -20,7 +20,7 @@ from headgate.slots.replanning import Replan, ReplanStore, Span, replan
 from headgate.slots.stores import slot_stores
 from headgate.slots.windows import align
 from tests.contracts.conftest import SLOT_STORES, slot_store_url
-from tests.contracts.slot_windows import check_windows
+from tests.contracts.slot_windows import check_windows, naive_limit
 from tests.contracts.test_slot_store import wants
 from tests.effort import examples
 
@@ -185,6 +185,8 @@ async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pyte
 
 HOURS = {"zone": "UTC", "blackouts": [{"from": "2033-05-18T03:33:40Z", "to": "2033-05-18T03:34:00Z"}]}
 """Closed from 20 to 40 s after T."""
+CURVE = [{"from": "03:33:25", "to": "03:33:31", "max": 1}, {"from": "03:33:33", "to": "03:33:38", "max": 7}]
+"""Limits of their own soon after T, which is 03:33:20."""
 policies = st.builds(
     WindowPolicy,
     st.integers(1, 6),
@@ -192,6 +194,7 @@ policies = st.builds(
     spread=st.sampled_from(["jitter", "even"]),
     calendar=st.sampled_from([None, None, HOURS]),
     first_window=st.sampled_from(["proportional", "whole"]),
+    curve=st.sampled_from([None, CURVE]),
 )
 requested = st.lists(st.integers(T, T + 20_000), min_size=1, max_size=60)
 
@@ -204,7 +207,7 @@ def naive_windows(policy: WindowPolicy, slots: list[AssignedSlot]) -> list[int]:
         for start in range(max([first, *windows[:index]]), windows[index], size):
             rest = size if policy.first_window == "whole" or start > first else first + size - slot.requested_ms
             is_closed = policy.calendar is not None and T + 20_000 - size < start < T + 40_000
-            if not is_closed and windows.count(start) < policy.max_per_window * rest // size:
+            if not is_closed and windows.count(start) < naive_limit(policy, start, CURVE) * rest // size:
                 windows[index] = start
                 break
     return windows
@@ -249,7 +252,7 @@ def test_every_store_moves_as_the_naive_model_does(
                 if align(slot.scheduled_ms, second.size_ms) != align(slots[slot.event_id].scheduled_ms, second.size_ms):
                     assert second.next_open(slot.window_start_ms) == slot.window_start_ms
             held = await check_windows(store, name, NOW)
-            assert all(count <= second.max_per_window for count in held.values())
+            assert all(count <= naive_limit(second, start, CURVE) for start, count in held.items())
 
         loop.run_until_complete(case())
 

@@ -27,7 +27,8 @@ class ScheduleLifecycle:
     crash in between leaves a slot that a repeated call finds again, never an item without its context.
 
     Every call may be repeated: the same item keeps its slot and its place. Slots are booked under the item's id, so
-    domains that share a slot config should not share ids.
+    domains that share a slot config should not share ids. `slot_config` may name several configs: a slot then lies in
+    one window of each.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class ScheduleLifecycle:
         item_type: str,
         *,
         slots: SlotScheduler | None = None,
-        slot_config: str = "default",
+        slot_config: str | Sequence[str] = "default",
     ) -> None:
         self._queue = queue
         self._item_type = item_type

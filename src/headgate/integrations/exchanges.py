@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from headgate.integrations.asgi import (
@@ -33,7 +33,11 @@ class Exchange:
     """What a request carries in its scope. Nothing here leads back to the scope or to `send`, but `connection` while
     there are charges: such a cycle would be left to the garbage collector, with every request."""
 
-    __slots__ = ("app", "charges", "connection", "denied", "fields", "principal", "request_limiter", "root_path")
+    # Class attributes, as few requests need them: this is on the way of every request.
+    denied = False
+    """Whether the fields are those of a denial, which a handler of the application's own may also have set."""
+    charges: Sequence[ResponseCharge] = ()
+    connection: Any = None
 
     def __init__(
         self, request_limiter: AsgiRequestLimiter, principal: PrincipalFinder, app: Any, root_path: str
@@ -44,10 +48,6 @@ class Exchange:
         self.root_path = root_path
         self.fields: list[tuple[bytes, bytes]] = []
         """The fields of the response."""
-        self.denied = False
-        """Whether the fields are those of a denial, which a handler of the application's own may also have set."""
-        self.charges: list[ResponseCharge] = []
-        self.connection: Any = None
 
     def admit(self, answer: RawFields | Admission, connection: Any) -> None:
         """Keeps what follows from admitting the request."""
@@ -56,7 +56,7 @@ class Exchange:
             return
         self.fields += encoded(answer.fields)
         if answer.charges:
-            self.charges += answer.charges
+            self.charges = (*self.charges, *answer.charges)
             self.connection = connection
 
     def deny(self, fields: Fields) -> None:
@@ -86,8 +86,8 @@ class ExchangeObserver(ResponseObserver):
         self._exchange = exchange
 
     async def settle(self, *, completed: bool = True, failed: bool = False) -> None:
-        self.charges, self.native = self._exchange.charges, self._exchange.connection
-        self._exchange.charges, self._exchange.connection = [], None
+        self.charges, self.native = list(self._exchange.charges), self._exchange.connection
+        self._exchange.charges, self._exchange.connection = (), None
         await super().settle(completed=completed, failed=failed)
 
 

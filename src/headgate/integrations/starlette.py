@@ -206,13 +206,13 @@ def admit(connection: HTTPConnection | None, limits: tuple[Limit, ...]) -> Corou
     if exchange is None:
         raise ConfigurationError("app", "limits need install(app, limiter) from headgate.integrations.fastapi")
     answer = exchange.request_limiter.admit_fast(limits, scope)
-    if answer is None or isinstance(answer, Refusal | Admission):
-        if answer is None:
-            undecided = exchange.request_limiter.admit_maybe_async(limits, _Request(connection, exchange))
-            return _admitted(undecided, exchange, connection)
-        return _admitted(answer, exchange, connection)
-    exchange.fields += answer
-    return None
+    if type(answer) is tuple:  # fields alone: the commonest case
+        exchange.fields += answer
+        return None
+    if answer is None:
+        undecided = exchange.request_limiter.admit_maybe_async(limits, _Request(connection, exchange))
+        return _admitted(undecided, exchange, connection)
+    return _admitted(answer, exchange, connection)
 
 
 async def _admitted(
@@ -251,12 +251,9 @@ def _middleware(
         sending = exchange.with_fields(send)
         if defaults:
             return by_default(exchange, scope, receive, sending)
-        return proceed(exchange, scope, receive, sending)
-
-    def proceed(exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if Limit.any_by_response:
-            return run_observed(app, scope, receive, send, ExchangeObserver(exchange))
-        return app(scope, receive, send)
+            return run_observed(app, scope, receive, sending, ExchangeObserver(exchange))
+        return app(scope, receive, sending)
 
     async def by_default(exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
         match = matching_route(exchange.app.routes, scope, route_path(scope))
@@ -266,7 +263,10 @@ def _middleware(
             if undecided is not None and (refusal := await undecided) is not None:
                 await _refuse_by_default(refusal, connection, exchange.app, scope, receive, send)
                 return
-        await proceed(exchange, scope, receive, send)
+        if Limit.any_by_response:
+            await run_observed(app, scope, receive, send, ExchangeObserver(exchange))
+        else:
+            await app(scope, receive, send)
 
     async def pass_on(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

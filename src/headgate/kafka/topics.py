@@ -24,13 +24,15 @@ class KafkaInfo(NamedTuple):
     partitions: dict[str, int | None]
 
 
-async def kafka_info(bootstrap: str, topics: Collection[str], *, timeout: float) -> KafkaInfo:
+async def kafka_info(
+    bootstrap: str, topics: Collection[str], settings: Mapping[str, Any] | None = None, *, timeout: float
+) -> KafkaInfo:
     """What any broker says of the cluster. Changes nothing.
 
     Raises:
         BrokerUnavailable: no broker answers in time.
     """
-    metadata = await asyncio.to_thread(_metadata, {"bootstrap.servers": bootstrap}, timeout)
+    metadata = await asyncio.to_thread(_metadata, {"bootstrap.servers": bootstrap, **(settings or {})}, timeout)
     known = {name: len(topic.partitions) for name, topic in metadata.topics.items()}
     return KafkaInfo(len(metadata.brokers), {topic: known.get(topic) for topic in topics})
 

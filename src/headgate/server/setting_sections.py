@@ -122,6 +122,41 @@ class HttpSettings(Section):
         return value
 
 
+def _scopes_of_groups(value: object) -> object:
+    """A group's scopes may be one name, or names with spaces between, or a list."""
+    parsed = _parsed_object(value)
+    if not isinstance(parsed, dict):
+        return parsed
+    return {group: scopes.split() if isinstance(scopes, str) else scopes for group, scopes in parsed.items()}
+
+
+GroupScopes = Annotated[dict[str, list[Literal["read", "assign", "send", "admin"]]], BeforeValidator(_scopes_of_groups)]
+
+
+class OidcSettings(Section):
+    """Logins to the console by OpenID Connect, for `HEADGATE_OIDC_…`."""
+
+    issuer: ProviderUrl | None = None
+    """The provider, as it names itself in its discovery document; https, unless it is on this machine."""
+    client_id: str | None = Field(None, min_length=1)
+    client_secret: SecretStr | None = Field(None, min_length=1)
+    scopes: GroupScopes = Field(default_factory=dict)
+    """Groups and the scopes of their members, as JSON: `{"ops": "admin", "billing": "read assign"}`."""
+    groups_claim: str = Field("groups", min_length=1)
+    """The claim of the ID token that has the groups."""
+    request_scopes: str = "openid profile email"
+    """What is asked of the provider."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _is_private(cls, value: str | None) -> str | None:
+        if value is not None and value.startswith("http://"):
+            host = urlsplit(value).hostname or ""
+            if host not in ("127.0.0.1", "::1", "localhost"):
+                raise ValueError("must begin with https://: what the provider says is believed")
+        return value
+
+
 class IngressSettings(Section):
     """The service's own limits, for `HEADGATE_INGRESS_…`."""
 

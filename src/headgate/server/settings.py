@@ -34,6 +34,7 @@ from headgate.server.setting_sections import (
     IngressSettings,
     KafkaConfig,
     LimitSettings,
+    OidcSettings,
     PaymentSettings,
     Section,
     SlotSettings,
@@ -78,6 +79,8 @@ class Settings(Section):
     port: int = Field(8080, ge=0, le=65_535)
     api_token: SecretStr | None = Field(None, min_length=1)
     admin_token: SecretStr | None = Field(None, min_length=1)
+    audit_key: SecretStr | None = Field(None, min_length=LONG_SECRET)
+    """Makes the audit's chain of hashes one that nobody without it can continue; the same for every process."""
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     traces: Literal["off", "otlp", "console"] = "off"
@@ -86,6 +89,7 @@ class Settings(Section):
     slots: SlotSettings = SlotSettings()
     http: HttpSettings = HttpSettings()
     ingress: IngressSettings = IngressSettings()
+    oidc: OidcSettings = OidcSettings()
     limits: LimitSettings = LimitSettings()
     grpc: GrpcSettings = GrpcSettings()
     envoy: EnvoySettings = EnvoySettings()
@@ -145,8 +149,8 @@ class Settings(Section):
     def secrets(self) -> frozenset[str]:
         """Every secret in these settings, also as a URL writes it."""
         sms, payments = self.sms, self.payments
-        keys = [self.api_token, self.admin_token, self.temporal_api_key]
-        keys += (sms.webhook_token, sms.webhook_hmac_key, sms.twilio_auth_token)
+        keys = [self.api_token, self.admin_token, self.audit_key, self.temporal_api_key]
+        keys += (self.oidc.client_secret, sms.webhook_token, sms.webhook_hmac_key, sms.twilio_auth_token)
         keys += (payments.downstream_token, payments.downstream_hmac_key)
         plain = {key.get_secret_value() for key in keys if key}
         headers = [*sms.webhook_headers.values(), *payments.downstream_headers.values()]
@@ -175,7 +179,7 @@ class Settings(Section):
                 f"is shorter than {LONG_SECRET} characters, and {self.host} can be reached from other machines; make a "
                 "token with: openssl rand -hex 32",
             )
-        if not is_loopback(self.host) and not self.has_tokens and not other_tokens:
+        if not is_loopback(self.host) and not self.has_tokens and not other_tokens and self.oidc.issuer is None:
             raise ConfigurationError(
                 "host",
                 f"{self.host} can be reached from other machines, and there is no token; set HEADGATE_API_TOKEN and "

@@ -3,7 +3,7 @@
 from headgate.slots.blocking import BlockingSlots
 from headgate.slots.calendars import Calendar
 from headgate.slots.forecast import Forecast
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, Spread, WindowPolicy
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, SlotWindow, Spread, WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "PolicyVersion",
     "SlotRequest",
     "SlotScheduler",
+    "SlotWindow",
     "Spread",
     "WindowPolicy",
 ]

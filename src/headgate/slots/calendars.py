@@ -64,7 +64,7 @@ class Calendar:
         return cls(
             _zone_name(value["zone"]),
             tuple(
-                _open_hours(rule, f"calendar.open[{index}]")
+                hours_from_json(rule, f"calendar.open[{index}]")
                 for index, rule in _items(value.get("open"), "calendar.open")
             ),
             _holiday_code(value.get("holidays")),
@@ -80,14 +80,7 @@ class Calendar:
         """The contract's JSON form."""
         shown: dict[str, Any] = {"zone": self.zone}
         if self.open:
-            shown["open"] = [
-                {
-                    "days": [DAYS[day] for day in sorted(rule.days)],
-                    "from": _clock_text(rule.from_ms),
-                    "to": _clock_text(rule.until_ms),
-                }
-                for rule in self.open
-            ]
+            shown["open"] = [hours_to_json(rule) for rule in self.open]
         if self.holidays:
             shown["holidays"] = self.holidays
         if self.blackouts:
@@ -116,6 +109,25 @@ class Calendar:
         """Until when it is open at a time, as far as the UTC day goes; the time itself if it is closed."""
         interval = self._interval_at(at_ms)
         return at_ms if interval is None else interval[1]
+
+    def opens_within(self, start_ms: int, end_ms: int) -> bool:
+        """Whether any instant of [start, end) is open."""
+        for day in range(start_ms // DAY_MS, (end_ms - 1) // DAY_MS + 1):
+            intervals = self._open_on(day)
+            index = bisect_right(intervals, (start_ms, _LATEST_MS)) - 1
+            if index >= 0 and start_ms < intervals[index][1]:
+                return True
+            if index + 1 < len(intervals) and intervals[index + 1][0] < end_ms:
+                return True
+        return False
+
+    def changes_after(self, at_ms: int) -> int:
+        """Until when it stays open or closed as it is at a time, as far as the UTC day goes."""
+        intervals = self._open_on(at_ms // DAY_MS)
+        index = bisect_right(intervals, (at_ms, _LATEST_MS)) - 1
+        if index >= 0 and at_ms < intervals[index][1]:
+            return intervals[index][1]
+        return intervals[index + 1][0] if index + 1 < len(intervals) else (at_ms // DAY_MS + 1) * DAY_MS
 
     def closing_rule(self, start_ms: int, size_ms: int) -> str | None:
         """The rule that closes a window: `blackouts`, `holidays` or `open`; None if the window is wholly open."""
@@ -299,7 +311,12 @@ def _zone_name(value: object) -> str:
     return value
 
 
-def _open_hours(value: object, name: str) -> OpenHours:
+def hours_from_json(value: object, name: str) -> OpenHours:
+    """Hours of the contract's JSON form.
+
+    Raises:
+        ConfigurationError: names what is wrong, as a member of `name`.
+    """
     _only(value, {"days", "from", "to"}, name)
     assert isinstance(value, dict)
     days = value.get("days", list(DAYS))
@@ -312,6 +329,15 @@ def _open_hours(value: object, name: str) -> OpenHours:
     if opens == DAY_MS or closes == opens:
         raise ConfigurationError(f"{name}.to", "must differ from 'from', which must be before 24:00")
     return OpenHours(frozenset(DAYS.index(day) for day in days), opens, closes or DAY_MS)
+
+
+def hours_to_json(hours: OpenHours) -> dict[str, Any]:
+    """The contract's JSON form."""
+    return {
+        "days": [DAYS[day] for day in sorted(hours.days)],
+        "from": _clock_text(hours.from_ms),
+        "to": _clock_text(hours.until_ms),
+    }
 
 
 def _clock(value: object, name: str) -> int:

@@ -90,7 +90,7 @@ def explain(
 
 def _passed_over(name: str, policy: WindowPolicy, effective_ms: int, until_ms: int) -> list[Step]:
     """The windows from the effective time up to the slot's own."""
-    size, limit = policy.size_ms, policy.max_per_window
+    size = policy.size_ms
     first = align(effective_ms, size)
     steps: list[Step] = []
     start = first
@@ -103,6 +103,7 @@ def _passed_over(name: str, policy: WindowPolicy, effective_ms: int, until_ms: i
         if len(steps) >= MOST_STEPS:
             start += _add_rest(steps, name, policy, start, until_ms, Reason.FULL)
             continue
+        limit = policy.limit_at(start)
         share = usable(limit, size, start, effective_ms, start + size - 1, policy.first_window).capacity
         is_cut = start == first and share < limit and policy.first_window is FirstWindow.PROPORTIONAL
         steps.append(Step(name, start, Reason.PROPORTIONAL if is_cut else Reason.FULL))
@@ -141,7 +142,7 @@ def _passed_jointly(
         if len(steps) >= MOST_STEPS:
             start += _add_rest(steps, name, policy, start, until, otherwise)
             continue
-        is_full = occupancy.taken(start) >= policy.max_per_window
+        is_full = occupancy.taken(start) >= policy.limit_at(start)
         steps.append(Step(name, start, Reason.FULL if is_full else otherwise))
         start += size
     return steps

@@ -113,7 +113,7 @@ def next_windows(
     fills: list[WindowFill] = []
     start = policy.next_open(align(effective_ms, policy.size_ms))
     while len(fills) < NEXT_WINDOWS and start < LATEST_MS:
-        taken, limit = occupancy.taken(start), policy.max_per_window
+        taken, limit = occupancy.taken(start), policy.limit_at(start)
         fills.append(WindowFill(from_ms(start), taken, added.get(start, 0), limit))
         start = policy.next_open(start + policy.size_ms)
     return tuple(fills)
@@ -160,7 +160,8 @@ class _Filled:
         """Fills one window, as far as it may be used. Returns where it ends."""
         size, taken = self._policy.size_ms, self._occupancy.taken(start)
         policy = self._policy
-        capacity, _, _ = usable(policy.max_per_window, size, start, self._effective, self._horizon, policy.first_window)
+        limit = policy.limit_at(start)
+        capacity, _, _ = usable(limit, size, start, self._effective, self._horizon, policy.first_window)
         added = min(self.left, capacity - taken)
         if added > 0:
             self._note(start, taken, added, capacity)
@@ -169,10 +170,12 @@ class _Filled:
     def _add_alike(self, start: int) -> int | None:
         """Fills empty windows up to the next one with a slot in it, the end of the opening or the horizon: they are
         all alike, and only the first few are looked at closely. Returns where that ends; None if there are none."""
-        limit, size, calendar = self._policy.max_per_window, self._policy.size_ms, self._policy.calendar
+        limit, size, calendar = self._policy.limit_at(start), self._policy.size_ms, self._policy.calendar
         end = min(self._occupancy.empty_until(start), self._horizon + 1)
         if calendar is not None:
             end = min(end, calendar.open_until(start))
+        if self._policy.curve_limits is not None:
+            end = min(end, self._policy.curve_limits.alike_until(start))
         count = min(-(-self.left // limit), (end - start) // size)
         if count <= 0:
             return None

@@ -35,14 +35,14 @@ def changed_windows(policy: WindowPolicy, changed: WindowPolicy, occupancy: Occu
     """How many slots still to come would lie in windows that are closed, and how many would be over the limit."""
     closed = over = 0
     start = align(now_ms, policy.size_ms)
-    checks_limit = changed.size_ms == policy.size_ms and changed.max_per_window < policy.max_per_window
+    same_windows = changed.size_ms == policy.size_ms
     while page := occupancy.reader.windows_from(start, PAGE):
         for window, taken, _ in page:
             first = align(window, changed.size_ms)
             if taken and changed.calendar is not None and changed.next_open(first) != first:
                 closed += taken
-            if checks_limit:
-                over += max(0, taken - changed.max_per_window)
+            if same_windows and (limit := changed.limit_at(window)) < policy.limit_at(window):
+                over += max(0, taken - limit)
         start = page[-1].start_ms + 1
     return closed, over
 

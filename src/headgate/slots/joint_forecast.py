@@ -95,7 +95,7 @@ class _JointFilled:
                 _, before, added, limit = fills[-1]
                 fills[-1] = start, before, added + places, limit
             elif len(fills) < PEAK_SAMPLE:
-                fills.append((start, held - places, places, side.active.policy.max_per_window))
+                fills.append((start, held - places, places, side.active.policy.limit_at(start)))
         if not self.drain or self.drain[-1][0] < room.low_ms:
             self.drain.append((room.low_ms, self.left))
         self.left -= places

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from headgate.durations import LATEST_MS, duration_ms, format_duration, from_ms, parse_duration, parse_instant, to_ms
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.slots.calendars import Calendar
+from headgate.slots.curves import CurveEntry, CurveLimits, curve_from_json, curve_to_json
 from headgate.tracing import Origin
 
 LONGEST_ID = 255
@@ -49,7 +50,8 @@ class WindowPolicy:
     """How much may happen in each window of time.
 
     `window` is an ISO-8601 duration or a timedelta; `max_delay`, if given, is how far past the wanted time a slot may
-    lie before nothing is booked at all. `first_window` says what the window of the wanted time itself offers.
+    lie before nothing is booked at all. `first_window` says what the window of the wanted time itself offers. A `curve`
+    gives windows another limit by time of day and weekday, in the calendar's zone or, without a calendar, in UTC.
     """
 
     max_per_window: int
@@ -58,9 +60,11 @@ class WindowPolicy:
     calendar: Calendar | None = None
     max_delay: timedelta | None = None
     first_window: FirstWindow = FirstWindow.PROPORTIONAL
+    curve: tuple[CurveEntry, ...] = ()
     size_ms: int = field(init=False, repr=False, compare=False)
     """The window's length in milliseconds."""
     max_delay_ms: int | None = field(init=False, repr=False, compare=False)
+    curve_limits: CurveLimits | None = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class WindowPolicy:
         calendar: Calendar | dict[str, Any] | None = None,
         max_delay: str | timedelta | None = None,
         first_window: str | FirstWindow = FirstWindow.PROPORTIONAL,
+        curve: Sequence[CurveEntry] | Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         put = object.__setattr__
         put(self, "max_per_window", _limit(max_per_window))
@@ -80,6 +85,19 @@ class WindowPolicy:
         put(self, "first_window", _first_window(first_window))
         put(self, "size_ms", duration_ms(self.window))
         put(self, "max_delay_ms", None if self.max_delay is None else duration_ms(self.max_delay))
+        put(self, "curve", _curve(curve))
+        zone = "UTC" if self.calendar is None else self.calendar.zone
+        limits = CurveLimits(self.curve, zone, self.size_ms, self.max_per_window) if self.curve else None
+        put(self, "curve_limits", limits)
+
+    def limit_at(self, start_ms: int) -> int:
+        """The most slots in the window that starts at a time."""
+        return self.max_per_window if self.curve_limits is None else self.curve_limits.at(start_ms)
+
+    @property
+    def lowest_limit(self) -> int:
+        """The least that any window may hold."""
+        return self.max_per_window if self.curve_limits is None else self.curve_limits.lowest
 
     def next_open(self, at_ms: int) -> int:
         """The first open window that starts at or after a time; `LATEST_MS` if there is none."""
@@ -97,13 +115,14 @@ class WindowPolicy:
             "calendar": None if self.calendar is None else self.calendar.to_json(),
             "maxDelay": None if self.max_delay is None else format_duration(self.max_delay),
             "firstWindow": self.first_window.value,
+            "curve": curve_to_json(self.curve),
         }
 
 
 def changed_policy(current: WindowPolicy | None, changes: Mapping[str, Any]) -> WindowPolicy:
     """A policy with some fields changed: a field that is not given stays as it is, None removes a `calendar`, a
-    `max_delay`, a `spread` or a `first_window`. Without a `current` policy, `max_per_window` and `window` are
-    required."""
+    `curve`, a `max_delay`, a `spread` or a `first_window`. Without a `current` policy, `max_per_window` and `window`
+    are required."""
     if current is None:
         for name in ("max_per_window", "window"):
             if name not in changes:
@@ -252,6 +271,12 @@ def _limit(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_PER_WINDOW:
         raise ConfigurationError("max_per_window", f"must be a whole number from 1 to {MOST_PER_WINDOW}")
     return value
+
+
+def _curve(value: object) -> tuple[CurveEntry, ...]:
+    if isinstance(value, list | tuple) and all(isinstance(entry, CurveEntry) for entry in value):
+        return tuple(value)
+    return curve_from_json(value, MOST_PER_WINDOW)
 
 
 def _window(value: str | timedelta) -> timedelta:

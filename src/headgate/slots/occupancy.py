@@ -76,7 +76,7 @@ class Occupancy:
 
     def __init__(self, policy: WindowPolicy, reader: WindowReader, *, chunk: int = 64) -> None:
         self._policy = policy
-        self._limit = policy.max_per_window
+        self._limit_at = policy.limit_at
         self.reader = reader
         self._chunk = chunk
         self._counts: dict[int, list[int]] = {}
@@ -137,7 +137,9 @@ class Occupancy:
     def first_known_free(self, start_ms: int) -> int:
         """As `first_free`, as far as that can be said without reading: past what is known to be full."""
         at = start_ms
-        while (onward := self._jumps.get(at)) is not None or (self._is_known(at) and self.taken(at) >= self._limit):
+        while (onward := self._jumps.get(at)) is not None or (
+            self._is_known(at) and self.taken(at) >= self._limit_at(at)
+        ):
             at = self._policy.next_open(at + self._policy.size_ms) if onward is None else onward
         return at
 
@@ -149,19 +151,20 @@ class Occupancy:
         counts[0] += places
         counts[1] += places
         self._changed.add(start_ms)
-        if counts[0] - places < self._limit <= counts[0]:
+        if counts[0] - places < self._limit_at(start_ms) <= counts[0]:
             self._filled.add(start_ms)
             self._jumps[start_ms] = self._policy.next_open(start_ms + self._policy.size_ms)
         return counts[1] - places
 
     def release(self, start_ms: int) -> None:
         """Gives a place in the window back."""
-        was_full = self.taken(start_ms) >= self._limit
+        limit = self._limit_at(start_ms)
+        was_full = self.taken(start_ms) >= limit
         counts = self._counts[start_ms]
         counts[0] -= 1
         self._changed.add(start_ms)
         # A closed window inside a run gives no room: the run would be split at a window where nothing may be booked.
-        if was_full and counts[0] < self._limit and self._policy.next_open(start_ms) == start_ms:
+        if was_full and counts[0] < limit and self._policy.next_open(start_ms) == start_ms:
             self._opened.add(start_ms)
 
     def learn_windows(self, from_ms: int, counts: Sequence[WindowCount], limit: int) -> None:
@@ -205,7 +208,7 @@ class Occupancy:
             onward = self._jumps.get(at)
             if onward is not None:
                 return onward
-        if self.taken(at) < self._limit:
+        if self.taken(at) < self._limit_at(at):
             return None
         return self._policy.next_open(at + self._policy.size_ms)
 
@@ -259,7 +262,7 @@ class Occupancy:
         if start_ms >= LATEST_MS:
             return False
         counts = self._counts.get(start_ms)
-        return not self._is_known(start_ms) if counts is None else counts[0] >= self._limit
+        return not self._is_known(start_ms) if counts is None else counts[0] >= self._limit_at(start_ms)
 
 
 def joined_runs(
@@ -299,7 +302,7 @@ def full_runs(counts: Iterable[WindowCount], policy: WindowPolicy) -> list[FullR
     """The maximal full runs among counted windows, given in order: what the table of runs must hold."""
     runs: list[FullRun] = []
     for start, taken, _ in counts:
-        if taken < policy.max_per_window or policy.next_open(start) != start:
+        if taken < policy.limit_at(start) or policy.next_open(start) != start:
             continue
         resume = policy.next_open(start + policy.size_ms)
         if runs and runs[-1].resume_ms == start:

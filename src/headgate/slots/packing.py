@@ -81,7 +81,7 @@ class Packer:
     def _search(self, effective_ms: int) -> Room | Full:
         """The first open window with room for a slot that may not lie before `effective_ms`."""
         policy, occupancy = self.policy, self.occupancy
-        size, limit = policy.size_ms, policy.max_per_window
+        size = policy.size_ms
         horizon = LATEST_MS - 1
         if effective_ms > horizon:
             return NOWHERE
@@ -90,14 +90,14 @@ class Packer:
         start = align(effective_ms, size)
         following = policy.next_open(start)
         if following == start:
-            uncut = usable(limit, size, start, effective_ms, start + size - 1, policy.first_window)
+            uncut = usable(policy.limit_at(start), size, start, effective_ms, start + size - 1, policy.first_window)
             if occupancy.taken(start) >= uncut.capacity:
                 following = policy.next_open(start + size)
         if following != start:
             start = occupancy.first_free(following)
         if start > horizon:
             return Full(start if start < LATEST_MS else None)
-        capacity, low, high = usable(limit, size, start, effective_ms, horizon, policy.first_window)
+        capacity, low, high = usable(policy.limit_at(start), size, start, effective_ms, horizon, policy.first_window)
         if occupancy.taken(start) >= capacity:
             # What this window has left lies beyond the horizon.
             return Full(high if high < LATEST_MS else None)

@@ -55,10 +55,10 @@ class Limits:
         """What a window offers to a slot, as booking has it."""
         policy = self.policy
         if start_ms >= effective_ms:
-            return policy.max_per_window
+            return policy.limit_at(start_ms)
         size = policy.size_ms
         return usable(
-            policy.max_per_window, size, start_ms, effective_ms, start_ms + size - 1, policy.first_window
+            policy.limit_at(start_ms), size, start_ms, effective_ms, start_ms + size - 1, policy.first_window
         ).capacity
 
 
@@ -116,7 +116,7 @@ def assign_spread(limits: Limits, candidates: Sequence[Candidate], counts: Count
     A slot stays if no window before its horizon has room.
     """
     policy = limits.policy
-    size, limit = policy.size_ms, policy.max_per_window
+    size = policy.size_ms
     moving = [candidate.may_move and candidate.slot.scheduled_ms >= limits.earliest_ms for candidate in candidates]
     held: dict[int, int] = {}  # by window: slots that do not move, then those that are assigned to it
     for candidate, may_move in zip(candidates, moving, strict=True):
@@ -132,7 +132,9 @@ def assign_spread(limits: Limits, candidates: Sequence[Candidate], counts: Count
         if may_move:
             start = max(own, reached)
             # A window that the calendar has closed since keeps what it has; nothing new comes into it.
-            while _held(held, counts, start) >= limit or (start != own and policy.next_open(start) != start):
+            while _held(held, counts, start) >= policy.limit_at(start) or (
+                start != own and policy.next_open(start) != start
+            ):
                 start = policy.next_open(start + size)
                 if start >= LATEST_MS:
                     break
@@ -220,10 +222,10 @@ def rejoined_runs(
 ) -> RunChanges:
     """The runs to remove and write after windows were filled and emptied. `before` has the changed windows with what
     they held, `stored` every run that contains one of them, ends at one, or starts right behind one."""
-    limit = policy.max_per_window
+    limit_at = policy.limit_at
     open_windows = [start for start in sorted(before) if policy.next_open(start) == start]
-    filled = [start for start in open_windows if before[start] < limit <= occupancy.taken(start)]
-    opened = [start for start in open_windows if before[start] >= limit > occupancy.taken(start)]
+    filled = [start for start in open_windows if before[start] < limit_at(start) <= occupancy.taken(start)]
+    opened = [start for start in open_windows if before[start] >= limit_at(start) > occupancy.taken(start)]
     if not filled and not opened:
         return RunChanges([], [])
     old = sorted(set(stored))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 
 
@@ -24,6 +26,17 @@ class _Permission:
 def permit_migrations(when: Migrations) -> None:
     """Says when this process may migrate the databases it opens from now on."""
     _Permission.migrations = when
+
+
+@contextmanager
+def permitting(when: Migrations) -> Iterator[None]:
+    """Inside, this process may migrate the databases it opens then."""
+    earlier = _Permission.migrations
+    _Permission.migrations = when
+    try:
+        yield
+    finally:
+        _Permission.migrations = earlier
 
 
 def permitted_migrations() -> Migrations:

@@ -67,3 +67,13 @@ async def test_a_bad_time_books_and_queues_nothing(queue: DispatchQueue, slots: 
         with pytest.raises(InvalidInput):
             await lifecycle.schedule_many([("a", {}, T), ("b", {}, "soon")])
     assert await queue.list("INVOICE") == []
+
+
+async def test_items_may_be_scheduled_under_several_configs(queue: DispatchQueue, slots: SlotScheduler) -> None:
+    await slots.configure("customer", WindowPolicy(1, "PT10S"))
+    lifecycle = ScheduleLifecycle(queue, "INVOICE", slots=slots, slot_config=["default", "customer"])
+    first = await lifecycle.schedule("a", {}, T)
+    (second,) = await lifecycle.schedule_many([("b", {}, T)])
+    assert isinstance(second, ScheduleResult)
+    assert [(one.execute_at - T) // timedelta(seconds=10) for one in (first, second)] == [0, 1]
+    assert (await slots.find("b")).config_names == ("default", "customer")

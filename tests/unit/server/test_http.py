@@ -249,17 +249,20 @@ async def test_a_config_keeps_what_a_change_does_not_name_and_loses_what_it_sets
             body = {member: value for member, value in whole.items() if member != missing}
             refused = await client.post("/admin/rate-limit/config", json=body)
             assert (refused.status_code, refused.json()["field"]) == (400, missing)
-        made = await change(**whole | {"calendar": calendar})
+        curve = [{"days": ["MON"], "from": "08:00", "to": "18:00", "max": 4}]
+        made = await change(**whole | {"calendar": calendar, "curve": curve})
+        assert made["curve"] == curve
         raised = await change(maxPerWindow=20)
         assert raised["maxPerWindow"] == 20
         assert [raised[name] for name in ("windowSize", "spread", "maxDelay")] == ["PT4S", "even", "PT6H"]
-        assert raised["calendar"] == made["calendar"]
+        assert (raised["calendar"], raised["curve"]) == (made["calendar"], curve)
         # As the seeds have it: the limit and the window, nothing else.
         resized = await change(maxPerWindow=30, windowSizeSecs=8)
         assert [resized[name] for name in ("windowSize", "spread", "maxDelay")] == ["PT8S", "even", "PT6H"]
         assert resized["calendar"] == made["calendar"]
-        bare = await change(calendar=None, maxDelay=None, spread=None)
+        bare = await change(calendar=None, maxDelay=None, spread=None, curve=None)
         assert [bare[name] for name in ("maxPerWindow", "spread", "maxDelay", "calendar")] == [30, "jitter", None, None]
+        assert bare["curve"] is None
 
 
 async def test_the_first_line_of_an_event_gets_the_slot_whatever_configs_the_others_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 from headgate.clock import Clock, SystemClock
 from headgate.errors import StoreError
@@ -49,7 +50,7 @@ class Authenticator:
         self._store = store
         self._fixed = tuple(fixed)
         self._clock = clock or SystemClock()
-        self._keyring = Keyring(self._fixed)
+        self._keyring = Keyring(self._fixed, self._clock)
         self._closed = not local or self._keyring.had_any
         self._read_us: int | None = None
         self._lock = asyncio.Lock()
@@ -83,7 +84,7 @@ class Authenticator:
 
     async def _read(self, store: TokenStore) -> None:
         try:
-            self._keyring = Keyring([*self._fixed, *await store.tokens()])
+            self._keyring = Keyring([*self._fixed, *await store.tokens()], self._clock)
             self._closed = self._closed or self._keyring.had_any
         except StoreError:
             if self._read_us is None:
@@ -92,7 +93,9 @@ class Authenticator:
         self._read_us = self._clock.monotonic_us()
 
 
-async def create_token(store: TokenStore, name: str, scopes: Iterable[str]) -> tuple[str, Token]:
+async def create_token(
+    store: TokenStore, name: str, scopes: Iterable[str], expires_at: datetime | None = None
+) -> tuple[str, Token]:
     """Creates a token; returns its secret, which is stored nowhere, and the token.
 
     Raises:
@@ -100,4 +103,15 @@ async def create_token(store: TokenStore, name: str, scopes: Iterable[str]) -> t
         Conflict: the name was used before.
     """
     secret = new_secret()
-    return secret, await store.add(Token(checked_token_name(name), checked_scopes(scopes), digest(secret)))
+    named = Token(checked_token_name(name), checked_scopes(scopes), digest(secret), expires_at=expires_at)
+    return secret, await store.add(named)
+
+
+async def rotate_token(store: TokenStore, name: str, overlap: timedelta) -> tuple[str, Token]:
+    """Gives a token another secret, and returns that; the earlier secret is good for `overlap` more.
+
+    Raises:
+        NotFound: no valid token has that name.
+    """
+    secret = new_secret()
+    return secret, await store.rotate(name, digest(secret), overlap)

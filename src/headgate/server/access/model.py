@@ -8,10 +8,12 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
+from headgate.clock import Clock, SystemClock
+from headgate.durations import EPOCH
 from headgate.errors import InvalidInput
 
 PREFIX = "hg_"
@@ -42,6 +44,24 @@ class Token:
     digest: str
     created_at: datetime | None = None
     revoked_at: datetime | None = None
+    expires_at: datetime | None = None
+    earlier_digest: str | None = None
+    """Of the secret before the last rotation."""
+    earlier_until: datetime | None = None
+
+    def matches(self, presented: str, now: datetime) -> bool:
+        """Whether a secret of this digest is good now."""
+        if self.revoked_at is not None or (self.expires_at is not None and self.expires_at <= now):
+            return False
+        if hmac.compare_digest(presented, self.digest):
+            return True
+        if self.earlier_digest is None or self.earlier_until is None or self.earlier_until <= now:
+            return False
+        return hmac.compare_digest(presented, self.earlier_digest)
+
+    def is_good(self, now: datetime) -> bool:
+        """Whether it can be presented now."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
 
 
 class Caller(NamedTuple):
@@ -61,14 +81,16 @@ ANYONE = Caller("anyone", frozenset(Scope))
 class Keyring:
     """The valid tokens."""
 
-    def __init__(self, tokens: Iterable[Token]) -> None:
+    def __init__(self, tokens: Iterable[Token], clock: Clock | None = None) -> None:
         known = list(tokens)
         self.had_any = bool(known)
         """Whether there ever was a token, revoked ones included."""
         self._tokens = [token for token in known if token.revoked_at is None]
+        self._clock = clock or SystemClock()
 
     def __bool__(self) -> bool:
-        return bool(self._tokens)
+        now = self._now()
+        return any(token.is_good(now) for token in self._tokens)
 
     def caller(self, secret: str) -> Caller | None:
         """The caller with this secret."""
@@ -77,16 +99,20 @@ class Keyring:
 
     def token(self, secret: str) -> Token | None:
         """The token with this secret. All tokens are compared, in constant time: the duration reveals nothing."""
-        presented = digest(secret)
+        presented, now = digest(secret), self._now()
         match: Token | None = None
         for token in self._tokens:
-            if hmac.compare_digest(presented, token.digest):
+            if token.matches(presented, now):
                 match = token
         return match
 
     def named(self, name: str) -> Token | None:
         """The token of this name."""
-        return next((token for token in self._tokens if token.name == name), None)
+        now = self._now()
+        return next((token for token in self._tokens if token.name == name and token.is_good(now)), None)
+
+    def _now(self) -> datetime:
+        return EPOCH + timedelta(microseconds=self._clock.now_us())
 
 
 def needed_scope(method: str, path: str) -> Scope | None:

@@ -18,7 +18,9 @@ class AuditEntry(NamedTuple):
     request_id: str
     status: int | None
     detail: str | None = None
-    """The beginning of the request's body. None while it is under way."""
+    """The beginning of the request's body, or a command's options. None while it is under way."""
+    address: str | None = None
+    """Where the request came from; None for a command."""
 
 
 class TokenStore(Protocol):
@@ -26,6 +28,11 @@ class TokenStore(Protocol):
 
     async def add(self, token: Token) -> Token:
         """Keeps a new token; `Conflict` if the name was ever used."""
+        ...
+
+    async def rotate(self, name: str, digest: str, overlap: timedelta) -> Token:
+        """Gives a token another secret; the earlier one is good for `overlap` more. `NotFound` if no valid token has
+        that name."""
         ...
 
     async def revoke(self, name: str) -> Token:
@@ -44,6 +51,8 @@ class Session(NamedTuple):
     token_name: str
     seal: str
     expires_at: datetime
+    scopes: str | None = None
+    """Those of a person without a token; None if the token has them."""
 
 
 class SessionStore(Protocol):
@@ -53,7 +62,9 @@ class SessionStore(Protocol):
         """The key that marks sessions as ours; the same for every process, made at first use."""
         ...
 
-    async def open(self, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:
+    async def open(
+        self, digest: str, token_name: str, seal: str, lifetime: timedelta, scopes: str | None = None
+    ) -> Session:
         """Keeps a new session, and forgets those whose time is over."""
         ...
 
@@ -69,7 +80,7 @@ class SessionStore(Protocol):
 class AdminAudit(Protocol):
     """Records changes. The entry is written before the change is made: one that can't be recorded is not made."""
 
-    async def begin(self, caller: str, method: str, path: str, request_id: str) -> int:
+    async def begin(self, caller: str, method: str, path: str, request_id: str, address: str | None = None) -> int:
         """Records that a change was requested; returns the entry's number."""
         ...
 

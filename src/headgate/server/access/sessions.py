@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from headgate.server.access.authenticator import Authenticator
-from headgate.server.access.model import ANYONE, Caller, Token, digest
+from headgate.server.access.model import ANYONE, Caller, Scope, Token, digest
 from headgate.server.access.ports import SessionStore
 
 
@@ -45,8 +45,15 @@ class Sessions:
         token = (await self._authenticator.keyring()).token(token_secret)
         if caller is None or token is None:
             return None
-        secret = _new_secret(await self._shared_key())
+        secret = _new_secret(await self.key())
         session = await self._store.open(digest(secret), token.name, _seal(secret, token), self._lifetime)
+        return Login(caller, session.expires_at, secret)
+
+    async def open_person(self, caller: Caller) -> Login:
+        """Opens a session for a person whom somebody else has authenticated, and who has no token."""
+        secret, scopes = _new_secret(await self.key()), " ".join(sorted(caller.scopes))
+        seal = _person_seal(secret, caller.name, scopes)
+        session = await self._store.open(digest(secret), caller.name, seal, self._lifetime, scopes)
         return Login(caller, session.expires_at, secret)
 
     async def find(self, secret: str) -> Login | None:
@@ -58,10 +65,16 @@ class Sessions:
         await self._authenticator.keyring()
         if self._authenticator.is_open:
             return Login(ANYONE, None)
-        if not secret or not _is_ours(secret, await self._shared_key()):
+        if not secret or not _is_ours(secret, await self.key()):
             return None
         keyring = await self._authenticator.keyring(max_age_us=0)
         session = await self._store.find(digest(secret))
+        if session is not None and session.scopes is not None:
+            expected = _person_seal(secret, session.token_name, session.scopes)
+            if not hmac.compare_digest(session.seal, expected):
+                return None
+            scopes = frozenset(Scope(scope) for scope in session.scopes.split())
+            return Login(Caller(session.token_name, scopes), session.expires_at)
         token = keyring.named(session.token_name) if session is not None else None
         if session is None or token is None or not hmac.compare_digest(session.seal, _seal(secret, token)):
             return None
@@ -69,10 +82,11 @@ class Sessions:
 
     async def close(self, secret: str) -> None:
         """Ends the session, everywhere."""
-        if _is_ours(secret, await self._shared_key()):
+        if _is_ours(secret, await self.key()):
             await self._store.close(digest(secret))
 
-    async def _shared_key(self) -> bytes:
+    async def key(self) -> bytes:
+        """The key that marks what browsers keep for us."""
         if self._key is None:
             self._key = await self._store.key()
         return self._key
@@ -94,6 +108,11 @@ def _is_ours(secret: str, key: bytes) -> bool:
 
 def _code(random: bytes, key: bytes) -> bytes:
     return hmac.new(key, random, hashlib.sha256).digest()[:16]
+
+
+def _person_seal(secret: str, name: str, scopes: str) -> str:
+    """Ties scopes to the session's secret: whoever writes to the store can't give a session more of them."""
+    return hmac.new(secret.encode(), f"{name}\n{scopes}".encode(), hashlib.sha256).hexdigest()
 
 
 def _seal(secret: str, token: Token) -> str:

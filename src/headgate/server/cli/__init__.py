@@ -11,7 +11,7 @@ import click
 from headgate import __version__
 from headgate.errors import HeadgateError, InvalidInput, MissingExtra
 from headgate.server.cli.commands import ABOUT, Commands
-from headgate.sql.migration_policy import Migrations, permit_migrations
+from headgate.sql.migration_policy import Migrations, permitting
 
 
 @click.group("headgate", cls=Commands, no_args_is_help=True, context_settings={"show_default": True})
@@ -24,9 +24,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line: exit status 0, 1 if it failed, 2 if the arguments are wrong; errors in one line."""
     # A command has no log, and OpenTelemetry logs headers it can't read. Handlers of `serve` and `worker` still get it.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
-    permit_migrations(Migrations.EMBEDDED)
     try:
-        sys.exit(app.main(arguments, prog_name="headgate", standalone_mode=False) or 0)
+        with permitting(Migrations.EMBEDDED):
+            sys.exit(app.main(arguments, prog_name="headgate", standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(error.exit_code)

@@ -53,6 +53,7 @@ def get(config_name: str | None, as_json: bool) -> None:
 @click.option("--window", help="The window's length, such as PT4S.")
 @click.option("--spread", help="jitter (random) or even.")
 @click.option("--calendar", type=click.Path(), help="A file with the calendar as JSON, or 'none' for always open.")
+@click.option("--curve", type=click.Path(), help="A file with the limits by time of day as JSON, or 'none'.")
 @click.option("--max-delay", help="How late a slot may be, such as PT1H, or 'none' for no limit.")
 @click.option("--first-window", help="What the window of the wanted time offers: proportional (its rest) or whole.")
 @click.option("--if-version", type=int, help="Change it only if this version is active; 0: only create it.")
@@ -65,6 +66,7 @@ def set_(
     window: str | None,
     spread: str | None,
     calendar: str | None,
+    curve: str | None,
     max_delay: str | None,
     first_window: str | None,
     if_version: int | None,
@@ -88,12 +90,13 @@ def set_(
             "max_per_window": max_per_window,
             "window": window,
             "spread": spread,
-            "calendar": _calendar(calendar),
+            "calendar": _json_file(calendar, "calendar", dict),
+            "curve": _json_file(curve, "curve", list),
             "max_delay": max_delay,
             "first_window": first_window,
         }
         changed = {field: value for field, value in given.items() if value is not None}
-        return changed | {field: None for field in ("calendar", "max_delay") if changed.get(field) == "none"}
+        return changed | {field: None for field in ("calendar", "curve", "max_delay") if changed.get(field) == "none"}
 
     settings = Settings.load()
     is_new = missing_file(settings) is not None
@@ -138,17 +141,17 @@ def history(config_name: str | None, as_json: bool) -> None:
         print_table(columns, [[_text(row[column]) for column in columns] for row in rows])
 
 
-def _calendar(given: str | None) -> dict[str, Any] | str | None:
+def _json_file(given: str | None, option: str, kind: type) -> Any:
     if given is None or given == "none":
         return given
     try:
         value = json.loads(Path(given).read_text("utf-8"))
     except OSError as error:
-        raise ConfigurationError("calendar", f"{given} can't be read: {error.strerror}") from None
+        raise ConfigurationError(option, f"{given} can't be read: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigurationError("calendar", f"{given} is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigurationError("calendar", f"{given} must hold a JSON object")
+        raise ConfigurationError(option, f"{given} is not valid JSON: {error}") from None
+    if not isinstance(value, kind):
+        raise ConfigurationError(option, f"{given} must hold a JSON {'object' if kind is dict else 'array'}")
     return value
 
 
@@ -165,4 +168,4 @@ def _show(version: PolicyVersion, as_json: bool, warnings: Sequence[ChangeWarnin
 
 
 def _text(value: object) -> str:
-    return "-" if value is None else json.dumps(value) if isinstance(value, dict) else str(value)
+    return "-" if value is None else json.dumps(value) if isinstance(value, dict | list) else str(value)

@@ -9,7 +9,7 @@ from pathlib import Path
 from headgate.errors import HeadgateError, NotFound
 from headgate.server.cli.terminal import print_status
 from headgate.server.settings import Settings
-from headgate.sql.migration_policy import Migrations, permit_migrations
+from headgate.sql.migration_policy import Migrations, permitting
 
 
 @contextmanager
@@ -19,18 +19,18 @@ def read_only_settings() -> Iterator[Settings]:
     Where the SQLite file does not exist, the command works on an empty database in memory, and one line on standard
     error names the file.
     """
-    permit_migrations(Migrations.NEVER)
     settings = Settings.load()
     file = missing_file(settings)
-    if file is None:
-        yield settings
-        return
-    if not file.absolute().parent.is_dir():
-        raise HeadgateError(f"unable to open database file {file}: its folder does not exist")
-    try:
-        yield settings.model_copy(update={"database_url": "memory://"})
-    except NotFound as error:
-        raise HeadgateError(f"{error}: the database file {file} does not exist") from None
+    with permitting(Migrations.NEVER):
+        if file is None:
+            yield settings
+            return
+        if not file.absolute().parent.is_dir():
+            raise HeadgateError(f"unable to open database file {file}: its folder does not exist")
+        try:
+            yield settings.model_copy(update={"database_url": "memory://"})
+        except NotFound as error:
+            raise HeadgateError(f"{error}: the database file {file} does not exist") from None
     print_status(f"the database file {file} does not exist yet; this is the answer of an empty one")
 
 

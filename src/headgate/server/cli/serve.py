@@ -21,7 +21,7 @@ from headgate.server.cli.parameters import Command
 from headgate.server.cli.terminal import print_line, run
 from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
-from headgate.server.wiring.access import open_access_store, open_authenticator
+from headgate.server.wiring.access import oidc_provider, open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import load_domains
 from headgate.server.wiring.envoy import check_grpc
 from headgate.server.wiring.payments import rule_book
@@ -80,6 +80,7 @@ async def _prepare(settings: Settings) -> None:
     """Migrates and makes the default config once, before any worker starts; what is wrong shows here, in one line."""
     rule_book(settings)
     load_domains(settings)
+    oidc_provider(settings)
     async with open_access_store(settings) as access:
         settings.refuse_exposure(other_tokens=bool(await open_authenticator(settings, access).keyring()))
     async with open_slots(settings):

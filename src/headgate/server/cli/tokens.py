@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import click
 
-from headgate.server.access.authenticator import create_token
+from headgate.durations import parse_duration, parse_instant
+from headgate.errors import InvalidInput
+from headgate.server.access.authenticator import create_token, rotate_token
 from headgate.server.access.model import Scope, Token
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
@@ -15,9 +19,19 @@ from headgate.server.shapes.access import TokenCreated, TokenShown
 from headgate.server.wiring.access import open_access_store, open_authenticator
 
 
+def _moment(text: str) -> datetime:
+    now = datetime.now(UTC)
+    moment = (
+        now + parse_duration(text, "--expires") if text.upper().startswith("P") else parse_instant(text, "--expires")
+    )
+    if moment <= now:
+        raise InvalidInput("--expires", "lies in the past")
+    return moment
+
+
 @click.group("tokens", cls=Group, no_args_is_help=True)
 def app() -> None:
-    """Create, list and revoke the tokens that callers present."""
+    """Create, list, rotate and revoke the tokens that callers present."""
 
 
 @app.command("create")
@@ -28,14 +42,15 @@ def app() -> None:
     required=True,
     help=f"What it is good for: {', '.join(Scope)}; may be given several times.",
 )
+@click.option("--expires", help="After how long it is worthless (P90D), or when (2027-01-01T00:00:00Z).")
 @as_json
-def create(name: str, scope: tuple[str, ...], as_json: bool) -> None:
+def create(name: str, scope: tuple[str, ...], expires: str | None, as_json: bool) -> None:
     """Create a token and show its secret, once: it is kept nowhere."""
 
     async def work() -> tuple[str, Token]:
         settings = Settings.load()
         async with audit_change(settings, "tokens create", name), open_access_store(settings) as store:
-            return await create_token(store, name, scope)
+            return await create_token(store, name, scope, None if expires is None else _moment(expires))
 
     secret, token = run(work())
     if as_json:
@@ -60,9 +75,35 @@ def list_(as_json: bool) -> None:
         print_json([token.dump() for token in tokens])
     else:
         rows = [
-            [token.name, " ".join(token.scopes), token.created_at or "-", token.revoked_at or "-"] for token in tokens
+            [
+                token.name,
+                " ".join(token.scopes),
+                *(time or "-" for time in (token.created_at, token.expires_at, token.revoked_at)),
+            ]
+            for token in tokens
         ]
-        print_table(["name", "scopes", "created", "revoked"], rows)
+        print_table(["name", "scopes", "created", "expires", "revoked"], rows)
+
+
+@app.command("rotate")
+@click.argument("name", cls=Argument)
+@click.option("--overlap", default="PT1H", help="How long the earlier secret stays good.")
+@as_json
+def rotate(name: str, overlap: str, as_json: bool) -> None:
+    """Give a token another secret and show it, once; the earlier one stays good for a while."""
+    length = parse_duration(overlap, "--overlap")
+
+    async def work() -> tuple[str, Token]:
+        settings = Settings.load()
+        async with audit_change(settings, "tokens rotate", name), open_access_store(settings) as store:
+            return await rotate_token(store, name, length)
+
+    secret, token = run(work())
+    if as_json:
+        print_json(TokenCreated.of(token, token=secret).dump())
+        return
+    print_line(secret)
+    print_status(f"the earlier secret of {name} is good for {overlap} more; this is the only time the new one is shown")
 
 
 @app.command("revoke")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from headgate.server.console import files, login, reference
+from headgate.server.console import files, login, oidc, reference
 
 router = APIRouter()
 router.include_router(login.router)
+router.include_router(oidc.router)
 router.include_router(files.router)
 router.include_router(reference.router)

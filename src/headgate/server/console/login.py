@@ -24,8 +24,9 @@ router = APIRouter(prefix="/console/session", tags=["console"])
 @router.get("", summary="Who is logged in?", response_model=SessionShown)
 async def show(request: Request) -> Response:
     """The name and the scopes of the token behind the session; no name if nobody is logged in."""
-    login = await services_of(request).sessions.find(session_secret(request.scope) or "")
-    return json_response(SessionShown.of_login(login))
+    services = services_of(request)
+    login = await services.sessions.find(session_secret(request.scope) or "")
+    return json_response(SessionShown.of_login(login, openid=services.oidc is not None))
 
 
 @router.post(
@@ -51,7 +52,7 @@ async def log_in(request: Request) -> Response:
     earlier = session_secret(request.scope)
     if earlier is not None:
         await services.sessions.close(earlier)
-    answer = json_response(SessionShown.of_login(login))
+    answer = json_response(SessionShown.of_login(login, openid=services.oidc is not None))
     if login.expires_at is not None:
         log.info("logged in", token=login.caller.name, address=client_address(request.scope))
         answer.headers["Set-Cookie"] = session_cookie(request.scope, login.secret, login.expires_at)

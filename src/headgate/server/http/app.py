@@ -46,7 +46,7 @@ from headgate.server.http.services import Services
 from headgate.server.http.traces import RequestTraces
 from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, add_deadline, end_when_hung
-from headgate.server.wiring.access import console_sessions, open_access_store, open_authenticator
+from headgate.server.wiring.access import console_sessions, oidc_provider, open_access_store, open_authenticator
 from headgate.server.wiring.dispatch import open_dispatch
 from headgate.server.wiring.doctor import server_probes
 from headgate.server.wiring.downstream import check_breaker
@@ -130,6 +130,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         access = await stack.enter_async_context(open_access_store(services.settings))
         services.authenticator, services.audit = open_authenticator(services.settings, access), access
         services.sessions = console_sessions(services.settings, access, services.authenticator)
+        services.oidc = oidc_provider(services.settings)
         services.settings.refuse_exposure(other_tokens=bool(await services.authenticator.keyring()))
         services.ingress = Ingress(
             await stack.enter_async_context(open_ingress(services.settings, registry=services.registry))

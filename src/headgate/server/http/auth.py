@@ -9,6 +9,7 @@ from headgate.errors import HeadgateError
 from headgate.server.access.model import ANYONE, Caller, needed_scope
 from headgate.server.http import problem
 from headgate.server.http.browser import refuse_other_names, refuse_other_sites, session_secret
+from headgate.server.http.ingress import client_address
 from headgate.server.http.problem import Problem
 from headgate.server.http.services import Services, services_of
 
@@ -83,7 +84,9 @@ class AccessGuard:
 
         request_id = scope.get("state", {}).get("request_id", "")
         try:
-            number = await services.audit.begin(caller.name, scope["method"], scope["path"], request_id)
+            number = await services.audit.begin(
+                caller.name, scope["method"], scope["path"], request_id, client_address(scope)
+            )
         except HeadgateError as error:
             refusal = problem.of(error)
             self._log.error(

@@ -10,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.apps.notifications.recipients import masked
+from headgate.server.http.ingress import client_address
 from headgate.server.http.problem import unexpected
 from headgate.server.http.services import services_of
 from headgate.server.logs import REQUEST_ID
@@ -19,6 +20,9 @@ LONGEST_ID = 64
 
 ABOUT = "headgate_about"
 """Where in the scope's state a route leaves what its request was about."""
+
+NOBODY = "-"
+"""The caller of a request that was refused before its caller was known."""
 
 QUIET = ("/health/", "/q/health/", "/metrics", "/q/metrics")
 """Paths that machines poll: logged at debug."""
@@ -83,6 +87,8 @@ class RequestLog:
             status=status,
             ms=round(seconds * 1000, 1),
             request_id=request_id.decode(),
+            caller=scope["state"].get("caller", NOBODY),
+            address=client_address(scope),
             **scope["state"].get(ABOUT, {}),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
@@ -21,6 +21,9 @@ from headgate.server.wiring.limits import Limits
 from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.payments import Payments
 from headgate.slots import SlotScheduler
+
+if TYPE_CHECKING:
+    from headgate.server.access.oidc import OidcProvider
 
 Probe = Callable[[], Awaitable[object]]
 """Calls a dependency; raises if it does not answer."""
@@ -39,6 +42,7 @@ class Services:
     requests: HttpMetrics = field(init=False)
     authenticator: Authenticator = field(init=False)
     sessions: Sessions = field(init=False)
+    oidc: OidcProvider | None = None
     ingress: Ingress = field(default_factory=Ingress)
     audit: AdminAudit = field(init=False)
     slots: SlotScheduler = field(init=False)

@@ -32,12 +32,13 @@ class SessionShown(Shape):
     name: str | None
     scopes: Scopes
     expires_at: Instant | None
+    openid: Annotated[bool, Field(description="Whether `/console/oidc/login` logs in with the organisation's account.")]
 
     @classmethod
-    def of_login(cls, login: Login | None) -> Self:
+    def of_login(cls, login: Login | None, *, openid: bool = False) -> Self:
         if login is None:
-            return cls(login_required=True, name=None, scopes=[], expires_at=None)
-        return cls.of(login.caller, login, login_required=login.caller is not ANYONE)
+            return cls(login_required=True, name=None, scopes=[], expires_at=None, openid=openid)
+        return cls.of(login.caller, login, login_required=login.caller is not ANYONE, openid=openid)
 
 
 class TokenShown(Shape):
@@ -47,6 +48,7 @@ class TokenShown(Shape):
     scopes: Scopes
     created_at: Instant | None
     revoked_at: Instant | None
+    expires_at: Instant | None
 
 
 class TokenCreated(TokenShown):
@@ -69,5 +71,9 @@ class ChangeShown(Shape):
     status: Annotated[int | None, Field(description="null: under way, or its process died.")]
     detail: Annotated[
         str | None,
-        Field(description="What exactly was asked for: the first thousand characters of the body, if it has one."),
+        Field(
+            description="What exactly was asked for: the first thousand characters of the body, if it has one, or of "
+            "a command's options."
+        ),
     ]
+    address: Annotated[str | None, Field(description="Where it came from; null for a command.")]

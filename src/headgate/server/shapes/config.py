@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema
 from headgate.server.shapes.members import CONFIG_NAME, DURATION, INSTANT
 from headgate.server.shapes.shape import Expects, Instant, InvalidMember, Shape
 from headgate.slots import PolicyVersion
+from headgate.slots.curves import MOST_ENTRIES
 from headgate.slots.model import MOST_PER_WINDOW
 
 _CLOCK = {"type": "string", "pattern": "^(([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?|24:00)$"}
@@ -26,6 +27,12 @@ class OpenHours(Shape):
     )
     since: Annotated[str, Field(alias="from"), WithJsonSchema(_CLOCK)] = Field(default_factory=str)
     until: Annotated[str, Field(alias="to"), WithJsonSchema(_CLOCK)] = Field(default_factory=str)
+
+
+class CurveEntry(OpenHours):
+    """The limit of windows that touch these hours. Where several hold, the lowest counts."""
+
+    max: Annotated[int, Field(ge=1, le=MOST_PER_WINDOW)]
 
 
 class Blackout(Shape):
@@ -74,6 +81,18 @@ class ConfigRequest(Shape):
         Expects("an object"),
     ] = None
     max_delay: Annotated[Any, WithJsonSchema(DURATION | _REMOVABLE)] = None
+    curve: Annotated[
+        list[Any] | None,
+        WithJsonSchema(
+            {
+                "type": ["array", "null"],
+                "items": CurveEntry.request_schema(),
+                "maxItems": MOST_ENTRIES,
+                "description": "The limit by time of day and weekday, in the calendar's zone or else in UTC.",
+            }
+        ),
+        Expects("a list"),
+    ] = None
     first_window: Annotated[Any, WithJsonSchema(_REMOVABLE | {"enum": ["proportional", "whole", None]})] = None
     dry_run: Annotated[
         bool,
@@ -129,6 +148,7 @@ class Config(Shape):
     spread: str
     calendar: Calendar | None
     max_delay: str | None
+    curve: list[CurveEntry] | None
     first_window: str
     created_at: Instant
     dry_run: bool = False

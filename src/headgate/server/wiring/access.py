@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
+from headgate.errors import ConfigurationError
+from headgate.extras import require
 from headgate.server.access.authenticator import Authenticator
 from headgate.server.access.model import Scope, Token, digest
 from headgate.server.access.ports import TokenStore
 from headgate.server.access.sessions import Sessions
 from headgate.server.access.stores.sql import SqlAccessStore
-from headgate.server.settings import Settings, is_loopback
+from headgate.server.settings import Settings, is_loopback, spelled
 from headgate.server.wiring.database import embedded_url
 from headgate.sql.databases import database
+
+if TYPE_CHECKING:
+    from headgate.server.access.oidc import OidcProvider
 
 
 @asynccontextmanager
@@ -21,7 +27,8 @@ async def open_access_store(settings: Settings) -> AsyncIterator[SqlAccessStore]
     """Tokens and the audit of administration, in the settings' database."""
     shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
     try:
-        yield SqlAccessStore(shared)
+        key = settings.audit_key
+        yield SqlAccessStore(shared, b"" if key is None else key.get_secret_value().encode())
     finally:
         await shared.close()
 
@@ -29,6 +36,35 @@ async def open_access_store(settings: Settings) -> AsyncIterator[SqlAccessStore]
 def console_sessions(settings: Settings, store: SqlAccessStore, authenticator: Authenticator) -> Sessions:
     """The sessions of the console."""
     return Sessions(store.sessions, authenticator, timedelta(seconds=settings.http.session_seconds))
+
+
+def oidc_provider(settings: Settings) -> OidcProvider | None:
+    """The OpenID provider of a settings tree.
+
+    Raises:
+        ConfigurationError: There is an issuer, and what it needs is not set.
+    """
+    chosen = settings.oidc
+    if chosen.issuer is None:
+        return None
+    if chosen.client_id is None:
+        raise ConfigurationError(spelled("oidc", "client_id"), "is required with an issuer")
+    if not chosen.scopes:
+        raise ConfigurationError(
+            spelled("oidc", "scopes"), 'is required with an issuer: which group may do what, as {"ops": "admin"}'
+        )
+    require("OpenID Connect", "oidc")
+    # Imported here: the library is an extra.
+    from headgate.server.access.oidc import OidcProvider
+
+    return OidcProvider(
+        chosen.issuer,
+        chosen.client_id,
+        None if chosen.client_secret is None else chosen.client_secret.get_secret_value(),
+        {group: frozenset(Scope(scope) for scope in scopes) for group, scopes in chosen.scopes.items()},
+        groups_claim=chosen.groups_claim,
+        request_scopes=chosen.request_scopes,
+    )
 
 
 def open_authenticator(settings: Settings, store: TokenStore) -> Authenticator:
@@ -41,5 +77,5 @@ def open_authenticator(settings: Settings, store: TokenStore) -> Authenticator:
     return Authenticator(
         store,
         [Token(name, scopes, digest(secret.get_secret_value())) for name, (secret, scopes) in fixed.items() if secret],
-        local=is_loopback(settings.host),
+        local=is_loopback(settings.host) and settings.oidc.issuer is None,
     )

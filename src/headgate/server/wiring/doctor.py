@@ -53,7 +53,7 @@ async def kafka_info(settings: Settings, *, timeout: float) -> KafkaInfo:
 
     sms, inbound = settings.sms, settings.payments.topic
     topics = (sms.topic, dead_letter_topic(sms.topic), sms.events_topic, inbound, rejected_topic(inbound))
-    return await ask(settings.kafka_bootstrap or "", topics, timeout=timeout)
+    return await ask(settings.kafka_bootstrap or "", topics, settings.kafka_config, timeout=timeout)
 
 
 async def temporal_info(settings: Settings, *, timeout: float) -> TemporalInfo:

@@ -253,7 +253,9 @@ async def _maintenance(settings: Settings, application: Payments) -> AsyncIterat
             from headgate.kafka.log import KafkaLog
 
             topic = settings.payments.topic
-            messages = KafkaLog(settings.kafka_bootstrap, topics=(topic, rejected_topic(topic)))
+            messages = KafkaLog(
+                settings.kafka_bootstrap, topics=(topic, rejected_topic(topic)), settings=settings.kafka_config
+            )
             stack.push_async_callback(messages.close)
             tasks.append(asyncio.create_task(PaymentTopic(messages, topic, application.intake.initiate).run(stop)))
         try:

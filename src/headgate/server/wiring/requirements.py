@@ -30,5 +30,7 @@ def _wanted(settings: Settings) -> Iterator[str]:
         yield "traces"
     if settings.payments.downstream_url is not None or settings.payments.rules is not None:
         yield "payments"
+    if settings.oidc.issuer is not None:
+        yield "oidc"
     if settings.sms.webhook_url is not None:
         yield "httpx"

@@ -136,7 +136,7 @@ class WindowReads:
 
     def add_from(self, actives: Sequence[PolicyVersion], at_ms: int, count: int) -> None:
         """The windows from a time on that so many requests may go through, of each config."""
-        slowest = max(active.policy.size_ms / active.policy.max_per_window for active in actives)
+        slowest = max(active.policy.size_ms / active.policy.lowest_limit for active in actives)
         for active in actives:
             size = active.policy.size_ms
             first = align(at_ms, size)

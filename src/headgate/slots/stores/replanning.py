@@ -233,7 +233,7 @@ def _has_room(policy: WindowPolicy, occupancy: Occupancy, move: SlotMove, before
         return False  # the window's size was changed meanwhile
     if own == target:
         return True
-    if occupancy.taken(target) >= policy.max_per_window or policy.next_open(target) != target:
+    if occupancy.taken(target) >= policy.limit_at(target) or policy.next_open(target) != target:
         return False
     before.setdefault(target, occupancy.taken(target))
     before.setdefault(own, occupancy.taken(own))
@@ -303,8 +303,8 @@ def _record(name: str, move: SlotMove) -> str:
 
 def _runs_near(policy: WindowPolicy, occupancy: Occupancy, before: Mapping[int, int]) -> list[FullRun]:
     """The stored runs that contain a changed window, end at one, or start right behind one."""
-    limit = policy.max_per_window
-    changed = [start for start, held in before.items() if (held >= limit) != (occupancy.taken(start) >= limit)]
+    limits = [(start, held, policy.limit_at(start)) for start, held in before.items()]
+    changed = [start for start, held, limit in limits if (held >= limit) != (occupancy.taken(start) >= limit)]
     behind = [policy.next_open(start + policy.size_ms) for start in changed]
     starts = sorted({*changed, *behind, *(start - 1 for start in changed)})
     if not starts:

@@ -511,6 +511,7 @@ def policy_from_json(text: str) -> WindowPolicy:
         stored["calendar"],
         stored["maxDelay"],
         stored.get("firstWindow", FirstWindow.PROPORTIONAL),  # an older version wrote none
+        stored.get("curve"),
     )
 
 

@@ -135,7 +135,7 @@ def window_queries(policy: WindowPolicy, requests: Sequence[SlotRequest], now_ms
     size = policy.size_ms
     firsts = Counter(align(max(requested, now_ms), size) for _, requested in requests)
     return [
-        WindowQuery(first, policy.next_open(first + size), count // policy.max_per_window + 2)
+        WindowQuery(first, policy.next_open(first + size), count // policy.lowest_limit + 2)
         for first, count in sorted(firsts.items())[:MAX_WINDOW_QUERIES]
     ]
 
@@ -224,7 +224,7 @@ def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms
         .where(
             slot_window.c.config_name == name,
             slot_window.c.window_start >= from_ms(align(now_ms, policy.size_ms)),
-            slot_window.c.taken >= policy.max_per_window,
+            slot_window.c.taken >= policy.lowest_limit,
         )
         .order_by(slot_window.c.window_start)
     )

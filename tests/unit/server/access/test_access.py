@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from headgate.errors import InvalidInput, StoreUnavailable
-from headgate.server.access.authenticator import REREAD_US, TOKEN_CACHE_US, Authenticator, create_token
+from headgate.server.access.authenticator import REREAD_US, TOKEN_CACHE_US, Authenticator, create_token, rotate_token
 from headgate.server.access.model import ANYONE, Keyring, Scope, Token, digest, needed_scope, new_secret
 from headgate.testing import FakeClock
 
@@ -25,6 +26,12 @@ class Tokens:
     async def add(self, token: Token) -> Token:
         self.kept[token.name] = token
         return token
+
+    async def rotate(self, name: str, digest: str, overlap: timedelta) -> Token:
+        earlier = self.kept[name]
+        until = NOW + overlap
+        self.kept[name] = replace(earlier, digest=digest, earlier_digest=earlier.digest, earlier_until=until)
+        return self.kept[name]
 
     async def revoke(self, name: str) -> Token:
         token = self.kept[name]
@@ -177,3 +184,19 @@ async def test_wrong_names_and_scopes_are_refused_by_field(name: str, scopes: li
         await create_token(store, name, scopes)
     assert refusal.value.field == field
     assert store.kept == {}
+
+
+async def test_a_token_ends_when_its_time_is_over_and_an_earlier_secret_after_its_overlap() -> None:
+    clock = FakeClock(NOW)
+    store = Tokens()
+    secret, _ = await create_token(store, "brief", ["read"], expires_at=NOW + timedelta(days=2))
+    authenticator = Authenticator(store, clock=clock)
+    assert await authenticator.caller(secret) is not None
+    renewed, _ = await rotate_token(store, "brief", timedelta(hours=1))
+    clock.advance(10)  # the cache's time
+    assert [bool(await authenticator.caller(each)) for each in (secret, renewed)] == [True, True]
+    clock.advance(3600)
+    assert [bool(await authenticator.caller(each)) for each in (secret, renewed)] == [False, True]
+    clock.advance(2 * 86_400)
+    assert [bool(await authenticator.caller(each)) for each in (secret, renewed)] == [False, False]
+    assert not await authenticator.keyring()

@@ -35,8 +35,10 @@ class SqlSessionStore:
             assert value is not None
             return value
 
-    async def open(self, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:
-        return await self._database.write(_open, digest, token_name, seal, lifetime)
+    async def open(
+        self, digest: str, token_name: str, seal: str, lifetime: timedelta, scopes: str | None = None
+    ) -> Session:
+        return await self._database.write(_open, digest, token_name, seal, lifetime, scopes)
 
     async def find(self, digest: str) -> Session | None:
         return await self._database.read(_find, digest)
@@ -54,10 +56,12 @@ def _make_key(connection: Connection, value: str) -> str:
     return value
 
 
-def _open(connection: Connection, digest: str, token_name: str, seal: str, lifetime: timedelta) -> Session:
+def _open(
+    connection: Connection, digest: str, token_name: str, seal: str, lifetime: timedelta, scopes: str | None
+) -> Session:
     moment = now(connection)
     connection.execute(session.delete().where(session.c.expires_at <= moment))
-    opened = Session(digest, token_name, seal, moment + lifetime)
+    opened = Session(digest, token_name, seal, moment + lifetime, scopes)
     connection.execute(session.insert().values(opened._asdict()))
     return opened
 
@@ -65,7 +69,7 @@ def _open(connection: Connection, digest: str, token_name: str, seal: str, lifet
 def _find(connection: Connection, digest: str) -> Session | None:
     good = (session.c.digest == digest) & (session.c.expires_at > database_now())
     row = connection.execute(sa.select(session).where(good)).first()
-    return None if row is None else Session(row.digest, row.token_name, row.seal, row.expires_at)
+    return None if row is None else Session(row.digest, row.token_name, row.seal, row.expires_at, row.scopes)
 
 
 def _close(connection: Connection, digest: str) -> None:

@@ -2,8 +2,10 @@
 
 import {call, get, query} from './api.js'
 import {agreed} from './dialog.js'
-import {badge, button, card, field, form, h, input, link, select, show, table, update} from './dom.js'
+import {badge, button, card, field, form, h, input, link, say, select, show, table, update} from './dom.js'
 import {count, durationMs, instant, moment, rate, span, spanOf, ZONE} from './words.js'
+
+const post = config => call('POST', '/admin/rate-limit/config', config)
 
 export const configs = {
   title: 'Configs',
@@ -39,7 +41,12 @@ export const configs = {
                 ),
                 tried,
               ),
-            h('div', {class: 'row'}, h('button', {class: 'main'}, active ? 'Make it the active version' : 'Create')),
+            h(
+              'div',
+              {class: 'row'},
+              h('button', {class: 'main'}, active ? 'Make it the active version' : 'Create'),
+              active && button('Re-plan', replan),
+            ),
           ),
         ),
       )
@@ -52,6 +59,7 @@ export const configs = {
           Promise.all([
             get(query('/api/v1/forecast', asked)),
             get(query('/api/v1/forecast', {...asked, maxPerWindow: wanted.maxPerWindow})),
+            post({...wanted, dryRun: true}),
           ]),
         )
         if (!seen) return
@@ -80,6 +88,7 @@ export const configs = {
               count(forecast.refused),
             ]),
           ),
+          seen[2].warnings.map(warning => h('p', {class: 'notice'}, `${warning.detail}.`)),
           resized &&
             h(
               'p',
@@ -104,15 +113,30 @@ export const configs = {
           ))
         )
           return
-        const made = await shell.attempt(
-          () => call('POST', '/admin/rate-limit/config', wanted),
-          `${wanted.configName} is changed.`,
-        )
+        const made = await shell.attempt(() => post(wanted), `${wanted.configName} is changed.`)
         if (!made) return
         edited = undefined
         name === made.configName ? shell.refresh() : shell.go('configs', made.configName)
       }
     }
+
+    async function replan() {
+      const seen = await shell.attempt(() => moved(true))
+      if (!seen) return
+      if (!seen.moved) {
+        say(`Nothing to move: all ${count(seen.examined)} booked slots of ${name} are where they belong.`)
+        return
+      }
+      const text = `${count(seen.moved)} of ${count(seen.examined)} booked slots would be earlier, by ${span(seen.savedMs / seen.moved)} on average; the last one at ${moment(seen.lastAfter)} instead of ${moment(seen.lastBefore)}. Items and payments move with them.`
+      if (!(await agreed(`Re-plan ${name}?`, text, 'Move them', {kind: 'main'}))) return
+      await shell.attempt(
+        () => moved(false),
+        done => `${count(done.moved)} slots were moved.`,
+      )
+      shell.refresh()
+    }
+
+    const moved = dryRun => call('POST', '/api/v1/slots/replan', {configName: name, dryRun})
 
     return {
       every: 5000,

@@ -48,6 +48,13 @@ export function loginPage(root, done) {
     ),
   )
   token.focus()
+  call('GET', '/console/session').then(
+    (session) => {
+      if (session.openid)
+        root.querySelector('.login').append(h('p', {}, h('a', {href: 'console/oidc/login'}, 'Log in with your organisation')))
+    },
+    () => {},
+  )
 }
 
 function wrong(error) {

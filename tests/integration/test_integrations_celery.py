@@ -1,0 +1,132 @@
+"""Celery tasks behind limits and slots, with a real worker and Redis as the broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from headgate import BlockingSlots, ConfigurationError, FixedWindow, Limiter, Plan, RateLimitExceeded, WindowPolicy
+
+celery = pytest.importorskip("celery")
+pytest.importorskip("redis")
+
+from celery.contrib.testing.worker import start_worker  # noqa: E402 - celery may be absent
+
+from headgate.integrations.celery import rate_limit, slotted  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+
+@pytest.fixture
+def limiter() -> Iterator[Limiter]:
+    with Limiter("memory://", plans=[Plan("three", FixedWindow(limit=3, window="PT1S"))]) as limiter:
+        yield limiter
+
+
+@pytest.fixture
+def app(redis_url: str) -> Any:
+    app = celery.Celery("letters", broker=redis_url, backend=redis_url, set_as_current=False)
+    app.conf.worker_hijack_root_logger = False
+    return app
+
+
+@contextmanager
+def working(app: Any) -> Iterator[None]:
+    with start_worker(app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
+        yield
+
+
+def test_calls_beyond_the_limit_run_later_and_cost_no_retry(app: Any, limiter: Limiter) -> None:
+    ran: list[tuple[str, float, int]] = []
+    all_ran = threading.Event()
+
+    @rate_limit(limiter, "three", key=lambda number: "all")
+    @app.task(bind=True, max_retries=0, name="send")  # type: ignore[untyped-decorator]
+    def send(self: Any, number: int) -> int:
+        ran.append((self.request.id, time.monotonic(), self.request.retries))
+        if len(ran) == 7:
+            all_ran.set()
+        return number
+
+    with working(app):
+        results = [send.delay(number) for number in range(7)]
+        assert all_ran.wait(60)
+        assert [result.get(timeout=30) for result in results] == list(range(7))
+    assert sorted(task_id for task_id, _, _ in ran) == sorted(result.id for result in results)
+    assert {retries for _, _, retries in ran} == {0}
+    times = sorted(at for _, at, _ in ran)
+    assert times[3] - times[0] > 0.5, "the fourth waited for the next window"
+
+
+def test_the_function_of_a_task_can_be_limited_too(app: Any, limiter: Limiter) -> None:
+    @app.task(name="plain")  # type: ignore[untyped-decorator]
+    @rate_limit(limiter, "three", key="all", cost=lambda units: units, wait=30)
+    def plain(units: int) -> int:
+        return units
+
+    with working(app):
+        results = [plain.delay(3) for _ in range(2)]
+        assert [result.get(timeout=60) for result in results] == [3, 3]
+
+
+def test_outside_of_a_worker_a_denial_is_raised(app: Any, limiter: Limiter) -> None:
+    @rate_limit(limiter, "three", key="all", cost=3)
+    @app.task(name="direct")  # type: ignore[untyped-decorator]
+    def direct() -> str:
+        return "ran"
+
+    assert direct.run() == "ran"
+    with pytest.raises(RateLimitExceeded):
+        direct.run()
+    with pytest.raises(RateLimitExceeded):
+        direct.apply(throw=True)
+
+
+def test_a_wrong_limit_is_refused_when_it_is_made(limiter: Limiter) -> None:
+    with pytest.raises(ConfigurationError):
+        rate_limit(limiter, "nothing", key="x")
+    with pytest.raises(ConfigurationError, match="wait"):
+        rate_limit(limiter, "three", key="x", wait=-1)
+
+
+def test_calls_run_at_their_slots_and_an_id_keeps_its_own(app: Any, tmp_path: Any) -> None:
+    sent: list[tuple[str, datetime]] = []
+
+    @app.task(name="slotted")  # type: ignore[untyped-decorator]
+    def send(number: int) -> int:
+        return number
+
+    def record(args: Any = None, kwargs: Any = None, *, task_id: str, eta: datetime, **_options: Any) -> str:
+        sent.append((task_id, eta))
+        return task_id
+
+    start = datetime.now(UTC) + timedelta(hours=1)
+    with BlockingSlots(f"sqlite:///{tmp_path / 'slots.db'}") as slots:
+        slots.configure("letters", WindowPolicy(max_per_window=2, window="PT4S"))
+        call = slotted(send, slots, "letters")
+        send.apply_async = record
+        for number in range(6):
+            call.apply_async(args=[number], task_id=f"letter-{number}", eta=start)
+        call.apply_async(args=[0], task_id="letter-0", eta=start)
+        assert call.delay(1) != call.delay(1)
+    assert sent[6] == sent[0]
+    windows = [int(eta.timestamp()) // 4 for _, eta in sent[:6]]
+    assert max(windows.count(window) for window in windows) <= 2
+    assert min(eta for _, eta in sent[:6]) >= start
+
+
+def test_a_slotted_call_runs_on_a_worker(app: Any, tmp_path: Any) -> None:
+    @app.task(name="now")  # type: ignore[untyped-decorator]
+    def send(number: int) -> int:
+        return number * 2
+
+    with BlockingSlots(f"sqlite:///{tmp_path / 'slots.db'}") as slots:
+        slots.configure("default", WindowPolicy(max_per_window=100, window="PT0.1S"))
+        with working(app):
+            assert slotted(send, slots).delay(21).get(timeout=60) == 42

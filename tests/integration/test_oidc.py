@@ -1,0 +1,164 @@
+"""Logging in to the console with an account of an OpenID provider, which runs here."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+import uvicorn
+from joserfc.jwk import RSAKey
+
+from headgate.errors import ConfigurationError
+from headgate.server.access import oidc
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
+from headgate.server.wiring.access import oidc_provider
+from headgate.testing import eventually
+from tests.integration.openid_provider import CLIENT, SECRET, OpenIdProvider, path_and_query
+
+SCOPES = '{"ops": "admin", "billing": "read assign"}'
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[OpenIdProvider]:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        running = OpenIdProvider(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        server = uvicorn.Server(uvicorn.Config(running.app, log_config=None, lifespan="off"))
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        serving = asyncio.create_task(server.serve([listening]))
+        await eventually(lambda: server.started)
+        yield running
+        server.should_exit = True
+        await serving
+
+
+def settings(tmp_path: Path, provider: OpenIdProvider, **changes: Any) -> Settings:
+    chosen = {"issuer": provider.issuer, "client_id": CLIENT, "client_secret": SECRET, "scopes": SCOPES}
+    return Settings(database_url=f"sqlite:///{tmp_path / 'oidc.db'}", oidc=chosen | changes)
+
+
+@asynccontextmanager
+async def browser(chosen: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(chosen)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://headgate") as opened,
+    ):
+        yield opened
+
+
+async def come_back(http: httpx.AsyncClient) -> httpx.Response:
+    """All of a login, up to the provider's answer."""
+    begun = await http.get("/console/oidc/login")
+    assert begun.status_code == 302, begun.text
+    async with httpx.AsyncClient() as outside:
+        answered = await outside.get(begun.headers["location"])
+    return await http.get(path_and_query(answered.headers["location"]))
+
+
+async def test_a_group_decides_what_a_person_may_do(tmp_path: Path, provider: OpenIdProvider) -> None:
+    async with browser(settings(tmp_path, provider)) as http:
+        assert (await http.get("/admin/plans")).status_code == 401, "nobody is let in because there is no token"
+        assert (await http.get("/console/session")).json()["openid"] is True
+        answer = await come_back(http)
+        assert answer.status_code == 200
+        assert "HttpOnly; SameSite=Strict" in answer.headers["set-cookie"]
+        assert provider.redirects == {"http://headgate/console/oidc/callback"}
+        session = (await http.get("/console/session")).json()
+        assert (session["name"], session["scopes"]) == ("oidc:anna", ["admin"])
+        assert (await http.get("/admin/plans")).status_code == 200
+        plan = {"algorithm": "token_bucket", "capacity": 1, "perSecond": 1}
+        own = {"Origin": "http://headgate", "Sec-Fetch-Site": "same-origin"}
+        assert (await http.put("/admin/plans/p", json=plan, headers=own)).status_code == 200
+        assert (await http.get("/admin/audit")).json()[0]["caller"] == "oidc:anna"
+        provider.person["groups"] = ["billing", "others"]
+        assert (await come_back(http)).status_code == 200
+        assert (await http.get("/console/session")).json()["scopes"] == ["assign", "read"]
+        assert (await http.get("/admin/plans")).status_code == 403
+        assert (await http.delete("/console/session", headers=own)).status_code == 204
+        assert (await http.get("/admin/plans")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("changes", "person"),
+    [
+        ({}, {"groups": ["others"]}),
+        ({}, {"groups": None}),
+        ({"aud": "another"}, {}),
+        ({"aud": [CLIENT, "another"]}, {}),
+        ({"iss": "http://another"}, {}),
+        ({"nonce": "another"}, {}),
+        ({"exp": 1_700_000_000}, {}),
+    ],
+)
+async def test_what_proves_nobody_opens_no_session(
+    tmp_path: Path, provider: OpenIdProvider, changes: dict[str, Any], person: dict[str, Any]
+) -> None:
+    provider.changes, provider.person = changes, provider.person | person
+    async with browser(settings(tmp_path, provider)) as http:
+        answer = await come_back(http)
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
+        assert (await http.get("/console/session")).json()["name"] is None
+
+
+async def test_another_key_of_the_same_name_is_not_believed_and_a_new_key_is(
+    tmp_path: Path, provider: OpenIdProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "KEYS_AGE_SECONDS", -1.0)
+    async with browser(settings(tmp_path, provider)) as http:
+        provider.signing = RSAKey.generate_key(2048, {"kid": "first"}, private=True)
+        assert (await come_back(http)).status_code == 403
+        provider.key = provider.signing = RSAKey.generate_key(2048, {"kid": "second"}, private=True)
+        assert (await come_back(http)).status_code == 200
+
+
+async def test_a_login_that_was_not_begun_here_ends_nowhere(tmp_path: Path, provider: OpenIdProvider) -> None:
+    async with browser(settings(tmp_path, provider)) as http, browser(settings(tmp_path, provider)) as other:
+        begun = await http.get("/console/oidc/login")
+        async with httpx.AsyncClient() as outside:
+            answered = await outside.get(begun.headers["location"])
+        back = path_and_query(answered.headers["location"])
+        assert (await other.get(back)).status_code == 401, "somebody else's browser: no cookie"
+        assert (await http.get(back.replace("state=", "state=x"))).status_code == 401
+        forged = {"Cookie": "headgate-oidc=" + http.cookies["headgate-oidc"][:-4] + "0000"}
+        assert (await other.get(back, headers=forged)).status_code == 401
+        assert (await http.get(back)).status_code == 200
+        assert (await http.get(back)).status_code == 401, "a second time"
+
+
+async def test_a_provider_that_is_away_or_another_one_is_told(tmp_path: Path, provider: OpenIdProvider) -> None:
+    async with browser(settings(tmp_path, provider, issuer="http://127.0.0.1:9")) as http:
+        assert (await http.get("/console/oidc/login")).status_code == 503
+    provider.issuer += "/other"
+    chosen = settings(tmp_path, provider, issuer=provider.issuer.removesuffix("/other"))
+    async with browser(chosen) as http:
+        assert (await http.get("/console/oidc/login")).status_code == 403
+
+
+async def test_without_a_provider_there_is_no_such_login(tmp_path: Path) -> None:
+    async with browser(Settings(database_url=f"sqlite:///{tmp_path / 'plain.db'}")) as http:
+        assert (await http.get("/console/oidc/login")).status_code == 404
+        assert (await http.get("/console/session")).json()["openid"] is False
+
+
+@pytest.mark.parametrize(
+    ("chosen", "field"),
+    [
+        ({"issuer": "https://login.example.com"}, "oidc.client_id"),
+        ({"issuer": "https://login.example.com", "client_id": "x"}, "oidc.scopes"),
+        ({"issuer": "http://login.example.com", "client_id": "x", "scopes": SCOPES}, "oidc.issuer"),
+        ({"issuer": "https://login.example.com", "client_id": "x", "scopes": '{"ops": "root"}'}, "oidc.scopes.ops.0"),
+        ({"issuer": "https://login.example.com", "client_id": "x", "scopes": "ops"}, "oidc.scopes"),
+    ],
+)
+def test_settings_that_can_not_work_are_refused_by_name(chosen: dict[str, str], field: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{field}: "):
+        oidc_provider(Settings.load(oidc=chosen))
