@@ -64,7 +64,10 @@ def plan_from(name: str, document: object) -> Plan:
         raise ConfigurationError("overrides", "give each key a limit: {key: {...}}")
     special: dict[str, Spec | Specs | str] = {}
     for key, override in overrides.items():
-        own = _Fields({"rate": override} if isinstance(override, str) else override, f"overrides.{key}")
+        if isinstance(override, str):
+            special[key] = parse_rates(override, f"overrides.{key}.rate")
+            continue
+        own = _Fields(override, f"overrides.{key}")
         try:
             rated = "rate" in own and algorithm != Gcra.algorithm
             special[key] = _specs_from(own.take("algorithm") or (None if rated else algorithm or _FIXED), own)

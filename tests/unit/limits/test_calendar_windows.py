@@ -169,6 +169,11 @@ def test_documents_and_headers(spec: Any, document: dict[str, Any], policy: str)
     assert not LocalLeases.is_leasable([Charge("k", Rule("p", spec))])
 
 
+def test_a_rate_of_a_key_is_a_window_whatever_its_plan_is() -> None:
+    plan = plan_from("p", {"algorithm": "gcra", "rate": "1/hour", "overrides": {"a": "7/day", "b": {"rate": "2/hour"}}})
+    assert dict(plan.overrides) == {"a": (FixedWindow(7, "P1D"),), "b": (Gcra("2/hour"),)}
+
+
 def test_leases_leave_calendars_and_pace_to_the_store() -> None:
     limiter = Limiter(plans=[Plan("paced", Gcra("10/second"))], lease=LeasePolicy())
     assert [limiter.acquire("u", "paced").allowed for _ in range(2)] == [True, False]
