@@ -103,7 +103,7 @@ def test_every_alert_has_a_test_and_a_runbook_entry() -> None:
 def setting_names() -> set[str]:
     """Every variable there is."""
     found = {"HEADGATE_SETTINGS_FILE", "HEADGATE_REQUIRE", "HEADGATE_TEST_ORACLE_URL"}
-    found |= {"HEADGATE_LIMITER", "HEADGATE_RULES"}  # Django's own settings
+    found |= {"HEADGATE_LIMITER", "HEADGATE_RULES", "HEADGATE_DEFAULTS", "HEADGATE_ON_DENIED"}  # Django's own settings
     for name, value in Settings().model_dump().items():
         inner = [f"{name}_{each}" for each in value] if isinstance(value, dict) and value else [name]
         found.update(f"HEADGATE_{each}".upper() for each in inner)
