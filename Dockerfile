@@ -1,10 +1,12 @@
 # Not built by this project's checks, which have no container engine; the commands in it are those of the README.
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt requirements.lock README.md LICENSE ./
 COPY src ./src
+# Every file is compared with its hash before it is installed.
 RUN python -m venv /opt/headgate \
- && /opt/headgate/bin/pip install --no-cache-dir -c constraints.txt ".[all]"
+ && /opt/headgate/bin/pip install --no-cache-dir --require-hashes -r requirements.lock \
+ && /opt/headgate/bin/pip install --no-cache-dir --no-deps -c constraints.txt .
 
 FROM python:3.11-slim
 RUN useradd --system --uid 10001 --home-dir /var/lib/headgate --create-home headgate

@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick docs clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick docs sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -83,6 +83,15 @@ bench-quick: $(VENV)/peers
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict
 	@echo "read site/index.html, or with search: $(BIN)/python -m http.server -d site 8000"
+
+# What headgate[all] installs: as a bill of materials, and as versions with the hashes of their files.
+sbom: $(STAMP)
+	@$(BIN)/python scripts/sbom.py sbom.json
+	@echo "wrote sbom.json (CycloneDX)"
+
+lock: $(STAMP)
+	@$(BIN)/uv --quiet pip compile pyproject.toml --extra all --constraints constraints.txt --generate-hashes --universal \
+	  --python-version 3.11 --no-header --no-annotate --output-file requirements.lock > /dev/null
 
 clean:
 	rm -rf .venv .venv-* build dist site .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -34,7 +34,7 @@ WORDS = (
     (r"\bAsync(?=[A-Z])", ""),
 )
 WRAPPERS = ("Awaitable[",)
-NOT_CALLS = ("open", "close")
+NOT_CALLS = ("open", "close", "enqueue_requests")
 CLOSING = {"(": ")", "[": "]"}
 
 

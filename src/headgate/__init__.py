@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headgate.dispatch.current_task import CurrentTask, current_task
     from headgate.dispatch.outcomes import Discard, Retry, Snooze
     from headgate.dispatch.queue import DispatchQueue
+    from headgate.dispatch.tasks.batches import BatchOutcome, TaskCall
     from headgate.dispatch.tasks.execution import TaskEvent
     from headgate.dispatch.tasks.policies import Exponential
     from headgate.dispatch.tasks.task import Task
@@ -57,6 +58,7 @@ __version__ = "0.2.0"
 __all__ = [
     "AssignedSlot",
     "AsyncLimiter",
+    "BatchOutcome",
     "BlockingDispatchQueue",
     "BlockingSlots",
     "BreakerPolicy",
@@ -93,6 +95,7 @@ __all__ = [
     "StoreRefused",
     "StoreUnavailable",
     "Task",
+    "TaskCall",
     "TaskEvent",
     "Tasks",
     "TokenBucket",
@@ -122,6 +125,7 @@ _MODULES = {
     "dispatch.current_task": ("CurrentTask", "current_task"),
     "dispatch.outcomes": ("Discard", "Retry", "Snooze"),
     "dispatch.queue": ("DispatchQueue",),
+    "dispatch.tasks.batches": ("BatchOutcome", "TaskCall"),
     "dispatch.tasks.execution": ("TaskEvent",),
     "dispatch.tasks.policies": ("Exponential",),
     "dispatch.tasks.task": ("Task",),

@@ -328,6 +328,10 @@ class MemoryQueueStore:
         )
         return rows[:limit]
 
+    async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
+        keys = [(item_type, item_id) for item_id in item_ids]
+        return dict(Counter(self._items[key].status for key in keys if key in self._items))
+
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         return grouped(
             ErrorGroup(item.last_error, 1, item.item_id, item.updated_at, item.updated_at)

@@ -135,6 +135,10 @@ class QueueStore(Protocol):
         """A page of the items that match, in order of their ids, past the id `after`."""
         ...
 
+    async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
+        """How many of these items stand where; those that are not there are not counted."""
+        ...
+
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         """Dead letters grouped by their errors, the largest group first."""
         ...

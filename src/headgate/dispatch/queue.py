@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
@@ -25,6 +25,7 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
+from headgate.dispatch.portions import portions
 from headgate.dispatch.ports import QueueStore
 from headgate.dispatch.search import ErrorGroup, FilterOptions, ItemFilter, checked_filter
 from headgate.dispatch.status import Status
@@ -35,10 +36,6 @@ from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Origin, Span
 
-BULK = 5000
-"""Items a transaction, when very many are queued at once, …"""
-BULK_CHARACTERS = 16_000_000
-"""… and of context: databases refuse messages of a gigabyte."""
 LONGEST_PAGE = 1000
 
 
@@ -229,15 +226,21 @@ class DispatchQueue:
         ]
         await self._check_known(checked_type(item_type))
         results: list[EnqueueResult] = []
-        for portion in _portions(requests):
+        for portion in portions(requests):
+            results += await self.store.enqueue(portion, within=connection)
+        return results
+
+    async def enqueue_requests(
+        self, requests: Sequence[EnqueueRequest], *, connection: Any = None
+    ) -> Sequence[EnqueueResult]:
+        """Queues checked requests of item types that are known; up to 5000 are written in one transaction."""
+        results: list[EnqueueResult] = []
+        for portion in portions(requests):
             results += await self.store.enqueue(portion, within=connection)
         return results
 
     async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
-        results: list[EnqueueResult] = []
-        for portion in _portions(requests):
-            results += await self.store.enqueue(portion)
-        return results
+        return await self.enqueue_requests(requests)
 
     # -- settings ------------------------------------------------------------------------------------------------
 
@@ -511,16 +514,3 @@ def _readable(context: str | None) -> Any:
         return json.loads(context)
     except (ValueError, RecursionError):
         return context
-
-
-def _portions(requests: Sequence[EnqueueRequest]) -> Iterator[Sequence[EnqueueRequest]]:
-    """The requests in order, as many at once as a transaction should carry."""
-    first = characters = 0
-    for position, request in enumerate(requests):
-        size = len(request.context_json)
-        if position - first == BULK or (characters + size > BULK_CHARACTERS and position > first):
-            yield requests[first:position]
-            first, characters = position, 0
-        characters += size
-    if first < len(requests):
-        yield requests[first:]

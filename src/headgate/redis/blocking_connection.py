@@ -73,7 +73,22 @@ class RedisConnection:
 
     def exchange(self, command: bytes) -> Any:
         """The reply to `command`: a value, or `ErrorReply`."""
-        return self.exchange_all((command,))[0]
+        gets = self._reader.gets
+        try:
+            self._socket.sendall(command)
+            while (reply := gets()) is _INCOMPLETE:
+                data = self._socket.recv(65536)
+                if not data:
+                    raise ConnectionResetError("closed by the server")
+                self._reader.feed(data)
+        except (OSError, hiredis.ProtocolError) as error:
+            self.close()
+            raise unreachable(self.address, self.timeout, error) from error
+        except BaseException:
+            # Interrupted between command and reply: the next caller must not get this one's reply.
+            self.close()
+            raise
+        return ErrorReply(reply, self.address) if type(reply) is hiredis.ReplyError else reply
 
     def exchange_all(self, commands: Sequence[bytes]) -> list[Any]:
         """The replies to `commands`, which are sent together."""
@@ -92,8 +107,7 @@ class RedisConnection:
             self.close()
             raise unreachable(self.address, self.timeout, error) from error
         except BaseException:
-            # Interrupted between command and reply: the next caller must not get this one's reply.
-            self.close()
+            self.close()  # as above
             raise
         return replies
 
@@ -116,10 +130,21 @@ class Connections:
 
     def send(self, address: Address, *commands: bytes) -> Any:
         """The reply to the last of `commands`: a value, or `ErrorReply`."""
-        return self.send_all(address, commands)[-1]
+        connection, idle = self._take(address)
+        for command in commands:
+            reply = connection.exchange(command)
+        self._put_back(connection, idle)
+        return reply
 
     def send_all(self, address: Address, commands: Sequence[bytes]) -> list[Any]:
         """The replies to `commands`, which are sent together: values, or `ErrorReply`."""
+        connection, idle = self._take(address)
+        replies = connection.exchange_all(commands)
+        self._put_back(connection, idle)
+        return replies
+
+    def _take(self, address: Address) -> tuple[RedisConnection, list[RedisConnection]]:
+        """A connection for one caller, and the list it goes back to."""
         idle = self._idle.get(address)
         if idle is None:
             idle = self._idle.setdefault(address, [])
@@ -131,12 +156,13 @@ class Connections:
         except IndexError:
             url = self._url
             connection = RedisConnection(address, url, url.login, time.monotonic() + url.timeout, url.database)
-        replies = connection.exchange_all(commands)
-        if len(idle) < _MAX_IDLE and self._idle.get(address) is idle:
+        return connection, idle
+
+    def _put_back(self, connection: RedisConnection, idle: list[RedisConnection]) -> None:
+        if len(idle) < _MAX_IDLE and self._idle.get(connection.address) is idle:
             idle.append(connection)
         else:
             connection.close()
-        return replies
 
     def drop(self, address: Address) -> None:
         """Closes the idle connections to a server; one in use is closed after its call."""

@@ -99,6 +99,17 @@ def stale(
     return [(Claim(item_type, row.item_id, row.claim_epoch, row.retry_count), Status(row.queue_status)) for row in rows]
 
 
+def statuses(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
+    """How many of these items stand where."""
+    counts: dict[Status, int] = {}
+    for some in chunks(item_ids):
+        statement = sa.select(queue.c.queue_status, sa.func.count().label("items")).where(of_items(item_type, some))
+        for row in connection.execute(statement.group_by(queue.c.queue_status)):
+            status = Status(row.queue_status)
+            counts[status] = counts.get(status, 0) + row.items
+    return counts
+
+
 def holds(connection: sa.Connection, claims: Sequence[Claim]) -> list[bool]:
     """Whether each claim still holds its item."""
     held: set[tuple[str, str, int]] = set()

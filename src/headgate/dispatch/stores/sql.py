@@ -232,6 +232,9 @@ class SqlQueueStore:
     async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
         return await self._database.read(search.items, item_type, chosen, limit, after)
 
+    async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
+        return await self._database.read_aside(admin_queries.statuses, item_type, item_ids)
+
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         return await self._database.read_aside(search.error_groups, item_type)
 

@@ -61,11 +61,35 @@ class Arguments:
         Raises:
             InvalidInput: the function can't be called like this; names the argument.
         """
+        return self._dumped(self._signature, args, kwargs)
+
+    def dump_rest(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The context of a call whose first argument is not known yet.
+
+        Raises:
+            InvalidInput: the function can't be called like this; names the argument.
+        """
+        first, *others = self._signature.parameters.values()
+        if first.name in kwargs:
+            raise InvalidInput(first.name, f"of {self._function.__name__} is the result of the call before")
+        return self._dumped(self._signature.replace(parameters=others), args, kwargs)
+
+    def first_parameter(self) -> str:
+        """The name of the first parameter.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+        for name in self._signature.parameters:
+            return name
+        raise InvalidInput("calls", f"{self._function.__name__} has no parameter for what comes before it")
+
+    def _dumped(self, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         from pydantic import ValidationError
         from pydantic_core import PydanticSerializationError
 
         try:
-            given = self._signature.bind(*args, **kwargs).arguments
+            given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise InvalidInput("arguments", f"of {self._function.__name__}: {error}") from None
         context: dict[str, Any] = {}
@@ -103,6 +127,19 @@ class Arguments:
                 raise InvalidInput(name, f"is missing; {self._function.__name__} needs it")
         bound.apply_defaults()
         return bound
+
+    def json_of(self, result: Any) -> Any:
+        """A result as a value of JSON.
+
+        Raises:
+            InvalidInput: it can't be written as JSON.
+        """
+        from pydantic_core import PydanticSerializationError
+
+        try:
+            return self._adapters["return"].dump_python(result, mode="json", by_alias=True, warnings="none")
+        except (PydanticSerializationError, ValueError) as error:
+            raise InvalidInput("result", f"can't be written as JSON: {error}"[:300]) from None
 
     def completion(self, result: Any) -> Completion | None:
         """What is kept of a result. A result that can't be kept does not undo the work: the audit says why."""

@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from headgate.dispatch.current_task import CurrentTask, current_task
-from headgate.dispatch.model import Completion, GiveUp, Postponed
+from headgate.dispatch.model import Completion, EnqueueRequest, GiveUp, Postponed
 from headgate.dispatch.outcomes import Retry
 from headgate.dispatch.tasks.arguments import Arguments
+from headgate.dispatch.tasks.batches import MEMBERS, THEN, Members, next_request
 from headgate.dispatch.tasks.policies import Backoff, pause_before
 from headgate.dispatch.threads import Threads, is_coroutine_function
-from headgate.errors import StoreUnavailable
+from headgate.errors import InvalidInput, StoreUnavailable
 
 log = logging.getLogger("headgate.dispatch")
 
@@ -55,6 +56,18 @@ class TaskEvent:
     error: BaseException | None = None
 
 
+class Around(Protocol):
+    """The items around an execution: those of its batch, and the next of its chain."""
+
+    async def outcome(self, current: CurrentTask, members: Members) -> dict[str, Any]:
+        """The callback's argument, when all are done; raises `Snooze` before."""
+        ...
+
+    async def queue_next(self, request: EnqueueRequest) -> None:
+        """Queues the next call of a chain, once."""
+        ...
+
+
 EventListener: TypeAlias = Callable[[TaskEvent], None]
 
 
@@ -70,9 +83,16 @@ class TaskExecution:
     middleware: Sequence[Middleware] = ()
     listeners: Sequence[EventListener] = ()
     cancel_seconds: float = CANCEL_SECONDS
+    around: Around | None = None
 
     async def __call__(self, _item_id: str, context: Any) -> Completion | None:
         current, began = current_task(), time.monotonic()
+        then: Any = None
+        if isinstance(context, dict) and self.around is not None:
+            then, members = context.pop(THEN, None), context.pop(MEMBERS, None)
+            if members is not None:
+                # Raises `Snooze` while some of the batch are not done.
+                context |= await self.around.outcome(current, Members(**members))
         self._emit(current, TaskEventKind.STARTED)
         run: Callable[[], Awaitable[Any]] = partial(self._call, current, context)
         for middleware in reversed(self.middleware):
@@ -82,6 +102,13 @@ class TaskExecution:
         except Exception as error:
             self._emit(current, _kind(error), time.monotonic() - began, error)
             raise self._outcome(current, error) from error
+        if then is not None and self.around is not None:
+            # Before the completion is reported: a crash in between runs this task again, and finds the next one queued.
+            try:
+                request = next_request(then, self.arguments.json_of(result))
+            except InvalidInput as error:
+                raise GiveUp(f"the next call can't get its result: {error}") from error
+            await self.around.queue_next(request)
         self._emit(current, TaskEventKind.SUCCEEDED, time.monotonic() - began)
         return self.arguments.completion(result)
 

@@ -10,7 +10,7 @@ from typing import Any
 from headgate.dispatch.current_task import is_inside_task
 from headgate.dispatch.cycle import DispatchCycle
 from headgate.dispatch.engines.local.engine import LocalEngine
-from headgate.dispatch.model import EnqueueResult, Item
+from headgate.dispatch.model import EnqueueRequest, EnqueueResult, Item
 from headgate.dispatch.outcome_reporter import OutcomeReporter
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain, Registry
@@ -64,6 +64,14 @@ class InMemory:
         if not is_inside_task():
             await self._run_all()
         return queued
+
+    async def enqueue_requests(self, requests: Sequence[EnqueueRequest]) -> None:
+        """Queues items and runs whatever is queued, as `enqueue` does."""
+        for queued in await self.queue.enqueue_requests(requests):
+            if not queued.existing:
+                self._pending.append((queued.item_type, queued.item_id))
+        if not is_inside_task():
+            await self._run_all()
 
     async def _run_all(self) -> None:
         for _ in range(MAX_EXECUTIONS):

@@ -12,6 +12,7 @@ from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import EnqueueResult
 from headgate.dispatch.queue import ItemDetail
 from headgate.dispatch.tasks.arguments import RESERVED, Arguments
+from headgate.dispatch.tasks.batches import TaskCall
 from headgate.dispatch.tasks.policies import Backoff
 from headgate.dispatch.tasks.unique import NOT_UNIQUE, Unique
 from headgate.limits.model import Plan
@@ -159,6 +160,14 @@ class Task(Generic[P, R]):
         """The options of an enqueue, apart from its arguments: `task.options(key="a").enqueue(1)`, in which type
         checkers check the arguments."""
         return Call(self, CallOptions(key, at, priority, lane, connection))
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """A call with these arguments, for `Tasks.batch` and `Tasks.chain`. It is not queued."""
+        return TaskCall(self, args, kwargs)
+
+    def call_with_result(self, *args: Any, **kwargs: Any) -> TaskCall:
+        """A call in a chain whose first argument is the result of the call before; these are the others."""
+        return TaskCall(self, args, kwargs)
 
     async def show(self, item_id: str) -> ItemDetail:
         """One of its items: status, attempt, progress, result, audit.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,13 +14,15 @@ from typing import Any, ParamSpec, TypeVar, overload
 from headgate.dispatch.config import DispatchConfig, DispatchSettings
 from headgate.dispatch.encryption import encryption_of
 from headgate.dispatch.engines.local.dispatching import dispatching
-from headgate.dispatch.model import EnqueueResult
+from headgate.dispatch.model import EnqueueRequest, EnqueueResult
 from headgate.dispatch.periodic import Periodic, checked_name
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.dispatch.ports import DispatchObserver, Guard
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Domain
 from headgate.dispatch.schedules import CatchUp, Schedule
+from headgate.dispatch.tasks.around import AroundItem
+from headgate.dispatch.tasks.batches import TaskCall, batch_requests, chain_request
 from headgate.dispatch.tasks.execution import CANCEL_SECONDS, EventListener, Middleware, TaskExecution
 from headgate.dispatch.tasks.in_memory import InMemory
 from headgate.dispatch.tasks.policies import Backoff, Duration, Exponential, checked_backoff, checked_timeout, rate_plan
@@ -31,6 +34,7 @@ from headgate.durations import parse_instant
 from headgate.errors import ConfigurationError, Conflict, InvalidInput
 from headgate.limits.limiter import AsyncLimiter
 from headgate.slots.calendars import Calendar
+from headgate.slots.model import checked_id
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -239,6 +243,7 @@ class Tasks:
             self._middleware,
             self._listeners,
             self._cancel_seconds,
+            AroundItem(self),
         )
 
     def _on_loop(self) -> _OnLoop:
@@ -305,6 +310,59 @@ class Tasks:
             priority=priority,
             connection=connection,
         )
+
+    async def batch(
+        self, calls: Iterable[TaskCall], *, then: Task[..., Any], key: str | None = None, connection: Any = None
+    ) -> str:
+        """Queues a group of calls, and a call of `then` for when all of them are done: succeeded, dead letters, or
+        cancelled. `then` gets a `BatchOutcome` as its first argument. Returns the batch's key; the calls have the ids
+        `{key}:0`, `{key}:1` …, the callback `{key}:done`. A second batch with the same key changes nothing.
+
+            key = await tasks.batch([render.call(page) for page in pages], then=all_rendered)
+
+        Raises:
+            InvalidInput: a call, the key or the connection is wrong; nothing was queued.
+            StoreUnavailable: the store does not answer; call it again with the same key.
+        """
+        key = uuid.uuid4().hex if key is None else checked_id(key, "key")
+        await self.queue_requests(batch_requests(list(calls), then, key), connection)
+        return key
+
+    async def chain(
+        self, first: TaskCall, *following: TaskCall | Task[..., Any], key: str | None = None, connection: Any = None
+    ) -> str:
+        """Queues calls that run one after the other: each is queued when the one before has succeeded, with its result
+        as the first argument. Returns the chain's key; the calls have the ids `{key}`, `{key}:2`, `{key}:3` …
+
+            await tasks.chain(fetch.call(url), resize.call_with_result(width=800), publish, key="cat")
+
+        Raises:
+            InvalidInput: a call, the key or the connection is wrong; nothing was queued.
+            StoreUnavailable: the store does not answer; call it again with the same key.
+        """
+        key = uuid.uuid4().hex if key is None else checked_id(key, "key")
+        calls = [first, *(link if isinstance(link, TaskCall) else link.call_with_result() for link in following)]
+        await self.queue_requests([chain_request(calls, key)], connection, [call.task for call in calls])
+        return key
+
+    async def queue_requests(
+        self, requests: Sequence[EnqueueRequest], connection: Any, tasks: Sequence[Task[..., Any]] = ()
+    ) -> None:
+        """Queues items of these tasks; `batch` and `chain` are the ways to call it."""
+        involved = {request.item_type for request in requests} | {task.item_type for task in tasks}
+        if unknown := involved.difference(self._tasks):
+            raise InvalidInput("calls", f"{sorted(unknown)[0]} is no task of this Tasks object")
+        if self._in_memory is not None:
+            if connection is not None:
+                raise InvalidInput("connection", "a queue in memory can't join a database transaction")
+            await self._in_memory.enqueue_requests(requests)
+            return
+        here = self._on_loop()
+        if connection is not None and not involved <= here.defined and self.url.startswith("sqlite"):
+            raise InvalidInput("connection", "call `await tasks.define()` once before your first transaction")
+        if not involved <= here.defined:
+            await self.define()
+        await (await self.queue()).enqueue_requests(requests, connection=connection)
 
     async def close(self) -> None:
         """Closes the queue, if it was opened on this event loop. The next use opens it again."""

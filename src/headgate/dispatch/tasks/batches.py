@@ -1,0 +1,148 @@
+"""Groups of calls with a callback, and chains of calls: what an item's context says about the items around it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.status import Status
+from headgate.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from headgate.dispatch.tasks.task import Task
+
+THEN = "headgate:then"
+"""The member of a context that holds the call to queue when this one has succeeded."""
+MEMBERS = "headgate:batch"
+"""The member of a context that holds what must be done before this call runs."""
+SHORTEST_PAUSE, LONGEST_PAUSE = timedelta(seconds=0.2), timedelta(minutes=1)
+MAX_CALLS = 100_000
+
+
+class TaskCall(NamedTuple):
+    """A call that is not queued yet. `Task.call` makes one."""
+
+    task: Task[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcome:
+    """What became of the calls of a batch; its callback gets it.
+
+    async def all_rendered(outcome: BatchOutcome) -> None: ...
+    """
+
+    key: str
+    total: int
+    succeeded: int
+    failed: int
+    """Dead letters."""
+    cancelled: int = 0
+
+
+class Members(NamedTuple):
+    """The calls of a batch, in order: their ids are `{key}:{number}`."""
+
+    key: str
+    types: Sequence[tuple[str, int]]
+    """Item types, each with how many calls of it follow one another."""
+    into: str
+    """The parameter of the callback that gets the outcome."""
+
+    def ids(self) -> dict[str, list[str]]:
+        """By item type."""
+        ids: dict[str, list[str]] = {}
+        number = 0
+        for item_type, count in self.types:
+            ids.setdefault(item_type, []).extend(f"{self.key}:{n}" for n in range(number, number + count))
+            number += count
+        return ids
+
+
+def outcome_of(members: Members, statuses: Mapping[Status, int]) -> BatchOutcome | None:
+    """The outcome; None while some are not done. An item that is not there yet is not done."""
+    succeeded, failed, cancelled = (
+        statuses.get(status, 0) for status in (Status.COMPLETED, Status.DEAD_LETTER, Status.CANCELLED)
+    )
+    total = sum(count for _, count in members.types)
+    if succeeded + failed + cancelled < total:
+        return None
+    return BatchOutcome(members.key, total, succeeded, failed, cancelled)
+
+
+def next_look(created_at: datetime, now: datetime) -> timedelta:
+    """How long a callback waits before it looks again: a twentieth of the time the batch has taken, within bounds."""
+    return min(max((now - created_at) / 20, SHORTEST_PAUSE), LONGEST_PAUSE)
+
+
+def batch_requests(calls: Sequence[TaskCall], then: Task[..., Any], key: str) -> list[EnqueueRequest]:
+    """The items of a batch, the callback last.
+
+    Raises:
+        InvalidInput: a call is wrong, or there is none.
+    """
+    if not 0 < len(calls) <= MAX_CALLS:
+        raise InvalidInput("calls", f"must be 1 to {MAX_CALLS} calls")
+    requests, types = [], list[tuple[str, int]]()
+    for number, call in enumerate(calls):
+        item_type = call.task.item_type
+        requests.append(_request(call.task, f"{key}:{number}", call.task.arguments.dump(call.args, call.kwargs)))
+        if types and types[-1][0] == item_type:
+            types[-1] = item_type, types[-1][1] + 1
+        else:
+            types.append((item_type, 1))
+    members = Members(key, types, then.arguments.first_parameter())
+    requests.append(_request(then, f"{key}:done", {MEMBERS: members._asdict()}))
+    return requests
+
+
+def chain_request(calls: Sequence[TaskCall], key: str) -> EnqueueRequest:
+    """The first item of a chain, which carries the others.
+
+    Raises:
+        InvalidInput: a call is wrong, or there is none.
+    """
+    if not calls:
+        raise InvalidInput("calls", "must be at least one call")
+    following: dict[str, Any] | None = None
+    for number in range(len(calls) - 1, 0, -1):
+        task, args, kwargs = calls[number]
+        into = task.arguments.first_parameter()
+        context = task.arguments.dump_rest(args, kwargs)
+        following = _link(task, f"{key}:{number + 1}", context, into, following)
+    first = calls[0]
+    context = first.task.arguments.dump(first.args, first.kwargs)
+    return _request(first.task, key, context if following is None else context | {THEN: following})
+
+
+def next_request(link: Mapping[str, Any], result: Any) -> EnqueueRequest:
+    """The item that a link describes, with the result of the call before it."""
+    context = dict(link["context"]) | {link["into"]: result}
+    if link["then"] is not None:
+        context[THEN] = link["then"]
+    place = {"lane": link["lane"], "priority": link["priority"]}
+    return EnqueueRequest.of(link["itemType"], link["itemId"], context, **place)
+
+
+def _link(
+    task: Task[..., Any], item_id: str, context: dict[str, Any], into: str, then: dict[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "itemType": task.item_type,
+        "itemId": item_id,
+        "context": context,
+        "into": into,
+        "lane": task.definition.lane,
+        "priority": task.definition.priority,
+        "then": then,
+    }
+
+
+def _request(task: Task[..., Any], item_id: str, context: dict[str, Any]) -> EnqueueRequest:
+    definition = task.definition
+    return EnqueueRequest.of(task.item_type, item_id, context, lane=definition.lane, priority=definition.priority)

@@ -1,0 +1,180 @@
+"""Batches with a callback and chains of tasks, run by real workers, on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import sqlalchemy as sa
+
+from headgate import BatchOutcome, InvalidInput, Tasks
+from headgate.dispatch.status import Status
+from headgate.sql.engine import database_url
+from headgate.testing import eventually
+from tests.contracts.conftest import slot_store_url
+from tests.contracts.test_tasks import ended, working
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def tasks(request: pytest.FixtureRequest) -> AsyncIterator[Tasks]:
+    async with Tasks(slot_store_url(request.param, request)) as tasks:
+        yield tasks
+
+
+async def test_the_callback_runs_once_when_all_are_done_whatever_became_of_them(tasks: Tasks) -> None:
+    outcomes: list[BatchOutcome] = []
+
+    @tasks.task(retries=0)
+    async def part(number: int) -> None:
+        if number == 2:
+            raise ValueError("broken")
+
+    @tasks.task
+    async def other() -> None: ...
+
+    @tasks.task
+    async def done(outcome: BatchOutcome) -> None:
+        outcomes.append(outcome)
+
+    calls = [part.call(1), part.call(2), other.call(), part.call(3)]
+    assert await tasks.batch(calls, then=done, key="b") == "b"
+    assert await (await tasks.queue()).cancel("PART", ["b:3"]) == 1
+    assert await tasks.batch(calls, then=done, key="b") == "b", "asked for twice, it is one"
+    async with working(tasks):
+        detail = await ended(done, "b:done")
+    assert detail.item.status is Status.COMPLETED
+    assert outcomes == [BatchOutcome("b", total=4, succeeded=2, failed=1, cancelled=1)]
+    assert detail.item.retry_count == 0, "looking counts no retry"
+
+
+async def test_the_callback_waits_for_the_last_one(tasks: Tasks) -> None:
+    ran: list[str] = []
+
+    @tasks.task
+    async def part() -> None: ...
+
+    @tasks.task
+    async def done(outcome: BatchOutcome) -> None:
+        ran.append(outcome.key)
+
+    await tasks.batch([part.call(), part.call()], then=done, key="b")
+    queue = await tasks.queue()
+    await queue.reschedule("PART", ["b:1"], execute_at="2030-01-01T00:00:00Z")
+    async with working(tasks):
+        await ended(part, "b:0")
+
+        async def looked() -> bool:
+            return any(entry.action == "RELEASED" for entry in (await done.show("b:done")).audit)
+
+        await eventually(looked)
+        assert ran == []
+        await queue.reschedule("PART", ["b:1"], execute_at="2020-01-01T00:00:00Z")
+        await ended(done, "b:done")
+    assert ran == ["b"]
+
+
+async def test_each_call_of_a_chain_gets_the_result_of_the_one_before(tasks: Tasks) -> None:
+    runs: list[str] = []
+
+    @tasks.task(backoff=[0])
+    async def fetch(name: str) -> dict[str, str]:
+        runs.append("fetch")
+        return {"name": name}
+
+    @tasks.task(backoff=[0], lane="slow", priority=8)
+    async def resize(picture: dict[str, str], width: int) -> str:
+        runs.append("resize")
+        if runs.count("resize") == 1:
+            raise ValueError("once")
+        return f"{picture['name']} {width}"
+
+    @tasks.task
+    async def publish(text: str) -> str:
+        runs.append("publish")
+        return f"published {text}"
+
+    await tasks.chain(fetch.call("cat"), resize.call_with_result(width=800), publish, key="c")
+    await tasks.chain(fetch.call("dog"), resize.call_with_result(width=800), publish, key="c")
+    async with working(tasks):
+        await eventually(lambda: "publish" in runs)
+        assert (await ended(publish, "c:3")).result == "published cat 800"
+        item = (await ended(resize, "c:2")).item
+    assert (item.lane, item.priority) == ("slow", 8)
+    assert runs == ["fetch", "resize", "resize", "publish"]
+
+
+async def test_a_broken_chain_goes_on_when_its_dead_letter_is_requeued(tasks: Tasks) -> None:
+    is_broken = True
+
+    @tasks.task(retries=0)
+    async def first() -> int:
+        if is_broken:
+            raise ValueError("broken")
+        return 1
+
+    @tasks.task
+    async def second(number: int) -> int:
+        return number + 1
+
+    await tasks.chain(first.call(), second, key="c")
+    queue = await tasks.queue()
+    async with working(tasks):
+        assert (await ended(first, "c")).item.status is Status.DEAD_LETTER
+        assert await queue.list("SECOND") == []
+        is_broken = False
+        await queue.requeue("FIRST", ["c"])
+
+        async def queued() -> bool:
+            return bool(await queue.list("SECOND"))
+
+        await eventually(queued)
+        assert (await ended(second, "c:2")).result == 2
+
+
+async def test_a_batch_comes_and_goes_with_my_transaction(tasks: Tasks) -> None:
+    @tasks.task
+    async def part() -> None: ...
+
+    @tasks.task
+    async def done(outcome: BatchOutcome) -> None: ...
+
+    await tasks.define()
+    engine = sa.create_engine(database_url(tasks.url))
+    with engine.connect() as connection:
+        await tasks.batch([part.call()], then=done, key="gone", connection=connection)
+        connection.rollback()
+        await tasks.batch([part.call()], then=done, key="kept", connection=connection)
+        await tasks.chain(part.call(), key="chain", connection=connection)
+        connection.commit()
+    engine.dispose()
+    queue = await tasks.queue()
+    assert [item.item_id for item in await queue.list("PART")] == ["chain", "kept:0"]
+    assert [item.item_id for item in await queue.list("DONE")] == ["kept:done"]
+
+
+async def test_what_can_not_be_is_refused_and_nothing_is_queued(tasks: Tasks) -> None:
+    @tasks.task
+    async def part(number: int) -> None: ...
+
+    @tasks.task
+    async def alone() -> None: ...
+
+    elsewhere = Tasks("memory://")
+
+    @elsewhere.task
+    async def stranger(number: int) -> None: ...
+
+    await tasks.define()
+    with pytest.raises(InvalidInput, match="calls"):
+        await tasks.batch([], then=part)
+    with pytest.raises(InvalidInput, match="no parameter"):
+        await tasks.batch([part.call(1)], then=alone)
+    with pytest.raises(InvalidInput, match="number"):
+        await tasks.batch([part.call(1), part.call("x")], then=part)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="STRANGER"):
+        await tasks.chain(part.call(1), stranger)
+    with pytest.raises(InvalidInput, match="arguments"):
+        await tasks.chain(part.call(1), part.call_with_result(2))
+    with pytest.raises(InvalidInput, match="key"):
+        await tasks.chain(part.call(1), key="")
+    assert await (await tasks.queue()).list("PART") == []

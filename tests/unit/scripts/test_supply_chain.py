@@ -1,0 +1,72 @@
+"""What is installed is known: versions with hashes, and a bill of materials that names all of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from packaging.markers import Marker
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[3]
+
+
+def locked() -> dict[str, tuple[str, str]]:
+    """Version and marker of each package of the lock file."""
+    entries = re.findall(
+        r"^(\S+?)(?:\[.*?\])?==(\S+)(?: ; (.+?))? \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n?)+)",
+        (ROOT / "requirements.lock").read_text(),
+        re.MULTILINE,
+    )
+    return {canonicalize_name(name): (version, marker) for name, version, marker, _ in entries}
+
+
+def pinned() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line and not line.startswith("#"):
+            requirement = Requirement(line)
+            found.setdefault(canonicalize_name(requirement.name), set()).add(next(iter(requirement.specifier)).version)
+    return found
+
+
+def test_the_lock_has_a_hash_for_every_package_in_the_version_that_is_tested() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    packages = locked()
+    assert len(packages) == len(re.findall(r"^\S+==", text, re.MULTILINE)) > 60
+    assert "://" not in text, "no addresses"
+    tested = pinned()
+    for name, (version, _) in packages.items():
+        assert name not in tested or version in tested[name], f"{name}: run make lock"
+
+
+def test_the_lock_has_everything_that_headgate_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"]]
+    for extra in re.findall(r"[a-z]+", extras["all"][0].partition("[")[2]):
+        wanted += extras[extra]
+    names = {canonicalize_name(Requirement(each).name) for each in wanted} - {"headgate"}
+    assert names <= set(locked()), "run make lock"
+
+
+def test_the_bill_of_materials_names_what_is_locked() -> None:
+    program = ROOT / "scripts/sbom.py"
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    assert document["metadata"]["component"]["name"] == "headgate"
+    named = {each["name"]: each["version"] for each in document["components"]}
+    here = {name: version for name, (version, marker) in locked().items() if not marker or Marker(marker).evaluate()}
+    assert set(here) == set(named)
+    assert all(each["purl"] == f"pkg:pypi/{each['name']}@{each['version']}" for each in document["components"])
+    unlicensed = [each["name"] for each in document["components"] if not each.get("licenses")]
+    assert len(unlicensed) < len(named) / 2
+    again = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert json.loads(again.stdout)["serialNumber"] == document["serialNumber"]
