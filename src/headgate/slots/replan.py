@@ -87,12 +87,15 @@ class Counts:
         self._taken[to_ms] = self.taken(to_ms) + 1
 
 
-def assign_earlier(limits: Limits, candidates: Iterable[Candidate], counts: Counts) -> list[Assignment]:
-    """The window of each candidate, in order: the earliest one with room that keeps the order, or its own."""
+def assign_earlier(
+    limits: Limits, candidates: Iterable[Candidate], counts: Counts, reached_ms: int
+) -> list[Assignment]:
+    """The window of each candidate, in order: the earliest one with room that keeps the order, or its own. Those before
+    them have reached the window of `reached_ms`, and nobody goes before that."""
     policy, earliest = limits.policy, limits.earliest_ms
     size = policy.size_ms
     assignments: list[Assignment] = []
-    reached = 0
+    reached = reached_ms - reached_ms % size
     for candidate in candidates:
         slot = candidate.slot
         own = start = slot.scheduled_ms - slot.scheduled_ms % size

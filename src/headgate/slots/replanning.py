@@ -206,17 +206,19 @@ async def _preview(store: ReplanStore, span: Span, result: Replan) -> Replan:
     reading = Reading(align(limits.earliest_ms, size))
     uniform = random.Random(1).random
     carried: list[Candidate] = []
+    reached = reading.at_ms
     while True:
         page = await store.candidates(span, reading, MANY)
         candidates = carried + page
         is_last = len(page) < MANY
-        assignments = assign_earlier(limits, candidates, Counts(occupancy))
+        assignments = assign_earlier(limits, candidates, Counts(occupancy), reached)
         kept = whole_windows(assignments, is_last=is_last)
         moves = place(limits, kept, occupancy, uniform).moves
         result = result.add([assignment.candidate.slot for assignment in kept], moves, keep=True)
         if is_last:
             return result
         carried = candidates[len(kept) :]
+        reached = assignments[-1].window_ms
         reading = after(page[-1].slot)
 
 

@@ -159,7 +159,7 @@ def _pull_forward(
     limits = Limits(policy, span.earliest(to_ms(now(connection))))
     occupancy = Occupancy(policy, _window_reader(connection, span.name), chunk=WINDOWS)
     is_last = len(candidates) < limit
-    assignments = assign_earlier(limits, candidates, Counts(occupancy))
+    assignments = assign_earlier(limits, candidates, Counts(occupancy), reading.at_ms)
     kept = whole_windows(assignments, is_last=is_last)
     # Inside a window only if one window holds more slots than a transaction moves.
     floor = reading.at_ms if reading.event_id else 0
