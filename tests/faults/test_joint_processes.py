@@ -1,6 +1,6 @@
-"""Eight service processes on one PostgreSQL: bookings under one and several configs, cancels, raised and lowered limits
-and other window sizes at once, and one process killed. No window of any config is above its limit, nothing is lost, and
-the database sees no deadlock.
+"""Eight service processes on one PostgreSQL: bookings under one and several configs, cancels, re-plans, raised and
+lowered limits and other window sizes at once, and one process killed. No window of any config is above its limit,
+nothing is lost, no re-plan makes anything later, and the database sees no deadlock.
 
 `HEADGATE_TEST_JOINT_SECONDS` says how long; a few seconds unless it is set.
 """
@@ -76,7 +76,7 @@ class Crowd:
         self.ends = time.monotonic() + seconds
         self.answers: dict[str, dict[str, Any]] = {}
         self.cancelled: set[str] = set()
-        self.changes = 0
+        self.changes = self.replans = 0
 
     @property
     def is_over(self) -> bool:
@@ -112,6 +112,14 @@ class Crowd:
             body = {"configName": "resized", "windowSize": RESIZED[turn % len(RESIZED)]}
             await connection.call("POST", "/admin/rate-limit/config", body)
             self.changes += 4
+        await connection.close()
+
+    async def replan(self, home: int) -> None:
+        connection = Connection(self.services, home)
+        while not self.is_over:
+            for name in ("bank", "Scheme", "merchant-0"):
+                await connection.call("POST", "/api/v1/slots/replan", {"configName": name})
+            self.replans += 1
         await connection.close()
 
     async def kill_one(self, victim: int) -> None:
@@ -159,10 +167,12 @@ async def test_overlapping_sets_of_configs_hold_every_limit_while_limits_change(
     for name, limits in LIMITS.items():
         await setup.call("POST", "/admin/rate-limit/config", _config(name, limits[0], SIZES[name]))
     await setup.call("POST", "/admin/rate-limit/config", _config("resized", 10, 2000))
+    first = {"eventId": "first", "requestedTime": INSTANTS[0], "configName": "merchant-0"}
+    await setup.call("POST", "/api/v1/slots", first)  # makes the config that is planned again
     await setup.close()
     crowd = Crowd(services, SECONDS)
     callers = [crowd.book(home, number) for home in range(PROCESSES) for number in range(CALLERS)]
-    await asyncio.gather(*callers, crowd.change(1), crowd.change(2), crowd.kill_one(3))
+    await asyncio.gather(*callers, crowd.change(1), crowd.change(2), crowd.replan(4), crowd.kill_one(3))
     assert crowd.changes
     assert crowd.answers
     slots = check(database_url, crowd)
@@ -199,10 +209,8 @@ def check(database_url: str, crowd: Crowd) -> int:
         places = [(name, version, to_ms(start)), *parse_other_windows(others)]
         if event_id in crowd.answers:
             answer = crowd.answers[event_id]
-            assert to_ms(datetime.fromisoformat(answer["scheduledTime"])) == to_ms(scheduled)
-            assert [(one["configName"], one["configVersion"]) for one in answer["windows"]] == [
-                place[:2] for place in places
-            ]
+            assert to_ms(scheduled) <= to_ms(datetime.fromisoformat(answer["scheduledTime"])), "never later"
+            assert [one["configName"] for one in answer["windows"]] == [place[0] for place in places]
         for config, booked_version, window_ms in places:
             size = _size_ms(limit_of[config, active[config]])
             charged[config, to_ms(scheduled) // size * size] += 1
