@@ -72,19 +72,18 @@ class History:
         assert await self.stores[0].holds(self.claims) == await self.stores[1].holds(self.claims)
 
     async def change(self) -> None:
-        change: ItemChange = self.random.choice(
-            [Cancellation(), Rescheduling(self.now + 2 * SECOND), Rescheduling(priority=1, lane="b")]
-        )
-        chosen = self.random.choice(
-            [
-                self.random.choices(NAMES, k=2),
-                ItemFilter(lane="a"),
-                ItemFilter(status=Status.DEAD_LETTER),
-                ItemFilter(error="bro*"),
-                ItemFilter(prefix="i1", status=Status.READY),
-                ItemFilter(since=T + SECOND),
-            ]
-        )
+        moved, urgent = Rescheduling(self.now + 2 * SECOND), Rescheduling(priority=1, lane="b")
+        changes: list[ItemChange] = [Cancellation(), moved, urgent]
+        change = self.random.choice(changes)
+        filters: list[list[str] | ItemFilter] = [
+            self.random.choices(NAMES, k=2),
+            ItemFilter(lane="a"),
+            ItemFilter(status=Status.DEAD_LETTER),
+            ItemFilter(error="bro*"),
+            ItemFilter(prefix="i1", status=Status.READY),
+            ItemFilter(since=T + SECOND),
+        ]
+        chosen = self.random.choice(filters)
         outcomes: list[object] = []
         for store in self.stores:
             try:
