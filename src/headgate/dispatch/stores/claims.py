@@ -43,8 +43,9 @@ class Claims:
         self._turns: dict[str, _Turns] = {}
 
     def forget(self, item_type: str) -> None:
-        """Items may stand anywhere now: the next claim looks for the first ones."""
-        self._turns.pop(item_type, None)
+        """Items may stand anywhere now: the next claim looks for the first ones. Whose turn it is stays."""
+        if item_type in self._turns:
+            self._turns[item_type].pause = 0.0
 
     async def claim(
         self, item_type: str, limit: int, look_ahead: timedelta, places: Places, now: datetime | None

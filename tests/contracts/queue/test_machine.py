@@ -1,0 +1,137 @@
+"""Random histories with every verb: each store does what a naive model does, step by step."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from headgate.dispatch.changes import Cancellation, ItemChange, Rescheduling
+from headgate.dispatch.decisions import after_failure, after_start, after_success, gave_up, released
+from headgate.dispatch.model import Change, Claim, EnqueueRequest, Item
+from headgate.dispatch.ports import STARTED, QueueStore
+from headgate.dispatch.search import ItemFilter
+from headgate.dispatch.status import Status
+from headgate.dispatch.turns import Places
+from headgate.errors import Conflict, NotFound
+from tests.contracts.queue.items import CONFIG, SECOND, T
+from tests.models.queue_store import MemoryQueueStore
+
+NAMES = [f"i{n:02}" for n in range(24)]
+LANES = ["a", "b", "default"]
+STEPS = 60
+
+
+class History:
+    """The same steps on two stores."""
+
+    def __init__(self, model: QueueStore, store: QueueStore, seed: int) -> None:
+        self.stores = (model, store)
+        self.random = random.Random(seed)
+        self.now = T
+        self.claims: list[Claim] = []
+
+    async def enqueue(self) -> None:
+        pick = self.random.choice
+        requests = [
+            EnqueueRequest.of(
+                "PAY", name, {"n": name}, pick([None, T + 5 * SECOND]), lane=pick(LANES), priority=pick([0, 5, 9])
+            )
+            for name in self.random.choices(NAMES, k=4)
+        ]
+        results = [await store.enqueue(requests, now=self.now) for store in self.stores]
+        assert results[0] == results[1]
+
+    async def claim(self) -> None:
+        limit = self.random.randint(1, 6)
+        places = Places(self.random.choice([None, 4]), self.random.choice([None, 2]))
+        batches = [await store.claim("PAY", limit, timedelta(0), places=places, now=self.now) for store in self.stores]
+        seen = [
+            [(item.claim, item.lane, item.priority, item.context_json) for item in batch.items] for batch in batches
+        ]
+        assert seen[0] == seen[1]
+        self.claims += [item.claim for item in batches[0].items]
+
+    async def settle(self) -> None:
+        if not self.claims:
+            return
+        claim = self.random.choice(self.claims)
+        change: Change = self.random.choice(
+            [
+                after_start(claim, STARTED, CONFIG, "B"),
+                after_success(claim, result_json="1"),
+                after_failure(claim, CONFIG, "it broke", timedelta(0)),
+                released(claim, "given back"),
+                gave_up(claim, "hopeless"),
+            ]
+        )
+        done = [await store.settle([change], now=self.now) for store in self.stores]
+        assert done[0] == done[1]
+        assert await self.stores[0].holds(self.claims) == await self.stores[1].holds(self.claims)
+
+    async def change(self) -> None:
+        moved, urgent = Rescheduling(self.now + 2 * SECOND), Rescheduling(priority=1, lane="b")
+        changes: list[ItemChange] = [Cancellation(), moved, urgent]
+        change = self.random.choice(changes)
+        filters: list[list[str] | ItemFilter] = [
+            self.random.choices(NAMES, k=2),
+            ItemFilter(lane="a"),
+            ItemFilter(status=Status.DEAD_LETTER),
+            ItemFilter(error="bro*"),
+            ItemFilter(prefix="i1", status=Status.READY),
+            ItemFilter(since=T + SECOND),
+        ]
+        chosen = self.random.choice(filters)
+        outcomes: list[object] = []
+        for store in self.stores:
+            try:
+                total, stopped = await store.change_items("PAY", chosen, change, now=self.now)
+                outcomes.append((total, sorted(stopped)))
+            except (Conflict, NotFound) as error:
+                outcomes.append(type(error))
+        assert outcomes[0] == outcomes[1]
+
+    async def redirect(self) -> None:
+        to = self.random.choice([Status.READY, Status.CANCELLED])
+        ids = self.random.choice([None, self.random.choices(NAMES, k=1)])
+        outcomes: list[object] = []
+        for store in self.stores:
+            try:
+                outcomes.append(await store.redirect("PAY", ids, to, now=self.now))
+            except (Conflict, NotFound) as error:
+                outcomes.append(type(error))
+        assert outcomes[0] == outcomes[1]
+
+    async def check(self) -> None:
+        model, store = [await store.items("PAY", None, 100, None) for store in self.stores]
+        assert [_comparable(item) for item in model] == [_comparable(item) for item in store]
+        stats = [await store.stats("PAY", now=self.now) for store in self.stores]
+        assert dict(stats[0].depth) == dict(stats[1].depth)
+        assert await self.stores[0].statuses("PAY", NAMES) == await self.stores[1].statuses("PAY", NAMES)
+
+
+def _comparable(item: Item) -> Item:
+    """Names of batches are random, and the stores' own."""
+    return replace(item, batch_id=None)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_store_does_what_the_model_does(store: QueueStore, seed: int) -> None:
+    model = MemoryQueueStore()
+    await model.configure(CONFIG, now=T)
+    history = History(model, store, seed)
+    steps = [
+        history.enqueue,
+        history.claim,
+        history.claim,
+        history.settle,
+        history.settle,
+        history.change,
+        history.redirect,
+    ]
+    for _ in range(STEPS):
+        history.now += history.random.choice([timedelta(0), SECOND])
+        await history.random.choice(steps)()
+        await history.check()
