@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from benchmarks.measure import Table, Target
 
-TABLES = ("admission", "slots", "dispatch", "payments", "sms", "envoy")
+TABLES = ("admission", "slots", "dispatch", "tasks", "payments", "sms", "envoy")
 """Modules of this package with a function `tables(quick) -> list[Table]`."""
 
 

@@ -71,8 +71,21 @@ TWINS = (
             ("headgate.errors import ", "headgate.errors import ConfigurationError, "),
             ("asyncio.sleep", "sleep"),
             ("async_limit_store", "limit_store"),
+            ("headgate.limits.handles", "headgate.limits._blocking_handles"),
             ("AsyncPlanRegistry, ", ""),
             (" | AsyncPlanRegistry", ""),
+        ),
+    ),
+    Twin(
+        "limits/handles.py",
+        "limits/_blocking_handles.py",
+        wrappers=(
+            "self._limiter._with_deadline(self._store, ",
+            "self._limiter._with_deadline(store, ",
+            "self._limiter._shielded(None, ",
+        ),
+        replacements=(
+            (".\n\nThe form for threads is generated from this file: `scripts/generate_blocking.py`.\n", "."),
         ),
     ),
     Twin(

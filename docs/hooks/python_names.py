@@ -25,9 +25,11 @@ MODULES = (
     "headgate.integrations.litestar",
     "headgate.integrations.quart",
     "headgate.integrations.aiohttp",
+    "headgate.integrations.grpc",
     "headgate.integrations.functions",
     "headgate.integrations.httpx",
     "headgate.integrations.requests",
+    "headgate.compat.limits",
     "headgate.sms",
     "headgate.testing",
 )

@@ -35,7 +35,17 @@ if TYPE_CHECKING:
     from headgate.limits._blocking import Limiter
     from headgate.limits.limiter import AsyncLimiter
     from headgate.limits.local_lease import LeasePolicy
-    from headgate.limits.model import Decision, FixedWindow, Gcra, Plan, Reason, SlidingLog, SlidingWindow, TokenBucket
+    from headgate.limits.model import (
+        Concurrency,
+        Decision,
+        FixedWindow,
+        Gcra,
+        Plan,
+        Reason,
+        SlidingLog,
+        SlidingWindow,
+        TokenBucket,
+    )
     from headgate.limits.toml_plans import TomlPlans
     from headgate.slots.blocking import BlockingSlots
     from headgate.slots.calendars import Calendar
@@ -51,6 +61,7 @@ __all__ = [
     "BlockingSlots",
     "BreakerPolicy",
     "Calendar",
+    "Concurrency",
     "ConfigurationError",
     "Conflict",
     "CostExceedsCapacity",
@@ -94,7 +105,17 @@ _MODULES = {
     "circuit_breaker": ("BreakerPolicy",),
     "limits.local_lease": ("LeasePolicy",),
     "limits._blocking": ("Limiter",),
-    "limits.model": ("Decision", "FixedWindow", "Gcra", "Plan", "Reason", "SlidingLog", "SlidingWindow", "TokenBucket"),
+    "limits.model": (
+        "Concurrency",
+        "Decision",
+        "FixedWindow",
+        "Gcra",
+        "Plan",
+        "Reason",
+        "SlidingLog",
+        "SlidingWindow",
+        "TokenBucket",
+    ),
     "limits.toml_plans": ("TomlPlans",),
     "dispatch._blocking": ("BlockingDispatchQueue",),
     "dispatch.current_task": ("CurrentTask", "current_task"),

@@ -14,6 +14,7 @@
         │   └── BrokerUnavailable    the message log, of the stores, did not acknowledge
         ├── StoreRefused             it answers, and turns this login away: a setting to correct, never policy
         └── Conflict                 someone else changed it first, or the state forbids it
+            └── StaleVersion         a config is not at the version that the caller has seen
 
 A refusal is a value with a time (`Decision`); an impossibility is one of these.
 """
@@ -151,3 +152,16 @@ class StoreRefused(StoreError):
 
 class Conflict(StoreError):
     """The state changed underneath, or does not allow this."""
+
+
+class StaleVersion(Conflict):
+    """The config is not at the version that the caller has seen; nothing was changed. `active` is its version now,
+    None if there is no such config."""
+
+    def __init__(self, name: str, active: int | None) -> None:
+        self.name, self.active = name, active
+        stands = "does not exist" if active is None else f"is at version {active}"
+        super().__init__(f"{name!r} {stands}; look at it again before you change it")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.active)

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import httpx2 as httpx
 import pytest
@@ -25,6 +25,7 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update"),
 ]
+AXE = Path(__file__).parents[2] / ".venv" / "javascript" / "node_modules" / "axe-core" / "axe.min.js"
 PAGES = ("overview", "slots", "configs", "limits", "dispatch", "workers", "payments", "notifications", "audit")
 
 
@@ -159,6 +160,65 @@ def test_a_token_logs_in_and_is_kept_nowhere_a_script_could_read_it(page: Page, 
     page.get_by_role("button", name="Log out").click()
     expect(token).to_be_visible()
     assert page.context.cookies() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_axe_finds_nothing_on_any_page(
+    page: Page, console: Console, scheme: Literal["light", "dark"], width: int
+) -> None:
+    """The rules of WCAG 2.2 AA, and the best practices that axe knows besides."""
+    if not AXE.exists():
+        reason = "axe-core is not installed: make lint installs it, with npm"
+        if os.environ.get("HEADGATE_REQUIRE") == "all":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto("/")
+    expect(page.get_by_label("Token")).to_be_visible()
+    problems = violations(page, "login")
+    log_in(page, console)
+    addresses = [*PAGES, "slots?event=e1", "dispatch?type=PAYMENT&status=READY", "payments?payment=pay-1"]
+    for address in addresses:
+        page.goto(f"/#/{address}")
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        page.wait_for_load_state("networkidle")
+        problems += violations(page, address)
+    assert problems == []
+
+
+def test_the_skip_link_keeps_the_page_and_the_theme_is_kept(page: Page, console: Console) -> None:
+    log_in(page, console)
+    page.goto("/#/limits")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Limits")
+    page.get_by_role("link", name="Skip to the content").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    assert page.url.endswith("/#/limits")
+    page.emulate_media(color_scheme="light")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.get_by_role("button", name="Theme: system").click()
+    page.get_by_role("button", name="Theme: light").click()
+    expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
+    assert page.evaluate(ground) != light
+    page.reload()
+    page.get_by_role("button", name="Theme: dark").click()
+    assert page.evaluate(ground) == light
+    assert page.evaluate("localStorage.length") == 0
+
+
+def violations(page: Page, name: str) -> list[str]:
+    """What axe has to say about the page as it stands."""
+    page.evaluate(AXE.read_text())
+    options = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+    results = page.evaluate("options => axe.run(document, options)", options)
+    return [
+        f"{name}: {violation['id']}: {node['html'][:120]} {node['failureSummary']}"
+        for violation in results["violations"]
+        for node in violation["nodes"]
+    ]
 
 
 def test_every_page_opens_and_fits_a_phone(page: Page, console: Console) -> None:

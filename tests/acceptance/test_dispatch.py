@@ -102,6 +102,10 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         assert [entry["action"] for entry in detail["audit"]][-1] == "DEAD_LETTERED"
         http.patch("/admin/dispatch/INVOICE", json={"enabled": False})
         assert http.post("/admin/dispatch/INVOICE/requeue", json={"ids": ["bad"]}).json() == {"count": 1}
+        later = {"ids": ["bad"], "executeAt": "2030-01-01T00:00:00Z", "priority": 2, "lane": "acme"}
+        assert http.post("/admin/dispatch/INVOICE/reschedule", json=later).json() == {"count": 1}
+        (shown,) = http.get("/admin/dispatch/INVOICE/items", params={"lane": "acme"}).json()["items"]
+        assert (shown["executeAt"], shown["priority"], shown["lane"]) == ("2030-01-01T00:00:00.000Z", 2, "acme")
         refused = http.post("/admin/dispatch/INVOICE/requeue", json={"ids": ["good/1", "bad"]})
         assert (refused.status_code, refused.json()["detail"]) == (409, "item 'bad' is READY and can't be requeued")
         assert http.post("/admin/dispatch/INVOICE/discard", json={"status": "DEAD_LETTER"}).json() == {"count": 1}
@@ -142,6 +146,20 @@ async def test_the_service_works_them_off_itself_and_is_operated_over_http(tmp_p
         ("POST", "/admin/dispatch/INVOICE/requeue", {}, 400, "ids"),
         ("POST", "/admin/dispatch/INVOICE/requeue", {"status": "READY"}, 400, "status"),
         ("POST", "/admin/dispatch/INVOICE/discard", {"ids": ["a"], "status": "DEAD_LETTER"}, 400, "ids"),
+        ("POST", "/admin/dispatch/INVOICE/cancel", {}, 400, "ids"),
+        ("POST", "/admin/dispatch/INVOICE/cancel", {"filter": {}}, 400, "filter"),
+        ("POST", "/admin/dispatch/INVOICE/cancel", {"filter": {"colour": "red"}}, 400, "filter.colour"),
+        ("POST", "/admin/dispatch/INVOICE/cancel", {"filter": {"from": "soon"}}, 400, "filter.from"),
+        ("POST", "/admin/dispatch/INVOICE/cancel", {"filter": {"lane": None}}, 400, "filter"),
+        ("POST", "/admin/dispatch/INVOICE/cancel", {"filter": "all"}, 400, "filter"),
+        ("POST", "/admin/dispatch/INVOICE/cancel", {"ids": ["a"], "filter": {"lane": "b"}}, 400, "ids"),
+        ("POST", "/admin/dispatch/INVOICE/cancel", {"ids": ["nobody"]}, 404, "nobody"),
+        ("POST", "/admin/dispatch/NOBODY/cancel", {"ids": ["a"]}, 404, "NOBODY"),
+        ("POST", "/admin/dispatch/INVOICE/reschedule", {"ids": ["a"]}, 400, "executeAt"),
+        ("POST", "/admin/dispatch/INVOICE/reschedule", {"ids": ["a"], "executeAt": "x"}, 400, "executeAt"),
+        ("POST", "/admin/dispatch/INVOICE/reschedule", {"ids": ["a"], "executeAt": None}, 400, "executeAt"),
+        ("POST", "/admin/dispatch/INVOICE/reschedule", {"ids": ["a"], "priority": 10}, 400, "priority"),
+        ("POST", "/admin/dispatch/INVOICE/reschedule", {"ids": ["nobody"], "priority": 1}, 404, "nobody"),
     ],
 )
 def test_what_is_wrong_is_reported(
@@ -197,6 +215,15 @@ async def test_operating_a_queue_on_the_command_line(tmp_path: Path) -> None:
     async with DispatchQueue.open(database_url) as queue:
         await queue.configure("INVOICE")
         await queue.enqueue_many("INVOICE", [(f"i{n}", {"n": n}, None) for n in range(3)])
+        await queue.enqueue_many("INVOICE", [(f"later{n}", {}, "2030-01-01T00:00:00Z") for n in range(3)], lane="acme")
+    moved = ("queue", "reschedule", "INVOICE", "later0", "--at", "2031-01-01T00:00:00Z", "--priority", "0")
+    assert headgate(tmp_path, variables, *moved) == {"count": 1}
+    (first,) = headgate(tmp_path, variables, "queue", "list", "INVOICE", "--prefix", "later0")
+    assert (first["executeAt"], first["priority"], first["lane"]) == ("2031-01-01T00:00:00.000Z", 0, "acme")
+    assert headgate(tmp_path, variables, "queue", "cancel", "INVOICE", "--lane", "acme") == {"count": 3}
+    assert run(tmp_path, "queue", "cancel", "INVOICE", **variables).returncode == 2
+    assert run(tmp_path, "queue", "reschedule", "INVOICE", "i0", **variables).returncode == 2
+    assert headgate(tmp_path, variables, "prune", "--before", "PT0S")["items"] == 3
     assert headgate(tmp_path, variables, "queue", "pause", "INVOICE")["enabled"] is False
     assert headgate(tmp_path, variables, "queue", "resume", "INVOICE")["enabled"] is True
     assert [item["itemId"] for item in headgate(tmp_path, variables, "queue", "list", "INVOICE")] == ["i0", "i1", "i2"]

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from headgate.limits.algorithms import State, life_us
 from headgate.limits.chain import refunded, rule_on
-from headgate.limits.holds import HoldRecord, place_hold, settle_hold
+from headgate.limits.holds import HoldRecord, place_hold, renew_hold, settle_hold
 from headgate.limits.model import (
     CalendarWindow,
     Charge,
+    Concurrency,
     Decision,
     FixedWindow,
     Gcra,
@@ -73,6 +74,8 @@ specs: st.SearchStrategy[Spec] = st.one_of(
     st.builds(SlidingWindow, limits, windows),
     st.builds(SlidingLog, limits, windows),
     st.builds(Gcra, st.sampled_from(["1/second", "10/second", "3/7s", "1000000/second", "7/minute"]), limits),
+    st.builds(Concurrency, limits, windows),
+    st.builds(Concurrency, limits, windows),
     st.builds(CalendarWindow, limits, st.sampled_from(["day", "week", "month"]), st.sampled_from(ZONES)),
 )
 
@@ -102,10 +105,29 @@ actions = st.one_of(
     st.tuples(st.just("change"), st.tuples(st.sampled_from(PLANS), specs, st.booleans())),
     st.tuples(st.just("reserve"), st.tuples(links, st.integers(0, 2), st.integers(0, 7))),
     st.tuples(st.just("reserve_again"), st.tuples(st.integers(0, 5), st.integers(0, 7))),
+    st.tuples(st.just("occupy"), st.tuples(links, st.integers(0, 2))),
+    st.tuples(st.just("renew"), st.tuples(st.integers(0, 5), st.sampled_from([10_000_000, 10**15]))),
+    st.tuples(st.just("leave"), st.integers(0, 5)),
     st.tuples(st.just("settle"), st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 2, 3, 5, 9]))),
     st.tuples(st.just("settle"), st.tuples(st.integers(0, 5), st.sampled_from([0, 0, 1, 2, 3, 5, 9]))),
 )
 histories = st.tuples(st.tuples(specs, specs, specs), st.lists(actions, min_size=1, max_size=30))
+
+places = st.builds(Concurrency, limits, windows)
+place_actions = st.one_of(
+    st.tuples(st.just("advance"), steps),
+    st.tuples(st.just("back"), st.integers(1, 300_000_000)),
+    st.tuples(st.just("acquire"), links.map(lambda chain: chain[:1])),
+    st.tuples(st.just("occupy"), st.tuples(links, st.integers(0, 4))),
+    st.tuples(st.just("occupy"), st.tuples(links, st.integers(0, 4))),
+    st.tuples(st.just("renew"), st.tuples(st.integers(0, 5), st.just(0))),
+    st.tuples(st.just("renew"), st.tuples(st.integers(0, 5), st.just(0))),
+    st.tuples(st.just("leave"), st.integers(0, 5)),
+    st.tuples(st.just("refund"), links),
+    st.tuples(st.just("change"), st.tuples(st.sampled_from(PLANS), places, st.booleans())),
+)
+place_histories = st.tuples(st.tuples(places, places, specs), st.lists(place_actions, min_size=1, max_size=40))
+"""Histories of held places, with one plan of any kind among them."""
 
 
 @dataclass
@@ -134,6 +156,8 @@ class Replay:
         self.holds: dict[tuple[int, frozenset[tuple[str, str]]], HoldRecord] = {}
         self.asked: list[tuple[int, Cells]] = []
         """Ids and chains that were to be held, in this order."""
+        self.occupied: list[tuple[int, Cells]] = []
+        """Ids and places that were taken, in this order."""
 
     def run(self, history: Sequence[tuple[str, Any]]) -> None:
         for name, argument in history:
@@ -267,9 +291,66 @@ class Replay:
         for charge, state in zip(chain, writes, strict=True):
             self._wrote(charge, state)
 
+    def _places(self, cells: Cells) -> Cells:
+        return tuple(cell for cell in cells if isinstance(self.rules[cell[1]].spec, Concurrency))
+
+    def _occupy(self, wish: tuple[Any, int]) -> None:
+        """Holds the places of a chain's concurrency limits, and charges the other limits."""
+        chosen, number = wish
+        cells = tuple(cell for cell, _ in chosen)
+        places = self._places(cells)
+        if not places:
+            return
+        name = (number, frozenset(places))
+        chain = self._chain([(cell, 0) for cell in cells], 1)
+        states = self._states(chain)
+        known = self.holds.get(name)
+        got = self.store.decide(chain, hold=Hold(f"h{number}", 10**15, places=True), now_us=self.now)
+        if known is not None and not known.cancelled:
+            assert got.allowed
+            return
+        ruling = rule_on(chain, states, self.now)
+        writes: Sequence[State | None] = ruling.writes
+        assert got == ruling.decision, f"{chain} on {states} at {self.now}: {got} is not {ruling.decision}"
+        if got.allowed:
+            writes, self.holds[name] = place_hold(chain, ruling, 2**62, places=True)
+            self.occupied.append((number, places))
+        for charge, state in zip(chain, writes, strict=True):
+            self._wrote(charge, state)
+
+    def _occupied(self, index: int) -> tuple[int, Cells] | None:
+        """Places that were taken, if all their plans are concurrency limits still."""
+        taken = self.occupied[index % len(self.occupied)] if self.occupied else None
+        return taken if taken is not None and self._places(taken[1]) == taken[1] else None
+
+    def _renew(self, wish: tuple[int, int]) -> None:
+        index, _ = wish
+        if (taken := self._occupied(index)) is None:
+            return
+        number, cells = taken
+        name, chain = (number, frozenset(cells)), self._chain([(cell, 0) for cell in cells[::-1]], 1)
+        states = self._states(chain)
+        known = self.holds[name]
+        got = self.store.renew(f"h{number}", chain, 10**15, now_us=self.now)
+        if known.settled:
+            assert got == "UNKNOWN"
+            return
+        after, self.holds[name] = renew_hold(chain, states, self.now, known, 2**62)
+        lost = self.holds[name].settled
+        assert got == ("UNKNOWN" if lost else "APPLIED"), f"{chain} on {states} at {self.now}: {known}"
+        for charge, state in zip(chain, after, strict=True):
+            self._wrote(charge, state)
+
+    def _leave(self, index: int) -> None:
+        if (taken := self._occupied(index)) is not None:
+            self._give_up(*taken, 0)
+
     def _settle(self, wish: tuple[int, int]) -> None:
         index, actual = wish
         number, cells = self.asked[index % len(self.asked)] if self.asked else (0, ((KEYS[0], PLANS[0]),))
+        self._give_up(number, cells, actual)
+
+    def _give_up(self, number: int, cells: Cells, actual: int) -> None:
         name, chain = (number, frozenset(cells)), self._chain([(cell, 0) for cell in cells], 1)
         states = self._states(chain)
         known = self.holds.get(name)

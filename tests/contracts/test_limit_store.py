@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 
 from headgate.limits.model import (
     Charge,
+    Concurrency,
     Decision,
     FixedWindow,
     Gcra,
@@ -25,7 +26,7 @@ from headgate.limits.model import (
 from headgate.limits.ports import Hold, LimitStore
 from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
-from tests.contracts.limit_store import START, T0, Blocking, Replay, blocking, histories
+from tests.contracts.limit_store import START, T0, Blocking, Replay, blocking, histories, place_histories
 from tests.effort import examples
 
 STORES: list[Any] = [
@@ -49,6 +50,7 @@ SPECS: list[Spec] = [
     SlidingWindow(10, "PT1M"),
     SlidingLog(10, "PT1M"),
     Gcra("10/minute", 10),
+    Concurrency(10, "PT1M"),
 ]
 
 
@@ -70,6 +72,13 @@ def ten_a_minute(request: pytest.FixtureRequest) -> Rule:
 @given(history=histories)
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_history_gives_the_decisions_of_the_reference(store: LimitStore, history: Any) -> None:
+    first, actions = history
+    Replay(store, first).run(actions)
+
+
+@given(history=place_histories)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_history_of_places_gives_the_decisions_of_the_reference(store: LimitStore, history: Any) -> None:
     first, actions = history
     Replay(store, first).run(actions)
 
@@ -416,3 +425,34 @@ def test_a_batch_larger_than_a_pipeline_is_exact(store: LimitStore, key: str) ->
     cold = [[Charge(f"{key}-{number}", rule)] for number in range(1200)]
     decisions = store.decide_many(cold, now_us=T0)
     assert {decision.remaining for decision in decisions} == {1499}
+
+
+def test_a_place_that_is_renewed_outlives_its_expiry_and_others_do_not(store: LimitStore, key: str) -> None:
+    rule, daily = Rule(f"places{key}", Concurrency(2, "PT30S")), Rule(f"daily{key}", FixedWindow(9, "P1D"))
+    places, second = [Charge(key, rule)], 1_000_000
+    for name in ("living", "dead"):
+        hold = Hold(name, 60 * second, places=True)
+        assert store.decide([Charge(key, daily), Charge(key, rule)], hold=hold, now_us=T0).allowed
+    assert not store.decide(places, now_us=T0).allowed
+    for passed in (20, 40, 60):
+        assert store.renew("living", places, 60 * second, now_us=T0 + passed * second) == "APPLIED"
+    now = T0 + 61 * second
+    assert store.decide(places, spend=False, now_us=now).remaining == 1
+    assert store.renew("dead", places, 60 * second, now_us=now) == "UNKNOWN"
+    assert store.settle("living", places, 0, now_us=now) == "APPLIED"
+    assert store.renew("living", places, 60 * second, now_us=now) == "UNKNOWN"
+    assert store.decide(places, spend=False, now_us=now).remaining == 2
+    # Only places are given back.
+    assert store.decide([Charge(key, daily)], spend=False, now_us=now).remaining == 7
+
+
+def test_a_holder_that_comes_late_is_told_that_its_place_is_gone(store: LimitStore, key: str) -> None:
+    places = [Charge(key, Rule(f"places{key}", Concurrency(1, "PT30S")))]
+    late, now = Hold("late", 600_000_000, places=True), T0 + 31_000_000
+    assert store.decide(places, hold=late, now_us=T0).allowed
+    assert store.decide(places, hold=Hold("other", 600_000_000, places=True), now_us=now).allowed
+    assert store.renew("late", places, 600_000_000, now_us=now) == "UNKNOWN"
+    assert store.settle("late", places, 0, now_us=now) == "REPEATED"
+    assert not store.decide(places, hold=late, now_us=now).allowed
+    assert store.settle("other", places, 0, now_us=now) == "APPLIED"
+    assert store.decide(places, hold=late, now_us=now).allowed

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -47,6 +48,7 @@ policies = st.builds(
     spread=st.sampled_from(["jitter", "even"]),
     calendar=calendars,
     max_delay=st.sampled_from([None, None, None, "PT20S", "PT0.3S"]),
+    first_window=st.sampled_from(["proportional", "whole"]),
 )
 times = st.one_of(st.just(T_MS), st.integers(T_MS - 2000, T_MS + 40_000))
 
@@ -66,6 +68,8 @@ class Model:
         held = self._held(size)
         while policy.max_delay_ms is None or start <= effective + policy.max_delay_ms:
             low, end = max(start, effective), start + size
+            if policy.first_window == "whole":
+                low = start
             limit = policy.max_per_window * (end - low) // size
             if policy.max_delay_ms is not None:
                 end = min(end, effective + policy.max_delay_ms + 1)
@@ -173,14 +177,13 @@ def machine_on(store: SlotStore, loop: asyncio.AbstractEventLoop) -> type[RuleBa
                 self.model.cancel(event_id)
 
         @rule(calendar=calendars)
-        def open_and_close(self, calendar: Calendar | dict[str, Any] | None) -> None:
-            shape = self.policy
-            self.change(WindowPolicy(shape.max_per_window, shape.window, shape.spread, calendar, shape.max_delay))
+        def open_and_close(self, calendar: dict[str, Any] | None) -> None:
+            hours = None if calendar is None else Calendar.from_json(calendar)
+            self.change(replace(self.policy, calendar=hours))
 
         @rule(limit=st.integers(1, 6))
         def raise_or_lower(self, limit: int) -> None:
-            shape = self.policy
-            self.change(WindowPolicy(limit, shape.window, shape.spread, shape.calendar, shape.max_delay))
+            self.change(replace(self.policy, max_per_window=limit))
 
         @rule(policy=policies)
         def change(self, policy: WindowPolicy) -> None:

@@ -340,6 +340,28 @@ async def test_the_window_that_the_horizon_cuts_holds_in_proportion_to_what_lies
     await check_windows(slots, "c", NOW)
 
 
+async def test_a_whole_first_window_takes_a_lone_event_under_a_small_limit(slots: SlotStore) -> None:
+    ten = T_MS + 10 * 3_600_000  # the day's window begins at midnight
+    for name, first_window in (("seed", "proportional"), ("soft", "whole")):
+        await slots.configure(name, WindowPolicy(1, "P1D", first_window=first_window), now_ms=NOW)
+    (tomorrow,) = await book(slots, wants(1, ten, "a"), name="seed")
+    today, next_day = await book(slots, wants(2, ten, "b"), name="soft")
+    day = 86_400_000
+    assert tomorrow.window_start_ms == ten - ten % day + day
+    assert today.window_start_ms == ten - ten % day
+    assert ten <= today.scheduled_ms < today.window_start_ms + day
+    assert next_day.window_start_ms == today.window_start_ms + day
+    assert (await slots.history("soft"))[0].policy.first_window == "whole"
+
+
+async def test_a_whole_first_window_is_still_cut_by_the_horizon(slots: SlotStore) -> None:
+    await slots.configure("c", WindowPolicy(8, "PT4S", max_delay="PT1S", first_window="whole"), now_ms=NOW)
+    bookings = await slots.book("c", wants(8, T_MS + 1000), now_ms=NOW)
+    held = [slot.scheduled_ms for slot in bookings if isinstance(slot, AssignedSlot)]
+    assert len(held) == 4, "of a window of four seconds, half lies before the horizon"
+    assert all(T_MS + 1000 <= at <= T_MS + 2000 for at in held)
+
+
 @pytest.mark.parametrize("spread", ["jitter", "even"])
 async def test_steady_overload_against_a_horizon_does_not_crowd_at_the_start_of_windows(
     slots: SlotStore, spread: str

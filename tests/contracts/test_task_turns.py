@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headgate import ConfigurationError, InvalidInput, Tasks, current_task
+from headgate import ConfigurationError, DispatchQueue, InvalidInput, Tasks, current_task
 from headgate.dispatch.status import Status
 from headgate.testing import eventually
 from tests.contracts.conftest import slot_store_url
@@ -96,6 +96,58 @@ async def test_calls_in_one_period_are_one(tasks: Tasks) -> None:
     assert [(await report.enqueue("a", key="k", at=at)).existing for at in times] == [False, True, False]
     assert (await report.enqueue("a", key="k", at=times[0])).item_id == "k@20300301T160000Z"
     assert [(await sync.enqueue(at=at)).existing for at in times] == [False, True, True]
+
+
+async def test_a_running_task_is_cancelled_by_whoever_has_the_database(tasks: Tasks) -> None:
+    began, cleaned_up = asyncio.Event(), asyncio.Event()
+
+    @tasks.task
+    async def long() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.set()
+
+    @tasks.task(concurrency=1)
+    async def short() -> None: ...
+
+    await long.enqueue(key="one")
+    async with working(tasks), DispatchQueue.open(tasks.url) as elsewhere:
+        await began.wait()
+        assert await elsewhere.cancel("LONG", ["one"]) == 1
+        async with asyncio.timeout(30):
+            await cleaned_up.wait()
+        await short.enqueue(key="next")
+        assert (await ended(short, "next")).item.status is Status.COMPLETED
+    detail = await long.show("one")
+    assert (detail.item.status, detail.audit[-1].action, detail.audit[-1].detail) == (
+        Status.CANCELLED,
+        "CANCELLED",
+        "while in flight",
+    )
+
+
+async def test_what_to_change_is_named_by_ids_or_by_a_filter(tasks: Tasks) -> None:
+    @tasks.task
+    async def work() -> None: ...
+
+    for name in ("a1", "a2", "b1"):
+        await work.enqueue(key=name, at="2030-03-01T16:00:00Z", lane="acme")
+    queue = await tasks.queue()
+    with pytest.raises(InvalidInput, match="ids"):
+        await queue.cancel("WORK")
+    with pytest.raises(InvalidInput, match="ids"):
+        await queue.cancel("WORK", ["a1"], prefix="a")
+    with pytest.raises(InvalidInput, match="status"):
+        await queue.cancel("WORK", status="ASLEEP")
+    with pytest.raises(InvalidInput, match="execute_at"):
+        await queue.reschedule("WORK", ["a1"])
+    assert await queue.reschedule("WORK", lane="acme", prefix="b", priority=0, new_lane="other") == 1
+    assert await queue.reschedule("WORK", ["a1"], execute_at="2031-01-01T00:00:00Z") == 1
+    assert await queue.cancel("WORK", lane="acme", status="READY") == 2
+    shown = {item.item_id: (item.status, item.lane, item.priority) for item in await queue.list("WORK")}
+    assert shown == {"a1": ("CANCELLED", "acme", 5), "a2": ("CANCELLED", "acme", 5), "b1": ("READY", "other", 0)}
 
 
 async def test_options_that_can_not_be_are_refused_where_they_are_written() -> None:

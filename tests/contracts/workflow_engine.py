@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
+from headgate.dispatch.changes import Cancellation
 from headgate.dispatch.decisions import released
 from headgate.dispatch.model import Claim, EnqueueRequest, GiveUp, Item
 from headgate.dispatch.ports import Execution, QueueStore, Start, StartRequest, WorkflowEngine
@@ -131,6 +132,22 @@ class WorkflowEngineContract:
         await eventually(ended)
         harness.release("runs")
         await eventually(lambda: all_stand(harness, ["runs"], Status.COMPLETED))
+
+    async def test_a_running_execution_is_cancelled_with_its_item(self, harness: EngineHarness) -> None:
+        (request,) = await claimed(harness, {"long": {"do": "wait"}})
+        await harness.engine.start([request])
+        await eventually(lambda: len(harness.ran) == 1)
+        changed = await harness.store.change_items(harness.work, ["long"], Cancellation())
+        assert changed == (1, [request.claim])
+        await harness.engine.stop(changed.in_flight, running=True)
+
+        async def ended() -> bool:
+            (state,) = await harness.engine.describe([request.claim])
+            return state.execution is not Execution.RUNNING
+
+        await eventually(ended)
+        harness.release("long")
+        assert (await item(harness, "long")).status is Status.CANCELLED
 
     async def test_a_failure_is_reported_with_its_error_and_may_be_started_again(self, harness: EngineHarness) -> None:
         requests = await claimed(harness, {"bad": {"do": "fail", "error": "card declined"}})

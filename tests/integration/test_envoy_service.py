@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,10 @@ from fastapi import FastAPI
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headgate.errors import ConfigurationError, HeadgateError
+from headgate.limits.model import Charge, FixedWindow, Rule
+from headgate.limits.stores.redis_commands import common_slot
 from headgate.server.access.authenticator import create_token
+from headgate.server.envoy.descriptors import counted_key
 from headgate.server.envoy.messages import OK, UNITS, RateLimitRequest, RateLimitResponse
 from headgate.server.envoy.messages import OVER_LIMIT as OVER
 from headgate.server.envoy.servicer import MAX_DESCRIPTORS, SERVICE
@@ -306,6 +310,41 @@ async def test_answers_are_counted_by_rule(rules: Path) -> None:
             ("edge.soft", "shadow", 1),
         ):
             assert sample("envoy_descriptors_total", {"rule": rule, "outcome": outcome}) == count, rule
+
+
+# -- Redis -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.redis
+async def test_two_processes_with_one_redis_keep_one_count(rules: Path, redis_url: str) -> None:
+    domain = f"edge-{uuid.uuid4().hex}"
+    rewrite(rules, "domain: edge", f"domain: {domain}")
+    apps = [create_app(settings(rules, redis_url=redis_url)) for _ in range(2)]
+    async with served(apps[0]) as one, served(apps[1]) as other:
+        asked = [
+            caller.ask("route=/", f"user={number}", domain=domain) for number in range(80) for caller in (one, other)
+        ]
+        answers = await asyncio.gather(*asked)
+        assert [answer.overall_code for answer in answers].count(OK) == 100
+        assert not any(answer.statuses[0].code == OVER for answer in answers if answer.overall_code == OK)
+
+
+@pytest.mark.redis
+async def test_a_store_that_refuses_leaves_the_decision_to_envoy(rules: Path, redis_url: str) -> None:
+    address = redis_url.rpartition("@")[2].removeprefix("redis://")
+    app = create_app(settings(rules, redis_url=f"redis://nobody:wrong@{address}"))
+    async with served(app) as caller:
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await caller.ask("user=bob")
+        assert (refusal.value.code(), refusal.value.details()) == (grpc.StatusCode.INTERNAL, "StoreRefused")
+        counted = app.state.services.registry.get_sample_value
+        assert counted("envoy_failures_total", {"error": "StoreRefused"}) == 1
+
+
+def test_descriptors_of_a_domain_share_a_slot_of_a_cluster() -> None:
+    rule = Rule("p", FixedWindow(1, "PT1S"))
+    keys = [counted_key("edge", [("user", "{bob}")]), counted_key("edge", [("a", "b"), ("c", "x" * 5000)])]
+    common_slot([Charge(key, rule) for key in keys])
 
 
 # -- who may call ------------------------------------------------------------------------------------------------------

@@ -181,6 +181,11 @@ async def test_django_rest_framework(serve: httpx.AsyncClient) -> None:
     assert (await serve.get("/api/resource")).status_code == 400
 
 
+async def test_grpc() -> None:
+    lines = (await run("grpc_server.py")).splitlines()
+    assert lines == ["order 0", "order 1", "order 2", "RESOURCE_EXHAUSTED retry after 10 s"]
+
+
 async def test_functions() -> None:
     output = await run("function_limits.py")
     assert len(re.findall(r"^sent '(?:one|two|three|four)' to ada$", output, re.M)) >= 3

@@ -153,3 +153,26 @@ async def test_a_resize_on_sqlite_converts_no_time_by_itself(
     assert 0 < len(converted) < 50
     assert sum((await check_windows(store, "c", NOW)).values()) == 3000
     await store.close()
+
+
+async def test_a_prune_that_waits_for_one_config_keeps_nobody_from_booking_under_others(postgres_url: str) -> None:
+    """With thousands of merchants, a prune that held all of their locks at once would stop every booking."""
+    store = await slot_store(postgres_url)
+    async with SlotScheduler(store) as slots:
+        for name in ("a", "z"):
+            await slots.configure(name, WindowPolicy(1, "PT4S"))
+            await store.book(name, [SlotRequest(f"old-{name}", T_MS)], now_ms=NOW)
+        async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
+            async with other.transaction():
+                await other.execute("SELECT * FROM headgate_slot_config WHERE name = 'z' FOR UPDATE")
+                pruning = asyncio.create_task(store.prune(T_MS + 60_000))
+                async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as watching:
+
+                    async def waits() -> object:
+                        waiting = await watching.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+                        return await waiting.fetchone()
+
+                    await eventually(waits)
+                    await asyncio.wait_for(slots.assign("new", "a", T), 30)
+                    assert not pruning.done()
+            assert await pruning == (2, 2)

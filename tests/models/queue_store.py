@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
@@ -12,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headgate.clock import Clock, SystemClock
+from headgate.dispatch.changes import Changed, ItemChange
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import batch_name, checked_redirection, redirected, within_bytes
 from headgate.dispatch.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive, is_attended, of_type
@@ -258,6 +260,9 @@ class MemoryQueueStore:
                 self._put(replace(item, seen_at=now))
         return alive
 
+    async def holds(self, claims: Sequence[Claim]) -> list[bool]:
+        return [self._held(claim) is not None for claim in claims]
+
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
     ) -> list[bool]:
@@ -387,6 +392,41 @@ class MemoryQueueStore:
             follower.follow(None, [move for move in moves if move.item_id not in refused], now)
         self._bells[item_type].set()
         return len(items)
+
+    async def change_items(
+        self,
+        item_type: str,
+        chosen: Sequence[str] | ItemFilter,
+        change: ItemChange,
+        *,
+        now: datetime | None = None,
+    ) -> Changed:
+        now, is_followed = self._now(now), item_type in self.followers
+        before: list[Item] = []
+        after: list[Item] = []
+        if isinstance(chosen, ItemFilter):
+            for item in [item for key, item in self._items.items() if key[0] == item_type]:
+                if chosen.matches(item):
+                    with contextlib.suppress(Conflict):
+                        after.append(change.applied(item, now, is_followed=is_followed))
+                        before.append(item)
+        else:
+            for item_id in dict.fromkeys(chosen):
+                if (item_type, item_id) not in self._items:
+                    raise NotFound("item", item_id)
+                before.append(self._items[item_type, item_id])
+            after = [change.applied(item, now, is_followed=is_followed) for item in before]
+        for old, new in zip(before, after, strict=True):
+            self._put(new)
+            if new.status is Status.CANCELLED:
+                self._contexts.pop((item_type, new.item_id), None)
+            self._log(
+                item_type, new.item_id, old.batch_id, change.action, old.status, new.status, change.detail(old), now
+            )
+        self._bells[item_type].set()
+        stopped = [old for old, new in zip(before, after, strict=True) if new.status is Status.CANCELLED]
+        flying = [old for old in stopped if old.status in IN_FLIGHT]
+        return Changed(len(before), [Claim(item_type, old.item_id, old.claim_epoch, old.retry_count) for old in flying])
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         rows = (

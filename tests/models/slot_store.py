@@ -12,6 +12,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.durations import from_ms
 from headgate.errors import Conflict, InvalidInput, NotFound, SlotOwned
 from headgate.slots.joint import JointPacker, JointSide
+from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import FullRun, Occupancy, WindowCount, full_runs
 from headgate.slots.packing import Booking, Packer, RequestPacker, book_all, unbooked
@@ -75,6 +76,8 @@ class MemorySlotStore:
         self._uniform = random.Random(seed).random
         self._configs: dict[str, _Config] = {}
         self._slots: dict[str, AssignedSlot] = {}
+        self._created: dict[str, int] = {}
+        self._cancelled: list[ListedSlot] = []
 
     async def configure(
         self,
@@ -149,21 +152,29 @@ class MemorySlotStore:
         for config, side in zip(configs, sides, strict=True):
             config.write(side.occupancy)
         self._slots.update((slot.event_id, slot) for slot in fresh)
+        self._created.update((slot.event_id, self._now(now_ms)) for slot in fresh)
         return bookings
 
     async def find(self, event_id: str) -> AssignedSlot | None:
         return self._existing(event_id)
 
-    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
-        return self.cancel_now(event_id, owner=owner)
+    async def cancel(
+        self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
+    ) -> AssignedSlot | None:
+        return self.cancel_now(event_id, owner=owner, cause=cause)
 
-    def cancel_now(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
+    def cancel_now(
+        self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
+    ) -> AssignedSlot | None:
         slot = self._slots.get(event_id)
         if slot is None:
             return None
         if slot.owner != owner:
             raise SlotOwned(event_id, slot.owner)
         del self._slots[event_id]
+        record = ListedSlot(slot._replace(existing=True), self._created.pop(event_id))
+        serial, at = len(self._cancelled) + 1, self._now(None)
+        self._cancelled.append(record._replace(serial=serial, cancelled_ms=at, reason=cause.reason, actor=cause.actor))
         for name in slot.config_names:
             config = self._configs[name]
             start = align(slot.scheduled_ms, config.active.policy.size_ms)
@@ -180,6 +191,31 @@ class MemorySlotStore:
         )
         first = bisect_right(slots, after, key=lambda slot: (slot.scheduled_ms, slot.event_id)) if after else 0
         return [slot._replace(existing=True) for slot in slots[first : first + limit]]
+
+    async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+        booked = [ListedSlot(slot._replace(existing=True), self._created[name]) for name, slot in self._slots.items()]
+        records = sorted(booked + self._cancelled, key=lambda record: record.cursor)
+        return [
+            record
+            for record in records
+            if (after is None or record.cursor > after)
+            and selection.from_ms <= record.slot.scheduled_ms < selection.to_ms
+            and selection.config_name in (None, *record.slot.config_names)
+            and selection.status in (None, record.status)
+            and (selection.owner is None or selection.owner == (record.slot.owner or ""))
+        ][:limit]
+
+    async def record(self, event_id: str) -> ListedSlot | None:
+        slot = self._existing(event_id)
+        return None if slot is None else ListedSlot(slot, self._created[event_id])
+
+    async def count_beyond(self, name: str, max_delay_ms: int) -> int:
+        return sum(
+            slot.config_name == name
+            and slot.scheduled_ms > self._now(None)
+            and slot.scheduled_ms - max(slot.requested_ms, self._created[event_id]) > max_delay_ms
+            for event_id, slot in self._slots.items()
+        )
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         config = self._configs.get(name)
@@ -205,6 +241,7 @@ class MemorySlotStore:
         ]
         for event_id in old:
             del self._slots[event_id]
+        self._cancelled = [record for record in self._cancelled if (record.cancelled_ms or 0) >= before_ms]
         windows = 0
         for config in self._configs.values():
             size = config.active.policy.size_ms

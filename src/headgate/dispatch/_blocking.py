@@ -18,7 +18,7 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.queue import ItemDetail
-from headgate.dispatch.search import ErrorGroup
+from headgate.dispatch.search import ErrorGroup, FilterOptions
 from headgate.dispatch.status import Status
 from headgate.slots.model import AssignedSlot
 
@@ -163,10 +163,10 @@ class BlockingDispatchQueue(BackgroundQueue):
         status: Status | str | None = None,
         *,
         prefix: str | None = None,
+        lane: str | None = None,
         error: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
-        lane: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> list[Item]:
@@ -183,10 +183,10 @@ class BlockingDispatchQueue(BackgroundQueue):
                 item_type,
                 status,
                 prefix=prefix,
+                lane=lane,
                 error=error,
                 since=since,
                 until=until,
-                lane=lane,
                 limit=limit,
                 after=after,
             )
@@ -238,6 +238,46 @@ class BlockingDispatchQueue(BackgroundQueue):
             NotFound: there is no such item type, or one of the items is not there.
         """
         return self._run(lambda queue: queue.discard(item_type, item_ids))
+
+    def cancel(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
+        """Cancels items that wait, run or are dead letters, and returns how many: those with these ids, all or none;
+        or those that match `status`, `prefix`, `lane`, `error`, `since` and `until` (see `list`) and can be cancelled.
+
+        An item is CANCELLED at once, and what its execution reports from then on does not count. An execution that
+        runs is cancelled within a second: an `async def` gets `CancelledError`, a workflow on Temporal a cancellation.
+        A plain `def` can't be cancelled; it goes on to its end.
+
+        Raises:
+            Conflict: one of the ids is finished, or is in flight and its application must call it off; nothing was
+                changed.
+            InvalidInput: a value is wrong, or neither ids nor a filter are given.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        return self._run(lambda queue: queue.cancel(item_type, item_ids, **matching))
+
+    def reschedule(
+        self,
+        item_type: str,
+        item_ids: Iterable[str] | None = None,
+        *,
+        execute_at: datetime | str | None = None,
+        priority: int | None = None,
+        new_lane: str | None = None,
+        **matching: Unpack[FilterOptions],
+    ) -> int:
+        """Gives READY items another time, priority or lane, and returns how many: those with these ids, all or none; or
+        those that match, as in `cancel`.
+
+        Raises:
+            Conflict: one of the ids does not wait, or its time is a booked slot; nothing was changed.
+            InvalidInput: a value is wrong, or neither ids nor a filter are given.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        return self._run(
+            lambda queue: queue.reschedule(
+                item_type, item_ids, execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
+            )
+        )
 
     def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.

@@ -199,6 +199,9 @@ class Action(StrEnum):
     DEAD_LETTERED = "DEAD_LETTERED"
     REQUEUED = "REQUEUED"
     DISCARDED = "DISCARDED"
+    CANCELLED = "CANCELLED"
+    RESCHEDULED = "RESCHEDULED"
+    """Given another time, priority or lane while it waited."""
     CONFIGURED = "CONFIGURED"
     BATCH_COMPLETE = "BATCH_COMPLETE"
 

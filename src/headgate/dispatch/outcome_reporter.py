@@ -83,6 +83,9 @@ class OutcomeReporter:
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         return await self._store.touch(claims)
 
+    async def holds(self, claims: Sequence[Claim]) -> list[bool]:
+        return await self._store.holds(claims)
+
     async def enabled(self, item_type: str) -> bool:
         try:
             return (await self.config(item_type)).enabled

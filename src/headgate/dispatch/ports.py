@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from headgate.dispatch.changes import Changed, ItemChange
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.heartbeats import WorkerStore
 from headgate.dispatch.model import (
@@ -91,6 +92,10 @@ class QueueStore(Protocol):
         """Records a heartbeat of each claim; False where the claim is lost."""
         ...
 
+    async def holds(self, claims: Sequence[Claim]) -> list[bool]:
+        """Whether each claim still holds its item. Writes nothing."""
+        ...
+
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
     ) -> list[bool]:
@@ -144,6 +149,18 @@ class QueueStore(Protocol):
         """Requeues (to READY) or discards (to CANCELLED) items; with None, all dead letters, in batches. A requeued
         item is as new: its time, its context and its slot stand, retries and error start afresh. `NotFound` or
         `Conflict` for an item that is not there or not in a status that allows it; then nothing is changed at all."""
+        ...
+
+    async def change_items(
+        self,
+        item_type: str,
+        chosen: Sequence[str] | ItemFilter,
+        change: ItemChange,
+        *,
+        now: datetime | None = None,
+    ) -> Changed:
+        """Changes the items with these ids: all, or `NotFound` or `Conflict` and none. Or the items that match, in
+        batches, but for those that can't be changed."""
         ...
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
@@ -252,9 +269,9 @@ class WorkflowEngine(Protocol):
         under an older epoch is RUNNING too."""
         ...
 
-    async def stop(self, claims: Sequence[Claim]) -> None:
-        """Ends executions of these items that wait for their start delay, as far as the engine can. Never raises: an
-        execution that begins all the same finds its item cancelled."""
+    async def stop(self, claims: Sequence[Claim], *, running: bool = False) -> None:
+        """Ends executions of these items that wait for their start delay, as far as the engine can; with `running`,
+        also cancels those that run. Never raises: an execution that begins all the same finds its item cancelled."""
         ...
 
     def room(self, item_type: str) -> int | None:
@@ -294,6 +311,10 @@ class OutcomeSink(Protocol):
 
     async def alive(self, claims: Sequence[Claim]) -> list[bool]:
         """A heartbeat of executions that go on; False where the claim is lost."""
+        ...
+
+    async def holds(self, claims: Sequence[Claim]) -> list[bool]:
+        """Whether each claim still holds its item: an operator may have cancelled it."""
         ...
 
     async def enabled(self, item_type: str) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from headgate import tracing
 from headgate.batching import Batcher
+from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Rescheduling
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
 from headgate.dispatch.encryption import encryption_of, shown_key
 from headgate.dispatch.heartbeats import Worker, unattended
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
     AuditEntry,
+    Claim,
     EnqueueRequest,
     EnqueueResult,
     Item,
@@ -24,11 +26,12 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.search import ErrorGroup, ItemFilter, checked_error
+from headgate.dispatch.search import ErrorGroup, FilterOptions, ItemFilter, checked_filter
 from headgate.dispatch.status import Status
-from headgate.dispatch.turns import checked_lane
+from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
 from headgate.errors import HeadgateError, InvalidInput, NotFound
+from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Origin, Span
 
@@ -51,6 +54,10 @@ class ItemDetail(NamedTuple):
     """How far its execution says it is."""
     result: Any = None
     """What its execution returned, if that is kept."""
+
+
+StopExecutions = Callable[[Sequence[Claim]], Awaitable[None]]
+"""Stops executions of items that were cancelled, where they do not find out by themselves."""
 
 
 class QueueOptions(TypedDict, total=False):
@@ -79,8 +86,10 @@ class DispatchQueue:
         *,
         largest_context: int = LARGEST_CONTEXT,
         batch: int = 1000,
+        stop_executions: StopExecutions | None = None,
     ) -> None:
         self.store = store
+        self._stop_executions = stop_executions
         self._largest_context = largest_context
         self._writer: Batcher[EnqueueRequest, EnqueueResult] = Batcher(self._store_many, max_batch=batch)
         self._known: set[str] = set()
@@ -102,6 +111,14 @@ class DispatchQueue:
 
         async with cls(await queue_store(url, encryption=encryption_of(encryption_keys)), **options) as queue:
             yield queue
+
+    @staticmethod
+    def slot_carriers() -> Carriers:
+        """What `SlotScheduler.open` takes as `carriers`: when slots are re-planned, the items of their events move with
+        them."""
+        from headgate.dispatch.stores import QueueCarrier
+
+        return {None: QueueCarrier()}
 
     async def __aenter__(self) -> DispatchQueue:
         return self
@@ -306,10 +323,10 @@ class DispatchQueue:
         status: Status | str | None = None,
         *,
         prefix: str | None = None,
+        lane: str | None = None,
         error: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
-        lane: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> list[Item]:
@@ -322,17 +339,9 @@ class DispatchQueue:
             NotFound: there is no such item type.
         """
         await self._check_known(checked_type(item_type))
-        for name, item_id in (("after", after), ("prefix", prefix)):
-            if item_id is not None:
-                checked_id(item_id, name)
-        chosen = ItemFilter(
-            checked_status(status),
-            prefix,
-            None if error is None else checked_error(error),
-            None if since is None else parse_instant(since, "since"),
-            None if until is None else parse_instant(until, "until"),
-            None if lane is None else checked_lane(lane),
-        )
+        if after is not None:
+            checked_id(after, "after")
+        chosen = checked_filter(status=status, prefix=prefix, lane=lane, error=error, since=since, until=until)
         return await self.store.items(item_type, chosen, _checked_limit(limit), after)
 
     async def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
@@ -396,6 +405,65 @@ class DispatchQueue:
         """
         return await self._redirect(item_type, item_ids, Status.CANCELLED)
 
+    async def cancel(
+        self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
+    ) -> int:
+        """Cancels items that wait, run or are dead letters, and returns how many: those with these ids, all or none;
+        or those that match `status`, `prefix`, `lane`, `error`, `since` and `until` (see `list`) and can be cancelled.
+
+        An item is CANCELLED at once, and what its execution reports from then on does not count. An execution that
+        runs is cancelled within a second: an `async def` gets `CancelledError`, a workflow on Temporal a cancellation.
+        A plain `def` can't be cancelled; it goes on to its end.
+
+        Raises:
+            Conflict: one of the ids is finished, or is in flight and its application must call it off; nothing was
+                changed.
+            InvalidInput: a value is wrong, or neither ids nor a filter are given.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        changed = await self._change(item_type, item_ids, matching, Cancellation())
+        if changed.in_flight and self._stop_executions is not None:
+            await self._stop_executions(changed.in_flight)
+        return changed.total
+
+    async def reschedule(
+        self,
+        item_type: str,
+        item_ids: Iterable[str] | None = None,
+        *,
+        execute_at: datetime | str | None = None,
+        priority: int | None = None,
+        new_lane: str | None = None,
+        **matching: Unpack[FilterOptions],
+    ) -> int:
+        """Gives READY items another time, priority or lane, and returns how many: those with these ids, all or none; or
+        those that match, as in `cancel`.
+
+        Raises:
+            Conflict: one of the ids does not wait, or its time is a booked slot; nothing was changed.
+            InvalidInput: a value is wrong, or neither ids nor a filter are given.
+            NotFound: there is no such item type, or one of the items is not there.
+        """
+        if execute_at is None and priority is None and new_lane is None:
+            raise InvalidInput("execute_at", "give a time, a priority or a lane")
+        change = Rescheduling(
+            None if execute_at is None else parse_instant(execute_at, "execute_at"),
+            None if priority is None else checked_priority(priority),
+            None if new_lane is None else checked_lane(new_lane),
+        )
+        return (await self._change(item_type, item_ids, matching, change)).total
+
+    async def _change(
+        self, item_type: str, item_ids: Iterable[str] | None, matching: FilterOptions, change: ItemChange
+    ) -> Changed:
+        chosen = checked_filter(**matching)
+        if (item_ids is None) == (chosen == ItemFilter()):
+            raise InvalidInput("ids", "give a list of ids, or what the items must match; one of the two")
+        await self._check_known(checked_type(item_type))
+        if item_ids is None:
+            return await self.store.change_items(item_type, chosen, change)
+        return await self.store.change_items(item_type, _checked_ids(item_ids), change)
+
     async def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
 
@@ -406,9 +474,7 @@ class DispatchQueue:
 
     async def _redirect(self, item_type: str, item_ids: Iterable[str] | None, to: Status) -> int:
         await self._check_known(checked_type(item_type))
-        if isinstance(item_ids, str):
-            raise InvalidInput("ids", "must be a list of item ids, not one text")
-        ids = None if item_ids is None else [checked_id(item_id, "ids") for item_id in item_ids]
+        ids = None if item_ids is None else _checked_ids(item_ids)
         return await self.store.redirect(item_type, ids, to)
 
     async def _check_known(self, item_type: str) -> None:
@@ -423,15 +489,10 @@ def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:
     return tracing.begin("queue.enqueue", attributes, parent=parent, kind="PRODUCER")
 
 
-def checked_status(status: Status | str | None) -> Status | None:
-    """A status by its name; None for any."""
-    if status is None:
-        return None
-    try:
-        return Status(str(status).upper())
-    except ValueError:
-        names = ", ".join(Status)
-        raise InvalidInput("status", f"{str(status)[:40]!r} is unknown; use one of {names}") from None
+def _checked_ids(item_ids: Iterable[str]) -> list[str]:
+    if isinstance(item_ids, str):
+        raise InvalidInput("ids", "must be a list of item ids, not one text")
+    return [checked_id(item_id, "ids") for item_id in item_ids]
 
 
 def _checked_limit(limit: object) -> int:

@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypedDict
 
 from headgate.dispatch.model import LONGEST_ERROR, Item
 from headgate.dispatch.status import Status
+from headgate.dispatch.turns import checked_lane
+from headgate.durations import parse_instant
 from headgate.errors import InvalidInput
+from headgate.slots.model import checked_id
 
 ANYTHING = "*"
 """Stands for any characters in an error's pattern, and for what differs between the errors of a group."""
@@ -96,3 +100,45 @@ def checked_error(text: str) -> str:
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST_ERROR or "\x00" in text:
         raise InvalidInput("error", f"must be a text of 1 to {LONGEST_ERROR} characters, with * for any of them")
     return text
+
+
+class FilterOptions(TypedDict, total=False):
+    """What items must have in common."""
+
+    status: Status | str | None
+    prefix: str | None
+    lane: str | None
+    error: str | None
+    since: datetime | str | None
+    until: datetime | str | None
+
+
+def checked_filter(
+    *,
+    status: Status | str | None = None,
+    prefix: str | None = None,
+    lane: str | None = None,
+    error: str | None = None,
+    since: datetime | str | None = None,
+    until: datetime | str | None = None,
+) -> ItemFilter:
+    """A filter, or `InvalidInput`."""
+    return ItemFilter(
+        checked_status(status),
+        None if prefix is None else checked_id(prefix, "prefix"),
+        None if error is None else checked_error(error),
+        None if since is None else parse_instant(since, "since"),
+        None if until is None else parse_instant(until, "until"),
+        None if lane is None else checked_lane(lane),
+    )
+
+
+def checked_status(status: Status | str | None) -> Status | None:
+    """A status by its name; None for any."""
+    if status is None:
+        return None
+    try:
+        return Status(str(status).upper())
+    except ValueError:
+        names = ", ".join(Status)
+        raise InvalidInput("status", f"{str(status)[:40]!r} is unknown; use one of {names}") from None

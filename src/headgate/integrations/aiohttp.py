@@ -195,7 +195,7 @@ class _Extension:
         defaults: tuple[Limit, ...],
         principal: PrincipalFinder,
     ) -> None:
-        self._request_limiter = request_limiter
+        self.request_limiter = request_limiter
         self._principal = principal
         self._checked = False
         self.rules = rules
@@ -225,12 +225,12 @@ class _Extension:
             if isinstance(error, _Denied):
                 raise
             # Of the application itself: limiter.check(...)
-            raised = denial(error.decision)._replace(on_denied=self._request_limiter.on_denied)
+            raised = denial(error.decision)._replace(on_denied=self.request_limiter.on_denied)
             return await self._refused(raised, request)
 
     async def limited(self, limits: Sequence[Limit], request: web.Request, respond: Respond) -> Any:
         """The response of a handler, or that of a denial."""
-        answer = await self._request_limiter.admit_async(limits, _AiohttpRequest(request, self._principal))
+        answer = await self.request_limiter.admit_async(limits, _AiohttpRequest(request, self._principal))
         if isinstance(answer, Refusal):
             return await self._refused(answer, request)
         exchange = _exchange(request)
@@ -242,7 +242,7 @@ class _Extension:
         return await self._settled(answer.charges, request, respond)
 
     async def _settled(self, charges: Sequence[ResponseCharge], request: web.Request, respond: Respond) -> Any:
-        settle, exchange = self._request_limiter.settle_async, _exchange(request)
+        settle, exchange = self.request_limiter.settle_async, _exchange(request)
         try:
             response: web.StreamResponse = await respond()
         except web.HTTPException as response_raised:

@@ -98,12 +98,12 @@ class RateLimitMiddleware:
         legacy_headers: bool = False,
         on_denied: OnDenied | None = None,
     ) -> None:
-        self._app = app
-        self._request_limiter = AsgiRequestLimiter(
+        self.app = app
+        self.request_limiter = AsgiRequestLimiter(
             limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
         )
-        self._rules = tuple(rules)
-        self._request_limiter.require_rules(self._rules)
+        self.rules = tuple(rules)
+        self.request_limiter.require_rules(self.rules)
         self._principal = principal or user_of
         self._root_path: str = getattr(app, "root_path", "")
         """What FastAPI writes into the scope, when that is only on its way to it."""
@@ -112,20 +112,20 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._checked:
             self._checked = True  # now, at its lifespan or its first request, the application has all its routes
-            warn_of_unmatched(self._rules, lambda: _routes_of(scope.get("app") or self._app))
+            warn_of_unmatched(self.rules, lambda: _routes_of(scope.get("app") or self.app))
         kind = scope["type"]
         if kind not in ("http", "websocket"):
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        request = AsgiRequest(scope, self._principal, self._app)
+        request = AsgiRequest(scope, self._principal, self.app)
         method, path = request.method, route_path(scope, self._root_path)
-        limits = [rule.limit for rule in self._rules if rule.applies(method, path)]
+        limits = [rule.limit for rule in self.rules if rule.applies(method, path)]
         if not limits:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        answer: Answer | Coroutine[Any, Any, Answer] | None = self._request_limiter.admit_fast(limits, scope)
+        answer: Answer | Coroutine[Any, Any, Answer] | None = self.request_limiter.admit_fast(limits, scope)
         if answer is None:
-            answer = self._request_limiter.admit_maybe_async(limits, request)
+            answer = self.request_limiter.admit_maybe_async(limits, request)
         if isinstance(answer, Coroutine):
             answer = await answer
         if isinstance(answer, Refusal):
@@ -134,14 +134,14 @@ class RateLimitMiddleware:
             if answer.decision is not None:
                 scope.setdefault("state", {})[DECISION] = answer.decision
             sending = with_fields(send, encoded(answer.fields))
-            observer = ResponseObserver(self._request_limiter, scope, list(answer.charges))
+            observer = ResponseObserver(self.request_limiter, scope, list(answer.charges))
             await (
-                run_observed(self._app, scope, receive, sending, observer)
+                run_observed(self.app, scope, receive, sending, observer)
                 if answer.charges
-                else self._app(scope, receive, sending)
+                else self.app(scope, receive, sending)
             )
         else:
-            await self._app(scope, receive, with_fields(send, answer))
+            await self.app(scope, receive, with_fields(send, answer))
 
     async def _refuse(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
         own = None

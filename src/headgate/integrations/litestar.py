@@ -96,12 +96,12 @@ class RateLimitPlugin(InitPlugin):
         legacy_headers: bool = False,
         on_denied: OnDenied | None = None,
     ) -> None:
-        self._request_limiter = AsgiRequestLimiter(
+        self.request_limiter = AsgiRequestLimiter(
             limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
         )
-        self._defaults = check_defaults(defaults)
-        self._request_limiter.require(self._defaults)
-        self._request_limiter.require_chain(self._defaults)
+        self.defaults = check_defaults(defaults)
+        self.request_limiter.require(self.defaults)
+        self.request_limiter.require_chain(self.defaults)
         self._principal = principal or _user
 
     def on_app_init(self, app_config: Any) -> Any:
@@ -114,14 +114,14 @@ class RateLimitPlugin(InitPlugin):
         return app_config
 
     def _middleware(self, app: Any, **_: Any) -> Any:
-        return with_exchanges(app, lambda scope: Exchange(self._request_limiter, self._principal, None, ""))
+        return with_exchanges(app, lambda scope: Exchange(self.request_limiter, self._principal, None, ""))
 
     async def _guard(self, connection: Connection, handler: BaseRouteHandler) -> None:
         """Limits a request by the decorators of its handler, or else by the defaults."""
         limits = getattr(handler.fn, LIMITED, (None, (), None))[1]
         guards = [guard for guard in handler.resolve_guards() if hasattr(guard, LIMITS)]
         if not limits and not guards and not is_exempt(handler.fn):
-            limits = self._defaults
+            limits = self.defaults
         if limits:
             await _admit(connection, limits)
 

@@ -142,7 +142,7 @@ def warn_of_unmatched(rules: Iterable[PathRule], routes: Callable[[], Iterable[R
     """Logs a warning for each rule that matches none of the routes. An application without routes is not judged."""
     served = list(routes())
     for rule in rules if served else ():
-        if not any(_meet(rule, route) for route in served):
+        if not any(meets(rule, route) for route in served):
             log.warning(
                 "%r matches no route of the application, so it limits nothing; "
                 "patterns are relative to the application, without the prefix it is mounted under",
@@ -150,7 +150,8 @@ def warn_of_unmatched(rules: Iterable[PathRule], routes: Callable[[], Iterable[R
             )
 
 
-def _meet(rule: PathRule, route: Route) -> bool:
+def meets(rule: PathRule, route: Route) -> bool:
+    """Whether a rule may match requests of a route."""
     if rule.methods is not None and route.methods is not None and rule.methods.isdisjoint(route.methods):
         return False
     pattern = _GLOB.sub(lambda found: ANYTHING if found["run"] else SIGN, rule.pattern.removesuffix("/"))

@@ -337,8 +337,14 @@ def _require_plans(request_limiter: AsgiRequestLimiter, app: Starlette, *around:
 
 def installed_limiter(app: Starlette) -> AsgiRequestLimiter | None:
     """The request limiter of an app for which `install` was called."""
+    options = installed_options(app)
+    return None if options is None else options["request_limiter"]
+
+
+def installed_options(app: Starlette) -> dict[str, Any] | None:
+    """What `install` gave the middleware of an app: `request_limiter`, `defaults` and more."""
     middleware: list[Any] = app.user_middleware
-    return next((entry.kwargs["request_limiter"] for entry in middleware if entry.cls is _middleware), None)
+    return next((entry.kwargs for entry in middleware if entry.cls is _middleware), None)
 
 
 def chains_of(route: Any) -> Iterator[tuple[Limit, ...]]:

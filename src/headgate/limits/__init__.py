@@ -17,7 +17,8 @@ fast_path.py       one unit under one plan, decided in this process
 local_lease.py     tokens taken many at a time             locks.py       a lock for short critical sections
 store_health.py    circuit breaker and failure policy      observing.py   observers that raise
 wait_queues.py     fair waiting
-reservations.py    what a reservation accepts
+reservations.py    what a reservation accepts             renewals.py    places renewed while a block runs
+handles.py         a reservation to settle, places to leave
 keys.py            whom a request counts against           addresses.py   the client's address behind proxies
 headers.py         decisions as HTTP fields
 stores/            memory.py  sql.py  redis.py  lua/: by URL scheme

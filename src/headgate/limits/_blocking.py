@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from inspect import iscoroutinefunction
 from time import perf_counter, sleep
 from types import TracebackType
@@ -14,13 +13,15 @@ from uuid import uuid4
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
-from headgate.errors import ConfigurationError, HeadgateError, NotFound, RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.errors import ConfigurationError, HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.limits._blocking_handles import HeldPlaces, Reservation
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
 from headgate.limits.local_lease import LeasePolicy, LocalLease, LocalLeases, RefillLock, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
 from headgate.limits.plan_book import Request, check_key
 from headgate.limits.plan_loader import PlanLoader
 from headgate.limits.ports import AdmissionObserver, Hold, LimitStore, PlanRegistry
+from headgate.limits.renewals import Renewals
 from headgate.limits.reservations import (
     DEFAULT_TTL,
     check_actual,
@@ -31,6 +32,8 @@ from headgate.limits.reservations import (
 )
 from headgate.limits.store_health import DEFAULT_DEADLINE
 from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, WaitQueues, beyond_deadline, deadline_of, timeout_denial
+
+__all__ = ["Limiter", "Reservation"]
 
 log = logging.getLogger("headgate.limits")
 
@@ -88,6 +91,7 @@ class Limiter(ActivePlans):
         self._use_store(self._open_store(store))
         self._fallback_source = fallback
         self._wait_queues = WaitQueues()
+        self._renewals = Renewals()
         self._loader: PlanLoader | None = None
         self._may_lease = True
         if isinstance(plans, Iterable):
@@ -245,6 +249,20 @@ class Limiter(ActivePlans):
         settlement = self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
         return check_settlement(id, settlement)
 
+    def hold(self, key: str, plans: str | Sequence[str], cost: int = 1) -> HeldPlaces:
+        """Holds places of concurrency limits while a block runs; charges the other plans as `acquire` does.
+
+            with limiter.hold("user:1", "exports") as decision:
+                if decision.allowed: ...
+
+        The block runs also if the decision is a denial. A place is renewed for as long as the block runs, and given
+        back when it ends, however it ends. If this process dies, its places are free when they expire.
+
+        Raises:
+            InvalidInput: none of the plans is a concurrency limit. Besides, what `acquire` raises; when it is entered.
+        """
+        return HeldPlaces(self, key, plans, cost)
+
     def refresh(self) -> None:
         """Loads the plans from the registry now. Its errors are raised; then the plans in force stay."""
         if self._loader is not None:
@@ -262,6 +280,7 @@ class Limiter(ActivePlans):
             self._return_leases(leases)
         while self._opened_stores:
             self._opened_stores.pop().close()
+        self._renewals.close()
         self._health.close()
 
     def __enter__(self) -> Self:
@@ -427,47 +446,3 @@ class Limiter(ActivePlans):
             return
         self._schedule_refresh()
         self._loader.load_soon()
-
-
-class Reservation:
-    """A cost reserved under an id. True if it was allowed.
-
-        with limiter.reserve("user:1", "tokens", 500) as reservation:
-            reservation.settle(call_model())
-
-    As a context manager it is cancelled when the block raises, and stays as reserved when it was not settled.
-    """
-
-    def __init__(self, id: str, decision: Decision, settle: Callable[[int], bool]) -> None:
-        self._settle = settle
-        self._open = decision.allowed and not decision.degraded
-        self.id = id
-        self.decision = decision
-
-    def __bool__(self) -> bool:
-        return self.decision.allowed
-
-    def settle(self, actual: int) -> bool:
-        """Corrects the cost to `actual`. False if there was nothing to correct: settled before, denied, or decided by
-        a failure policy. Raises what `Limiter.settle` does."""
-        check_actual(actual)
-        if not self._open:
-            return False
-        applied = self._settle(actual)
-        self._open = False
-        return applied
-
-    def cancel(self) -> bool:
-        """Gives back all of the cost that still counts, and frees the id to be reserved anew."""
-        return self.settle(0)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            # A cost that can't be given back stays spent; the block's own error is raised.
-            with suppress(NotFound, StoreError):
-                self.cancel()

@@ -23,6 +23,7 @@ from headgate.limits.calendar_edges import Edges
 from headgate.limits.specs import (
     MOST,
     CalendarWindow,
+    Concurrency,
     FixedWindow,
     SlidingLog,
     SlidingWindow,
@@ -101,6 +102,18 @@ def release(spec: Spec, view: State, held: int, actual: int, place: Place) -> St
     late, lets more than the limit of other work in.
     """
     return ARITHMETIC[spec.tag].release(spec, view, held, actual, place)
+
+
+def renew(spec: Concurrency, view: State, now_us: int, held: int, place: Place) -> State | None:
+    """`view` with the `held` places of `place` taken anew as of now; `None` if they have expired and there is no room.
+
+    A holder that still has its places keeps them, even if the limit was lowered below what is in flight.
+    """
+    if any(view[index] == place[0] and view[index + 1] >= held for index in range(1, len(view), 2)):
+        view = _log_release(spec, view, held, 0, place)
+    elif sum(view[2::2]) + held > spec.limit:
+        return None
+    return _log_append(view, now_us, held)
 
 
 def stranded(spec: Spec, state: State, now_us: int) -> bool:
@@ -355,24 +368,25 @@ def _sliding_instant(state: State) -> int:
     return state[1] if state[2] or state[3] else 0
 
 
-# Sliding log: (tag, time, cost, time, cost, ...), oldest first. A call made at t counts in [t, t + window).
+# Sliding log: (tag, time, cost, time, cost, ...), oldest first. A call made at t counts in [t, t + window). Places of a
+# concurrency limit are the same, with the time after which they expire for the window.
 
 
-def _log_new(spec: SlidingLog, now_us: int) -> State:
-    return (4,)
+def _log_new(spec: SlidingLog | Concurrency, now_us: int) -> State:
+    return (spec.tag,)
 
 
-def _log_at(spec: SlidingLog, state: State, now_us: int) -> State:
+def _log_at(spec: SlidingLog | Concurrency, state: State, now_us: int) -> State:
     if len(state) > 1 and state[-2] - now_us > spec.life_us:
-        return (4, now_us, spec.limit)
+        return (spec.tag, now_us, spec.limit)
     since = now_us - spec.window_us
     first = 1
     while first < len(state) and state[first] <= since:
         first += 2
-    return (4, *state[first:])
+    return (spec.tag, *state[first:])
 
 
-def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Offer:
+def _log_room(spec: SlidingLog | Concurrency, view: State, now_us: int, cost: int) -> Offer:
     used = sum(view[2::2])
     retry = 0
     excess = used + cost - spec.limit
@@ -387,30 +401,32 @@ def _log_room(spec: SlidingLog, view: State, now_us: int, cost: int) -> Offer:
     return max(spec.limit - used, 0), retry, reset
 
 
-def _log_take(spec: SlidingLog, view: State, now_us: int, cost: int) -> State:
+def _log_take(spec: SlidingLog | Concurrency, view: State, now_us: int, cost: int) -> State:
     cost = min(cost, spec.limit - sum(view[2::2]))
-    if cost <= 0:
-        return view
+    return _log_append(view, now_us, cost) if cost > 0 else view
+
+
+def _log_append(view: State, now_us: int, cost: int) -> State:
     if len(view) > 1 and view[-2] >= now_us:
         return (*view[:-1], view[-1] + cost)
     return (*view, now_us, cost)
 
 
-def _log_give(spec: SlidingLog, view: State, cost: int) -> State:
+def _log_give(spec: SlidingLog | Concurrency, view: State, cost: int) -> State:
     first = 1
     while first < len(view) and view[first + 1] <= cost:
         cost -= view[first + 1]
         first += 2
     if first == len(view):
-        return (4,)
-    return (4, view[first], view[first + 1] - cost, *view[first + 2 :])
+        return (spec.tag,)
+    return (spec.tag, view[first], view[first + 1] - cost, *view[first + 2 :])
 
 
-def _log_hold(spec: SlidingLog, view: State, cost: int) -> tuple[State, Place]:
+def _log_hold(spec: SlidingLog | Concurrency, view: State, cost: int) -> tuple[State, Place]:
     return view, (view[-2], 0)
 
 
-def _log_release(spec: SlidingLog, view: State, held: int, actual: int, place: Place) -> State:
+def _log_release(spec: SlidingLog | Concurrency, view: State, held: int, actual: int, place: Place) -> State:
     for index in range(1, len(view), 2):
         if view[index] == place[0]:
             left = max(view[index + 1] - max(held - actual, 0), 0)
@@ -435,6 +451,8 @@ class Arithmetic(NamedTuple):
     instant: Callable[[State], int]
     """The latest time a state names; 0 if nothing is spent in it."""
 
+
+_LOG = Arithmetic(_log_new, _log_at, _log_room, _log_take, _log_give, _log_hold, _log_release, _log_instant)
 
 ARITHMETIC = {
     # By tag.
@@ -471,7 +489,6 @@ ARITHMETIC = {
         _sliding_release,
         _sliding_instant,
     ),
-    SlidingLog.tag: Arithmetic(
-        _log_new, _log_at, _log_room, _log_take, _log_give, _log_hold, _log_release, _log_instant
-    ),
+    SlidingLog.tag: _LOG,
+    Concurrency.tag: _LOG,  # entries leave when they expire
 }

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from headgate.durations import duration_us
-from headgate.limits.model import Decision, Gcra, PlanState, Reason, Rule, Spec, TokenBucket
+from headgate.limits.model import Concurrency, Decision, Gcra, PlanState, Reason, Rule, Spec, TokenBucket
 
 POLICY = "RateLimit-Policy"
 LIMIT = "RateLimit"
@@ -100,9 +100,13 @@ def legacy_fields(decision: Decision, now: float) -> list[tuple[str, str]]:
 
 def policy_item(plan: str, spec: Spec, partition_key: str | None = None) -> str:
     """One item of `RateLimit-Policy`. The window of a token bucket is the time it takes to fill; what
-    is paced shows its rate."""
+    is paced shows its rate, and places have a unit instead."""
     quota = spec.rate.limit if isinstance(spec, Gcra) else spec.size
-    item = f"{string(plan)};q={min(quota, LARGEST)};w={seconds_up(_window_us(spec)) or 1}"
+    item = f"{string(plan)};q={min(quota, LARGEST)}"
+    if isinstance(spec, Concurrency):
+        item += ';qu="concurrent-requests"'
+    else:
+        item += f";w={seconds_up(_window_us(spec)) or 1}"
     return item if partition_key is None else f"{item};pk={partition_key}"
 
 

@@ -18,6 +18,7 @@ from headgate.limits import algorithms
 from headgate.limits.algorithms import Place, State
 from headgate.limits.chain import CALENDAR, Ruling
 from headgate.limits.model import Charge
+from headgate.limits.specs import Concurrency
 
 _READABLE = 95
 _DIGEST = 32
@@ -37,6 +38,7 @@ class Mark(NamedTuple):
     place: Place
 
 
+PLACES = Concurrency.tag
 UNCHARGED = Mark(0, (0, 0))
 """A shadow that had no room was not charged, so it gets nothing back."""
 
@@ -63,16 +65,42 @@ def hold_name(hold_id: str, chain: Sequence[Charge]) -> HoldName:
     return HoldName(cells[0][0], f"{hold_id[:_READABLE]}:{digest}")
 
 
-def place_hold(chain: Sequence[Charge], ruling: Ruling, expires_us: int) -> tuple[list[State | None], HoldRecord]:
-    """The states to write when `ruling` passed `chain`, and the record of a hold of the first charge's cost."""
+def held_part(chain: Sequence[Charge], places: bool) -> Sequence[Charge]:
+    """The charges of a chain that a hold is about."""
+    return [charge for charge in chain if charge.rule.spec.tag == PLACES] if places else chain
+
+
+def place_hold(
+    chain: Sequence[Charge], ruling: Ruling, expires_us: int, places: bool = False
+) -> tuple[list[State | None], HoldRecord]:
+    """The states to write when `ruling` passed `chain`, and the record of a hold of the first held charge's cost."""
     writes, marks = list(ruling.writes), [UNCHARGED] * len(chain)
     for index, (charge, state) in enumerate(zip(chain, ruling.decision.states, strict=True)):
-        write = writes[index]
-        if write is not None and state.allowed:
-            spec = charge.rule.spec
+        write, spec = writes[index], charge.rule.spec
+        if write is not None and state.allowed and (spec.tag == PLACES or not places):
             writes[index], place = algorithms.hold(spec, write, charge.cost)
             marks[index] = Mark(spec.tag, place)
-    return writes, HoldRecord(chain[0].cost, tuple(marks[index] for index in _order(chain)), expires_us)
+    order = [index for index in _order(chain) if chain[index].rule.spec.tag == PLACES or not places]
+    return writes, HoldRecord(held_part(chain, places)[0].cost, tuple(marks[index] for index in order), expires_us)
+
+
+def renew_hold(
+    chain: Sequence[Charge], states: Sequence[State | None], now_us: int, record: HoldRecord, expires_us: int
+) -> tuple[Sequence[State | None], HoldRecord]:
+    """The states after the places of `record` were taken anew, and the record to keep then. If a place has expired and
+    there is no room for it, the hold is cancelled."""
+    after: list[State | None] = [None] * len(chain)
+    marks = list(record.marks)
+    for position, index in enumerate(_order(chain)):
+        spec, mark = chain[index].rule.spec, record.marks[position]
+        if mark.tag == PLACES and isinstance(spec, Concurrency):
+            view = algorithms.at(spec, states[index], now_us)
+            renewed = algorithms.renew(spec, view, now_us, record.cost, mark.place)
+            if renewed is None:
+                return settle_hold(chain, states, now_us, record, 0)
+            after[index], place = algorithms.hold(spec, renewed, record.cost)
+            marks[position] = Mark(PLACES, place)
+    return after, replace(record, marks=tuple(marks), expires_us=expires_us)
 
 
 def settle_hold(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
@@ -16,13 +15,15 @@ from uuid import uuid4
 
 from headgate.circuit_breaker import BreakerPolicy
 from headgate.clock import Clock
-from headgate.errors import HeadgateError, NotFound, RateLimitExceeded, StoreError, StoreUnavailable
+from headgate.errors import HeadgateError, RateLimitExceeded, StoreError, StoreUnavailable
 from headgate.limits.active_plans import NEVER_LOADED, ActivePlans
+from headgate.limits.handles import AsyncHeldPlaces, AsyncReservation
 from headgate.limits.local_lease import AsyncRefillLock, LeasePolicy, LocalLease, LocalLeases, smaller_request
 from headgate.limits.model import Charge, Decision, OnError, Plan
 from headgate.limits.plan_book import Request, check_key
 from headgate.limits.plan_loader import AsyncPlanLoader
 from headgate.limits.ports import AdmissionObserver, AsyncLimitStore, AsyncPlanRegistry, Hold, PlanRegistry
+from headgate.limits.renewals import AsyncRenewals
 from headgate.limits.reservations import (
     DEFAULT_TTL,
     check_actual,
@@ -33,6 +34,8 @@ from headgate.limits.reservations import (
 )
 from headgate.limits.store_health import DEFAULT_DEADLINE
 from headgate.limits.wait_queues import MAX_PAUSE_SECONDS, AsyncWaitQueues, beyond_deadline, deadline_of, timeout_denial
+
+__all__ = ["AsyncLimiter", "AsyncReservation"]
 
 log = logging.getLogger("headgate.limits")
 
@@ -91,6 +94,7 @@ class AsyncLimiter(ActivePlans):
         self._use_store(self._open_store(store))
         self._fallback_source = fallback
         self._wait_queues = AsyncWaitQueues()
+        self._renewals = AsyncRenewals()
         self._loader: AsyncPlanLoader | None = None
         self._lease_tasks: set[asyncio.Task[Any]] = set()  # async only
         self._may_lease = True
@@ -253,6 +257,20 @@ class AsyncLimiter(ActivePlans):
         settlement = await self._call_store("settle", lambda: self._store.settle(check_id(id), chain, actual))
         return check_settlement(id, settlement)
 
+    def hold(self, key: str, plans: str | Sequence[str], cost: int = 1) -> AsyncHeldPlaces:
+        """Holds places of concurrency limits while a block runs; charges the other plans as `acquire` does.
+
+            async with limiter.hold("user:1", "exports") as decision:
+                if decision.allowed: ...
+
+        The block runs also if the decision is a denial. A place is renewed for as long as the block runs, and given
+        back when it ends, however it ends. If this process dies, its places are free when they expire.
+
+        Raises:
+            InvalidInput: none of the plans is a concurrency limit. Besides, what `acquire` raises; when it is entered.
+        """
+        return AsyncHeldPlaces(self, key, plans, cost)
+
     async def refresh(self) -> None:
         """Loads the plans from the registry now. Its errors are raised; then the plans in force stay."""
         if self._loader is not None:
@@ -272,6 +290,7 @@ class AsyncLimiter(ActivePlans):
             await self._shielded(None, self._return_leases(leases))
         while self._opened_stores:
             await self._opened_stores.pop().close()
+        self._renewals.close()
         self._health.close()
 
     async def __aenter__(self) -> Self:
@@ -477,47 +496,3 @@ class AsyncLimiter(ActivePlans):
         # async only: end
         self._schedule_refresh()
         self._loader.load_soon()
-
-
-class AsyncReservation:
-    """A cost reserved under an id. True if it was allowed.
-
-        async with await limiter.reserve("user:1", "tokens", 500) as reservation:
-            await reservation.settle(await call_model())
-
-    As a context manager it is cancelled when the block raises, and stays as reserved when it was not settled.
-    """
-
-    def __init__(self, id: str, decision: Decision, settle: Callable[[int], Awaitable[bool]]) -> None:
-        self._settle = settle
-        self._open = decision.allowed and not decision.degraded
-        self.id = id
-        self.decision = decision
-
-    def __bool__(self) -> bool:
-        return self.decision.allowed
-
-    async def settle(self, actual: int) -> bool:
-        """Corrects the cost to `actual`. False if there was nothing to correct: settled before, denied, or decided by
-        a failure policy. Raises what `AsyncLimiter.settle` does."""
-        check_actual(actual)
-        if not self._open:
-            return False
-        applied = await self._settle(actual)
-        self._open = False
-        return applied
-
-    async def cancel(self) -> bool:
-        """Gives back all of the cost that still counts, and frees the id to be reserved anew."""
-        return await self.settle(0)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            # A cost that can't be given back stays spent; the block's own error is raised.
-            with suppress(NotFound, StoreError):
-                await self.cancel()

@@ -31,6 +31,7 @@ from headgate.limits.locks import NoLock, SpinLock
 from headgate.limits.model import (
     CalendarWindow,
     Charge,
+    Concurrency,
     Decision,
     FixedWindow,
     Gcra,
@@ -46,8 +47,8 @@ MAX_LEASES = 10_000
 DENIED_US = 10_000
 """How long a denial is repeated without a call to the store. It is short, as tokens may be given back any time."""
 
-UNLEASED = SlidingLog | CalendarWindow | Gcra
-"""What promises more than a lease keeps: exact spans, midnight, spacing."""
+UNLEASED = SlidingLog | CalendarWindow | Gcra | Concurrency
+"""What promises more than a lease keeps: exact spans, midnight, spacing, places."""
 
 _OK = Reason.OK
 

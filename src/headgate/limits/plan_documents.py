@@ -22,6 +22,7 @@ from headgate.durations import format_duration
 from headgate.errors import ConfigurationError
 from headgate.limits.model import (
     CalendarWindow,
+    Concurrency,
     FixedWindow,
     Gcra,
     Plan,
@@ -39,7 +40,7 @@ _WINDOWS: dict[str, type[FixedWindow] | type[SlidingWindow] | type[SlidingLog]] 
 SEVERAL = "several"
 """The algorithm of a plan with several limits that hold together, in documents."""
 _FIXED = FixedWindow.algorithm
-ALGORITHMS = ", ".join([TokenBucket.algorithm, *_WINDOWS, Gcra.algorithm])
+ALGORITHMS = ", ".join([TokenBucket.algorithm, *_WINDOWS, Gcra.algorithm, Concurrency.algorithm])
 _SPELLINGS = {"perSecond": "per_second", "onError": "on_error"}
 
 
@@ -121,6 +122,9 @@ def _spec_from(algorithm: object, fields: _Fields) -> Spec:
         if algorithm == Gcra.algorithm:
             burst = fields.take("burst")
             return Gcra(fields.required("rate"), 1 if burst is None else burst)
+        if algorithm == Concurrency.algorithm:
+            expires = fields.take("expires")
+            return Concurrency(fields.required("limit"), "PT30S" if expires is None else expires)
         calendar = fields.take("calendar") if algorithm == FixedWindow.algorithm else None
         if calendar is not None:
             zone = fields.take("zone")
@@ -142,6 +146,8 @@ def _specs_document(specs: Specs) -> dict[str, Any]:
 def _spec_document(spec: Spec) -> dict[str, Any]:
     if isinstance(spec, Gcra):
         return {"algorithm": spec.algorithm, "rate": str(spec.rate), "burst": spec.burst}
+    if isinstance(spec, Concurrency):
+        return {"algorithm": spec.algorithm, "limit": spec.limit, "expires": format_duration(spec.expires)}
     if isinstance(spec, CalendarWindow):
         return {"algorithm": spec.algorithm, "limit": spec.limit, "calendar": spec.calendar, "zone": spec.zone}
     if isinstance(spec, TokenBucket):

@@ -20,10 +20,14 @@ from headgate.limits.model import Charge, Decision, Plan
 
 
 class Hold(NamedTuple):
-    """A reservation to record, beside a key of its chain, for `ttl_us` microseconds."""
+    """A reservation to record, beside a key of its chain, for `ttl_us` microseconds.
+
+    With `places`, only the chain's concurrency limits are held; the others are charged.
+    """
 
     id: str
     ttl_us: int
+    places: bool = False
 
 
 class Settlement(StrEnum):
@@ -68,6 +72,14 @@ class LimitStore(Protocol):
         """
         ...
 
+    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
+        """Takes held places anew as of now, and remembers the hold for `ttl_us`. `chain` has concurrency limits only.
+
+        `UNKNOWN`, and nothing changes, if the hold is not remembered, or settled. `UNKNOWN`, and the hold is cancelled,
+        if a place has expired and there is no room for it (`holds.renew_hold`).
+        """
+        ...
+
     def reset(self, chain: Sequence[Charge]) -> None:
         """Makes every (plan, key) of `chain` as new."""
         ...
@@ -90,6 +102,10 @@ class AsyncLimitStore(Protocol):
 
     async def settle(
         self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
+    ) -> Settlement: ...
+
+    async def renew(
+        self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None
     ) -> Settlement: ...
 
     async def reset(self, chain: Sequence[Charge]) -> None: ...

@@ -22,6 +22,7 @@ MOST = 2**50
 """No product or state of any algorithm exceeds this, so sums of a few of them stay exact in a double."""
 
 LONGEST = timedelta(days=3660)
+LONGEST_PLACE = timedelta(days=1)
 MOST_LOGGED = 100_000
 
 
@@ -277,7 +278,48 @@ class SlidingLog(_Window):
             )
 
 
-Spec: TypeAlias = TokenBucket | FixedWindow | SlidingWindow | SlidingLog | CalendarWindow
+@dataclass(frozen=True, slots=True, init=False)
+class Concurrency:
+    """`limit` calls in flight at once. A call that is not over, nor renewed, within `expires` counts as dead.
+
+        plans=[Plan("exports", Concurrency(5, expires="PT30S"))]
+        async with limiter.hold("user:1", "exports") as decision: ...
+
+    `hold` renews its place while the block runs, and gives it back. `acquire` takes a place for `expires`.
+    """
+
+    tag: ClassVar[int] = 6
+    algorithm: ClassVar[str] = "concurrency"
+
+    limit: int
+    expires: timedelta
+    window_us: int = field(compare=False, repr=False)
+    life_us: int = field(compare=False, repr=False)
+
+    def __init__(self, limit: int, expires: str | timedelta = "PT30S") -> None:
+        _whole("limit", limit)
+        if limit > MOST_LOGGED:
+            raise ConfigurationError("limit", f"{limit} calls are too many to remember; at most {MOST_LOGGED}")
+        try:
+            span, span_us = _window(expires)
+        except ConfigurationError as error:
+            raise ConfigurationError("expires", error.problem) from None
+        if span > LONGEST_PLACE:
+            raise ConfigurationError("expires", f"use at most {format_duration(LONGEST_PLACE)}; hold renews a place")
+        _set(self, limit=limit, expires=span, window_us=span_us, life_us=span_us)
+
+    @property
+    def size(self) -> int:
+        """The most one call may cost."""
+        return self.limit
+
+    @property
+    def span(self) -> timedelta:
+        """How long a place lasts that is not renewed."""
+        return self.expires
+
+
+Spec: TypeAlias = TokenBucket | FixedWindow | SlidingWindow | SlidingLog | CalendarWindow | Concurrency
 
 
 def describe(*specs: Spec) -> str:
@@ -288,6 +330,8 @@ def describe(*specs: Spec) -> str:
 def _describe(spec: Spec) -> str:
     if isinstance(spec, Gcra):
         return f"{spec.rate}, spaced" + (f", burst {spec.burst}" if spec.burst > 1 else "")
+    if isinstance(spec, Concurrency):
+        return f"{spec.limit} at once, expires after {format_duration(spec.expires)}"
     if isinstance(spec, CalendarWindow):
         return f"{spec.limit} per {spec.calendar} in {spec.zone}"
     if isinstance(spec, TokenBucket):

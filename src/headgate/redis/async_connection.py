@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import hiredis
 
-from headgate.redis.protocol import handshake
+from headgate.redis.protocol import handshake, introduction
 from headgate.redis.redirects import ErrorReply, store_error, unreachable
 from headgate.redis.single_flight import AsyncSingleFlight
 from headgate.redis.url import Address, Login, RedisUrl
@@ -69,14 +69,23 @@ class AsyncRedisConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(due - time.monotonic()):
-                _, connection = await loop.create_connection(
-                    lambda: cls(loop, address, url.timeout), address.host, address.port, ssl=url.tls
-                )
+                if login.provider is not None:
+                    login = await asyncio.to_thread(login.current)  # it may ask a service
+                if address.is_socket:
+                    _, connection = await loop.create_unix_connection(
+                        lambda: cls(loop, address, url.timeout), address.host
+                    )
+                else:
+                    _, connection = await loop.create_connection(
+                        lambda: cls(loop, address, url.timeout), address.host, address.port, ssl=url.tls
+                    )
         except OSError as error:
             raise unreachable(address, url.timeout, error) from error
         try:
             commands = handshake(login, database)
-            for reply in await asyncio.gather(*(connection.exchange_by(due, command) for command in commands)):
+            sent = [*commands, *introduction()]
+            replies = await asyncio.gather(*(connection.exchange_by(due, command) for command in sent))
+            for reply in replies[: len(commands)]:
                 if isinstance(reply, ErrorReply):
                     raise store_error(*reply, login.setting)
         except BaseException:

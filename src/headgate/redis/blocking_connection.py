@@ -14,7 +14,7 @@ from typing import Any
 
 import hiredis
 
-from headgate.redis.protocol import handshake
+from headgate.redis.protocol import handshake, introduction
 from headgate.redis.redirects import ErrorReply, store_error, unreachable
 from headgate.redis.url import Address, Login, RedisUrl
 
@@ -36,13 +36,15 @@ class RedisConnection:
         self.address = address
         self.timeout = url.timeout
         self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
+        login = login.current()
         try:
-            plain = socket.create_connection(address, _left(due))
+            plain = _socket_to(address, _left(due))
         except OSError as error:
             raise unreachable(address, url.timeout, error) from error
         self._socket = plain
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not address.is_socket:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if url.tls is not None:
                 self._socket = url.tls.wrap_socket(plain, server_hostname=address.host)
@@ -50,6 +52,7 @@ class RedisConnection:
                 reply = self.exchange_by(due, command)
                 if isinstance(reply, ErrorReply):
                     raise store_error(*reply, login.setting)
+            self.exchange_all(introduction())
         except OSError as error:
             self.close()
             raise unreachable(address, url.timeout, error) from error
@@ -144,6 +147,19 @@ class Connections:
         """Closes all idle connections; one in use is closed after its call."""
         for address in list(self._idle):
             self.drop(address)
+
+
+def _socket_to(address: Address, timeout: float) -> socket.socket:
+    if not address.is_socket:
+        return socket.create_connection(address, timeout)
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(address.host)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _left(due: float) -> float:

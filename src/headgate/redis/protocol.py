@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha1
+from importlib.metadata import version
 from pathlib import Path
 
 from headgate.redis.url import Login
@@ -29,6 +30,13 @@ def handshake(login: Login, database: int) -> list[bytes]:
         commands.append(packed(b"SELECT", b"%d" % database))
     commands.append(packed(b"PING"))
     return commands
+
+
+def introduction() -> list[bytes]:
+    """Commands that name this library to the server, for its CLIENT LIST. Redis below 7.2 knows none of them: their
+    replies may be errors."""
+    setinfo = (b"CLIENT", b"SETINFO")
+    return [packed(*setinfo, b"LIB-NAME", b"headgate"), packed(*setinfo, b"LIB-VER", version("headgate").encode())]
 
 
 def find_master(service: str) -> bytes:

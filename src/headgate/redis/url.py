@@ -3,8 +3,10 @@
     redis://[user:password@]host[:port][/database]              one server
     redis+sentinel://host:port,host:port/service[/database]     the master the sentinels name
     redis+cluster://host:port,host:port                         a cluster, found through any of these nodes
+    unix://[user:password@]/path/to/socket[?db=0]               one server, by its Unix socket (or redis+unix://)
 
 `rediss` instead of `redis` speaks TLS. Options follow as a query: `timeout` in seconds, 0.5 if not given;
+`prefix` of every key of limits; `credentials`, a function that returns user name and password (`package.module:name`);
 `sentinel_username` and `sentinel_password`; for TLS `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs`
 (`required` or `none`).
 """
@@ -12,17 +14,23 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from importlib import import_module
+from typing import NamedTuple, cast
 from urllib.parse import parse_qsl, unquote
 
-from headgate.errors import ConfigurationError
+from headgate.errors import ConfigurationError, StoreUnavailable
 
 DEFAULT_TIMEOUT = 0.5
+SOCKET_SCHEMES = ("unix", "redis+unix")
 _PORTS = {"sentinel": 26379}
 _OPTIONS = {
     "timeout",
+    "prefix",
+    "protocol",
+    "credentials",
     "sentinel_username",
     "sentinel_password",
     "ssl_ca_certs",
@@ -33,13 +41,18 @@ _OPTIONS = {
 
 
 class Address(NamedTuple):
-    """A host and a port."""
+    """A host and a port; of a Unix socket its path, and 0."""
 
     host: str
     port: int
 
+    @property
+    def is_socket(self) -> bool:
+        """Whether it is a Unix socket."""
+        return self.port == 0
+
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"{self.host}:{self.port}" if self.port else self.host
 
 
 class Topology(StrEnum):
@@ -52,12 +65,27 @@ class Topology(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A password, and perhaps a user name. Not in its `repr`."""
+    """A password, and perhaps a user name. Not in its `repr`. A `provider` returns both anew for each connection."""
 
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     setting: str = field(default="redis_url", compare=False)
     """The setting that holds it."""
+    provider: Callable[[], tuple[str | None, str]] | None = field(default=None, repr=False)
+
+    def current(self) -> Login:
+        """The login of a connection that is made now.
+
+        Raises:
+            StoreUnavailable: the provider failed.
+        """
+        if self.provider is None:
+            return self
+        try:
+            username, password = self.provider()
+        except Exception as error:
+            raise StoreUnavailable(f"the provider of Redis credentials failed: {type(error).__name__}") from error
+        return Login(username or None, password, self.setting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +100,8 @@ class RedisUrl:
     sentinel_login: Login = Login()
     tls: ssl.SSLContext | None = None
     timeout: float = DEFAULT_TIMEOUT
+    prefix: str = ""
+    """The beginning of every key of limits."""
 
     @classmethod
     def parse(cls, text: str, *, timeout: float | None = None) -> RedisUrl:
@@ -81,9 +111,11 @@ class RedisUrl:
             ConfigurationError: the URL can't be used.
         """
         scheme, separator, rest = text.partition("://")
+        if scheme in SOCKET_SCHEMES:
+            return cls._parse_socket(rest, timeout)
         base, _, topology = scheme.partition("+")
         if not separator or base not in ("redis", "rediss") or topology not in ("", "sentinel", "cluster"):
-            raise _wrong("use redis://, rediss://, redis+sentinel:// or redis+cluster://")
+            raise _wrong("use redis://, rediss://, redis+sentinel://, redis+cluster:// or unix://")
         rest, _, query = rest.partition("?")
         place, _, path = rest.partition("/")
         credentials, _, hosts = place.rpartition("@")
@@ -102,18 +134,39 @@ class RedisUrl:
         return cls(
             topology=Topology(topology or "single"),
             addresses=_addresses(hosts, topology),
-            login=_login(credentials),
+            login=_login(credentials, options),
             database=database,
             service=service,
             sentinel_login=_sentinel_login(options),
             tls=_tls(options) if base == "rediss" else None,
             timeout=_timeout(options.get("timeout", DEFAULT_TIMEOUT) if timeout is None else timeout),
+            prefix=_prefix(options),
+        )
+
+    @classmethod
+    def _parse_socket(cls, rest: str, timeout: float | None) -> RedisUrl:
+        rest, _, query = rest.partition("?")
+        credentials, _, path = rest.rpartition("@")
+        options = _options(query, _OPTIONS | {"db"})
+        if not path.startswith("/"):
+            raise _wrong("name the socket by its whole path: unix:///run/redis.sock")
+        if tls := sorted(name for name in options if name.startswith(("ssl_", "sentinel_"))):
+            raise _wrong(f"{tls[0]} has no meaning for a Unix socket")
+        return cls(
+            topology=Topology.SINGLE,
+            addresses=(Address(unquote(path), 0),),
+            login=_login(credentials, options),
+            database=_database([options["db"]] if "db" in options else []),
+            timeout=_timeout(options.get("timeout", DEFAULT_TIMEOUT) if timeout is None else timeout),
+            prefix=_prefix(options),
         )
 
     def __str__(self) -> str:
         """The URL without secrets."""
         scheme = "redis" if self.tls is None else "rediss"
         places = ",".join(map(str, self.addresses))
+        if self.addresses[0].is_socket:
+            return f"unix://{places}?db={self.database}"
         match self.topology:
             case Topology.SINGLE:
                 return f"{scheme}://{places}/{self.database}"
@@ -127,11 +180,20 @@ def _wrong(problem: str) -> ConfigurationError:
     return ConfigurationError("redis_url", problem)
 
 
-def _options(query: str) -> dict[str, str]:
+def _options(query: str, known: Set[str] = _OPTIONS) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
-    if unknown := sorted(set(options) - _OPTIONS):
-        raise _wrong(f"unknown option {unknown[0]!r}; known are {', '.join(sorted(_OPTIONS))}")
+    if unknown := sorted(set(options) - known):
+        raise _wrong(f"unknown option {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    if options.get("protocol", "2") != "2":
+        raise _wrong("protocol can only be 2: limits need nothing of RESP3; leave it out")
     return options
+
+
+def _prefix(options: dict[str, str]) -> str:
+    prefix = options.get("prefix", "")
+    if "{" in prefix or "}" in prefix or len(prefix) > 128 or not prefix.isprintable():
+        raise _wrong("prefix has up to 128 printable characters, and no braces: those mark what a cluster hashes")
+    return prefix
 
 
 def _addresses(hosts: str, topology: str) -> tuple[Address, ...]:
@@ -152,11 +214,26 @@ def _address(place: str, default_port: int) -> Address:
     return Address(unquote(host), int(port) if port else default_port)
 
 
-def _login(credentials: str) -> Login:
+def _login(credentials: str, options: dict[str, str]) -> Login:
     username, colon, password = credentials.partition(":")
     if credentials and not colon:
         raise _wrong("write user:password@host, or :password@host")
+    if "credentials" in options:
+        if credentials:
+            raise _wrong("has a password and names a provider of credentials; give one of them")
+        return Login(provider=_provider(options["credentials"]))
     return Login(unquote(username) or None, unquote(password) or None)
+
+
+def _provider(name: str) -> Callable[[], tuple[str | None, str]]:
+    module, colon, attribute = name.partition(":")
+    try:
+        provider = getattr(import_module(module), attribute) if colon else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _wrong(f"credentials: {name!r} can't be imported: {error}") from None
+    if not callable(provider):
+        raise _wrong("credentials is a function that returns user name and password, as package.module:name")
+    return cast(Callable[[], tuple[str | None, str]], provider)
 
 
 def _sentinel_login(options: dict[str, str]) -> Login:

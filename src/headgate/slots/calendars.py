@@ -117,6 +117,17 @@ class Calendar:
         interval = self._interval_at(at_ms)
         return at_ms if interval is None else interval[1]
 
+    def closing_rule(self, start_ms: int, size_ms: int) -> str | None:
+        """The rule that closes a window: `blackouts`, `holidays` or `open`; None if the window is wholly open."""
+        closed = self._first_closed(start_ms, start_ms + size_ms)
+        if closed is None:
+            return None
+        index = bisect_right(self._closures, (closed, _LATEST_MS)) - 1
+        if index >= 0 and closed < self._closures[index][1]:
+            return "blackouts"
+        local_day = (closed + _offset_ms(self.zone, closed)) // DAY_MS
+        return "holidays" if self.holidays and _is_holiday(self.holidays, local_day) else "open"
+
     @cached_property
     def _closures(self) -> tuple[Interval, ...]:
         """The blackouts, ordered and disjoint."""

@@ -159,7 +159,8 @@ class _Filled:
     def _add(self, start: int) -> int:
         """Fills one window, as far as it may be used. Returns where it ends."""
         size, taken = self._policy.size_ms, self._occupancy.taken(start)
-        capacity, _, _ = usable(self._policy.max_per_window, size, start, self._effective, self._horizon)
+        policy = self._policy
+        capacity, _, _ = usable(policy.max_per_window, size, start, self._effective, self._horizon, policy.first_window)
         added = min(self.left, capacity - taken)
         if added > 0:
             self._note(start, taken, added, capacity)

@@ -38,7 +38,8 @@ class JointSide:
 
     def usable(self, start_ms: int, effective_ms: int, horizon_ms: int = LATEST_MS - 1) -> Usable:
         """What a window offers to an event."""
-        return usable(self.active.policy.max_per_window, self.size_ms, start_ms, effective_ms, horizon_ms)
+        policy = self.active.policy
+        return usable(policy.max_per_window, self.size_ms, start_ms, effective_ms, horizon_ms, policy.first_window)
 
     def free_from(self, at_ms: int, effective_ms: int) -> int:
         """The first open window that ends after `at_ms` and has room for an event; `LATEST_MS` if there is none. The

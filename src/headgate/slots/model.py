@@ -35,12 +35,21 @@ class Spread(StrEnum):
     """By the golden-ratio sequence: gaps stay nearly equal at every fill level, and after a raise."""
 
 
+class FirstWindow(StrEnum):
+    """What the window offers in which the wanted time lies."""
+
+    PROPORTIONAL = "proportional"
+    """The limit in proportion to what is left of the window."""
+    WHOLE = "whole"
+    """The whole limit: an untouched window takes as much at its end as at its start."""
+
+
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
     """How much may happen in each window of time.
 
     `window` is an ISO-8601 duration or a timedelta; `max_delay`, if given, is how far past the wanted time a slot may
-    lie before nothing is booked at all.
+    lie before nothing is booked at all. `first_window` says what the window of the wanted time itself offers.
     """
 
     max_per_window: int
@@ -48,6 +57,7 @@ class WindowPolicy:
     spread: Spread = Spread.JITTER
     calendar: Calendar | None = None
     max_delay: timedelta | None = None
+    first_window: FirstWindow = FirstWindow.PROPORTIONAL
     size_ms: int = field(init=False, repr=False, compare=False)
     """The window's length in milliseconds."""
     max_delay_ms: int | None = field(init=False, repr=False, compare=False)
@@ -59,6 +69,7 @@ class WindowPolicy:
         spread: str | Spread = Spread.JITTER,
         calendar: Calendar | dict[str, Any] | None = None,
         max_delay: str | timedelta | None = None,
+        first_window: str | FirstWindow = FirstWindow.PROPORTIONAL,
     ) -> None:
         put = object.__setattr__
         put(self, "max_per_window", _limit(max_per_window))
@@ -66,6 +77,7 @@ class WindowPolicy:
         put(self, "spread", _spread(spread))
         put(self, "calendar", Calendar.from_json(calendar) if isinstance(calendar, dict) else calendar)
         put(self, "max_delay", None if max_delay is None else _delay(max_delay))
+        put(self, "first_window", _first_window(first_window))
         put(self, "size_ms", duration_ms(self.window))
         put(self, "max_delay_ms", None if self.max_delay is None else duration_ms(self.max_delay))
 
@@ -84,26 +96,33 @@ class WindowPolicy:
             "spread": self.spread.value,
             "calendar": None if self.calendar is None else self.calendar.to_json(),
             "maxDelay": None if self.max_delay is None else format_duration(self.max_delay),
+            "firstWindow": self.first_window.value,
         }
 
 
 def changed_policy(current: WindowPolicy | None, changes: Mapping[str, Any]) -> WindowPolicy:
     """A policy with some fields changed: a field that is not given stays as it is, None removes a `calendar`, a
-    `max_delay` or a `spread`. Without a `current` policy, `max_per_window` and `window` must be given."""
+    `max_delay`, a `spread` or a `first_window`. Without a `current` policy, `max_per_window` and `window` are
+    required."""
     if current is None:
         for name in ("max_per_window", "window"):
             if name not in changes:
                 raise InvalidInput(name, "is required for a new config")
-        return WindowPolicy(**_without_spread(changes))
+        return WindowPolicy(**_without_defaulted(changes))
     kept = {member.name: getattr(current, member.name) for member in fields(WindowPolicy) if member.init}
-    if "spread" in changes and changes["spread"] is None:
-        del kept["spread"]
-    return WindowPolicy(**kept | _without_spread(changes))
+    kept = {
+        name: value for name, value in kept.items() if name not in _DEFAULTED or changes.get(name, value) is not None
+    }
+    return WindowPolicy(**kept | _without_defaulted(changes))
 
 
-def _without_spread(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes without a spread of None: the policy's own default holds."""
-    return {name: value for name, value in changes.items() if name != "spread" or value is not None}
+_DEFAULTED = ("spread", "first_window")
+"""Fields whose removal means the policy's own default."""
+
+
+def _without_defaulted(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes without a None that means a default."""
+    return {name: value for name, value in changes.items() if name not in _DEFAULTED or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,3 +282,10 @@ def _spread(value: object) -> Spread:
         return Spread(str(value).lower())
     except ValueError:
         raise ConfigurationError("spread", f"{value!r} is unknown; use jitter or even") from None
+
+
+def _first_window(value: object) -> FirstWindow:
+    try:
+        return FirstWindow(str(value).lower())
+    except ValueError:
+        raise ConfigurationError("first_window", f"{value!r} is unknown; use proportional or whole") from None

@@ -89,13 +89,15 @@ class Packer:
             horizon = min(effective_ms + policy.max_delay_ms, horizon)
         start = align(effective_ms, size)
         following = policy.next_open(start)
-        if following == start and occupancy.taken(start) >= limit * (start + size - effective_ms) // size:
-            following = policy.next_open(start + size)
+        if following == start:
+            uncut = usable(limit, size, start, effective_ms, start + size - 1, policy.first_window)
+            if occupancy.taken(start) >= uncut.capacity:
+                following = policy.next_open(start + size)
         if following != start:
             start = occupancy.first_free(following)
         if start > horizon:
             return Full(start if start < LATEST_MS else None)
-        capacity, low, high = usable(limit, size, start, effective_ms, horizon)
+        capacity, low, high = usable(limit, size, start, effective_ms, horizon, policy.first_window)
         if occupancy.taken(start) >= capacity:
             # What this window has left lies beyond the horizon.
             return Full(high if high < LATEST_MS else None)

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from headgate.errors import HeadgateError
 from headgate.slots.joint import JointSide
+from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
 from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking
@@ -82,8 +83,10 @@ class SlotStore(Protocol):
         """The event's slot."""
         ...
 
-    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
-        """Removes the event's slot and frees its room; None if it has none.
+    async def cancel(
+        self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
+    ) -> AssignedSlot | None:
+        """Removes the event's slot and frees its room; None if it has none. Its record stays, with the cause.
 
         Raises:
             SlotOwned: the slot is not `owner`'s; nothing was changed.
@@ -92,6 +95,18 @@ class SlotStore(Protocol):
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
         """Slots scheduled before a time, oldest first, past the (scheduled, event) cursor: pages for reconciliation."""
+        ...
+
+    async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+        """The first `limit` records of booked and cancelled slots behind a cursor, by scheduled time."""
+        ...
+
+    async def record(self, event_id: str) -> ListedSlot | None:
+        """The record of the event's slot; None if it has none, or it was cancelled."""
+        ...
+
+    async def count_beyond(self, name: str, max_delay_ms: int) -> int:
+        """How many slots still to come lie later than so long after they were requested and booked."""
         ...
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
@@ -108,8 +123,8 @@ class SlotStore(Protocol):
         ...
 
     async def prune(self, before_ms: int) -> PruneResult:
-        """Forgets windows that ended before a time, and the slots in them, in batches; and configs made from a template
-        that have no windows left."""
+        """Forgets windows that ended before a time, and the slots in them, in batches; the records of slots that were
+        cancelled before it; and configs made from a template that have no windows left."""
         ...
 
     async def close(self) -> None:

@@ -5,20 +5,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
 from headgate import tracing
 from headgate.batching import Batcher
-from headgate.durations import duration_ms, parse_instant, to_ms
-from headgate.errors import ConfigurationError, Conflict, HeadgateError, InvalidInput, NotFound, StoreUnavailable
+from headgate.durations import parse_instant, to_ms
+from headgate.errors import (
+    Conflict,
+    HeadgateError,
+    InvalidInput,
+    NotFound,
+    StaleVersion,
+    StoreUnavailable,
+)
 from headgate.slots import events
+from headgate.slots.carriers import Carriers
 from headgate.slots.config_names import ConfigNames, booking_names, first_name
 from headgate.slots.forecast import Forecast, forecast
+from headgate.slots.inspection import check_opens
 from headgate.slots.joint_forecast import joint_forecast
+from headgate.slots.listing import Cancellation
+from headgate.slots.maintenance import SlotMaintenance
 from headgate.slots.model import (
     MOST_CONFIGS,
     AssignedSlot,
@@ -33,12 +44,11 @@ from headgate.slots.model import (
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.pace import Paces
 from headgate.slots.packing import Booking, proves_config
-from headgate.slots.ports import NullObserver, PruneResult, SlotObserver, SlotStore
+from headgate.slots.ports import NullObserver, SlotObserver, SlotStore
+from headgate.slots.replanning import ReplanStore
 
 MAX_TRIES = 8
 """How often a batch is tried when another config's writer is in its way; each try waits for that writer to finish."""
-OPENS_WITHIN = timedelta(days=3660)
-"""A calendar that opens no window within ten years is taken for a mistake."""
 
 MAX_WRITERS = 10_000
 """Configs and sets of configs whose writer is kept while nobody waits for it."""
@@ -58,7 +68,7 @@ class SchedulerOptions(TypedDict, total=False):
     template_configs: int
 
 
-class SlotScheduler:
+class SlotScheduler(SlotMaintenance):
     """Books times at which the downstream can take the work.
 
     The same event always gets the same slot. Whatever `assign` returned is committed. Concurrent callers share
@@ -73,9 +83,11 @@ class SlotScheduler:
         batch: int = 1000,
         bulk_batch: int = 10_000,
         cache_ttl: float = 5.0,
+        replans: ReplanStore | None = None,
         template_configs: int = 10_000,
     ) -> None:
         self._store = store
+        self._replans = replans
         self._observer = observer or NullObserver()
         self._batch = batch
         self._bulk_batch = bulk_batch
@@ -88,17 +100,21 @@ class SlotScheduler:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, url: str, **options: Unpack[SchedulerOptions]) -> AsyncIterator[SlotScheduler]:
-        """A scheduler on the database at `url`, migrated and ready; closed when the block ends.
+    async def open(
+        cls, url: str, *, carriers: Carriers | None = None, **options: Unpack[SchedulerOptions]
+    ) -> AsyncIterator[SlotScheduler]:
+        """A scheduler on the database at `url`, migrated and ready; closed when the block ends. `carriers` move what
+        starts at a slot's time when slots are re-planned: `DispatchQueue.slot_carriers()` for queue items.
 
         Raises:
             ConfigurationError: the URL is not a database's, or its driver is not installed.
             StoreUnavailable: the database does not answer.
         """
         # Imported here: stores bring their drivers, and importing headgate brings none.
-        from headgate.slots.stores import slot_store
+        from headgate.slots.stores import slot_stores
 
-        async with cls(await slot_store(url), **options) as scheduler:
+        store, replans = await slot_stores(url, carriers=carriers)
+        async with cls(store, replans=replans, **options) as scheduler:
             yield scheduler
 
     async def __aenter__(self) -> SlotScheduler:
@@ -123,7 +139,7 @@ class SlotScheduler:
         """
         checked_name(name)
         now_ms = None if now is None else to_ms(parse_instant(now, "now"))
-        await self._check_opens(policy, now_ms)
+        await check_opens(policy, now_ms)
         return await self._after_change(await self._retried(name, self._store.configure, name, policy, now_ms=now_ms))
 
     async def ensure(self, name: str, policy: WindowPolicy) -> PolicyVersion:
@@ -133,7 +149,7 @@ class SlotScheduler:
             ConfigurationError: the policy's calendar never opens.
         """
         checked_name(name)
-        await self._check_opens(policy, None)
+        await check_opens(policy)
 
         async def attempt() -> PolicyVersion:
             versions = await self._store.history(name)
@@ -143,29 +159,30 @@ class SlotScheduler:
         self._policies[name] = time.monotonic(), version
         return version
 
-    async def change(self, name: str, changes: Mapping[str, Any]) -> PolicyVersion:
+    async def change(
+        self, name: str, changes: Mapping[str, Any], *, if_version: Collection[int] | None = None
+    ) -> PolicyVersion:
         """Makes a new version of `name` that differs from the active one in the given fields of `WindowPolicy` only;
-        None removes a `calendar`, a `max_delay` or a `spread`. A name that is new needs `max_per_window` and `window`.
-        Concurrent changes of different fields are both kept.
+        None removes a `calendar`, a `max_delay`, a `spread` or a `first_window`. A name that is new needs
+        `max_per_window` and `window`. Concurrent changes of different fields are both kept; with `if_version`, the
+        change is made only if one of these versions is active (0: no version yet).
 
         Raises:
             InvalidInput: a value is wrong, or a new config lacks one.
+            StaleVersion: another version than those of `if_version` is active; nothing was changed.
         """
         checked_name(name)
 
         async def attempt() -> PolicyVersion:
             versions = await self._store.history(name)
+            active = versions[0].version if versions else None
+            if if_version is not None and (active or 0) not in if_version:
+                raise StaleVersion(name, active)
             policy = changed_policy(versions[0].policy if versions else None, changes)
-            await self._check_opens(policy, None)
-            return await self._store.configure(name, policy, replacing=versions[0].version if versions else 0)
+            await check_opens(policy)
+            return await self._store.configure(name, policy, replacing=active or 0)
 
         return await self._after_change(await self._retried(name, attempt))
-
-    async def _check_opens(self, policy: WindowPolicy, now_ms: int | None) -> None:
-        at = int(time.time() * 1000) if now_ms is None else now_ms
-        # On a thread: a calendar that never opens takes a while to be found out.
-        if await asyncio.to_thread(policy.next_open, at) > at + duration_ms(OPENS_WITHIN):
-            raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
 
     async def _after_change(self, version: PolicyVersion) -> PolicyVersion:
         self._policies[version.name] = time.monotonic(), version
@@ -339,15 +356,20 @@ class SlotScheduler:
             raise NotFound("slot", event_id)
         return slot
 
-    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot:
-        """Gives the event's slot back; its room is free from the next call on.
+    async def cancel(
+        self, event_id: str, *, owner: str | None = None, reason: str | None = None, actor: str | None = None
+    ) -> AssignedSlot:
+        """Gives the event's slot back; its room is free from the next call on. A record of it stays until it is
+        pruned, with the reason and the actor who cancelled it.
 
         Raises:
+            InvalidInput: the reason is longer than 500 characters.
             NotFound: the event has no slot.
             SlotOwned: the slot belongs to another than `owner`.
         """
         checked_id(event_id)
-        slot = await self._retried(None, self._store.cancel, event_id, owner=owner)
+        cause = Cancellation.of(reason, owner if actor is None else actor)
+        slot = await self._retried(None, self._store.cancel, event_id, owner=owner, cause=cause)
         if slot is None:
             raise NotFound("slot", event_id)
         return slot
@@ -388,49 +410,6 @@ class SlotScheduler:
             return forecast(version, occupancy, now_ms, events, now_ms if requested_ms is None else requested_ms)
 
         return await self._store.survey(names, look)
-
-    async def reconcile(
-        self,
-        started: Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]],
-        *,
-        before: datetime,
-        redispatch: Callable[[AssignedSlot], Awaitable[None]] | None = None,
-        owner: str | None = None,
-        page: int = 1000,
-    ) -> list[AssignedSlot]:
-        """Finds slots scheduled before a time whose work never started (a crash between booking and starting).
-
-        `started` returns, page by page, which events are known to have work. The others are handed to `redispatch`,
-        or, without one, cancelled so that their room is free again. Returns them. Slots that belong to another than
-        `owner` are left alone.
-        """
-        leaked: list[AssignedSlot] = []
-        cursor: tuple[int, str] | None = None
-        until = to_ms(parse_instant(before, "before"))
-        while slots := await self._store.booked(until, cursor, page):
-            known = await started(slots)
-            for slot in slots:
-                if slot.owner != owner or slot.event_id in known:
-                    continue
-                leaked.append(slot)
-                if redispatch is not None:
-                    await redispatch(slot)
-                else:
-                    with suppress(NotFound):  # cancelled by somebody else in the meantime
-                        await self.cancel(slot.event_id, owner=owner)
-            cursor = slots[-1].scheduled_ms, slots[-1].event_id
-        return leaked
-
-    async def prune(self, before: datetime) -> PruneResult:
-        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot.
-
-        Raises:
-            InvalidInput: the time lies in the future.
-        """
-        before = parse_instant(before, "before")
-        if before > datetime.now(UTC):
-            raise InvalidInput("before", "lies in the future; slots that are still to come are not forgotten")
-        return await self._store.prune(to_ms(before))
 
     # -- group commit --------------------------------------------------------------------------------------------
 
@@ -491,6 +470,8 @@ class SlotScheduler:
         for attempt in range(1, MAX_TRIES + 1):
             try:
                 return await work(*args, **kwargs)
+            except StaleVersion:
+                raise
             except Conflict:
                 if name is not None:
                     self._observer.contended(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headgate.slots.model import Spread
+from headgate.slots.model import FirstWindow, Spread
 
 _INVERSE_GOLDEN = 0x9E3779B97F4A7C15
 """2⁶⁴ / φ: multiplying by it modulo 2⁶⁴ walks the golden-ratio sequence in exact integers."""
@@ -25,16 +25,25 @@ class Usable(NamedTuple):
     high_ms: int
 
 
-def usable(limit: int, size_ms: int, start_ms: int, effective_ms: int, horizon_ms: int) -> Usable:
+def usable(
+    limit: int,
+    size_ms: int,
+    start_ms: int,
+    effective_ms: int,
+    horizon_ms: int,
+    first: FirstWindow = FirstWindow.PROPORTIONAL,
+) -> Usable:
     """What a window offers to a slot that may lie neither before `effective_ms` nor after `horizon_ms`.
 
-    The first window and the one that the horizon cuts offer the limit in proportion. A horizon shorter than the first
-    window's share of one slot still leaves that one, or such a policy would never book anything.
+    The first window, unless it is offered whole, and the one that the horizon cuts offer the limit in proportion. A
+    horizon shorter than the first window's share of one slot still leaves that one, or such a policy would never book
+    anything.
     """
     low, high = max(start_ms, effective_ms), min(start_ms + size_ms, horizon_ms + 1)
-    capacity = limit * (high - low) // size_ms
+    counted_from = start_ms if first is FirstWindow.WHOLE else low
+    capacity = limit * (high - counted_from) // size_ms
     if not capacity and start_ms <= effective_ms:
-        capacity = min(1, limit * (start_ms + size_ms - low) // size_ms)
+        capacity = min(1, limit * (start_ms + size_ms - counted_from) // size_ms)
     return Usable(capacity, low, high)
 
 

@@ -50,7 +50,7 @@ class ScriptedEngine:
             raise self.error
         return [ExecutionState(self.states.get(claim.item_id, Execution.NOT_FOUND), "told") for claim in claims]
 
-    async def stop(self, claims: Sequence[Claim]) -> None: ...
+    async def stop(self, claims: Sequence[Claim], *, running: bool = False) -> None: ...
 
     def room(self, item_type: str) -> int | None:
         return self.free

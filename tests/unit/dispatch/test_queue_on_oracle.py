@@ -29,7 +29,7 @@ STATEMENTS: list[sa.ClauseElement] = [
     admin_queries.silent_claims("PAY", T, 10, "oracle"),
     search.page("PAY", ItemFilter(Status.READY, "a", "b*", T, T), 10, "a"),
     search.dead_errors("PAY", "oracle"),
-    admin_queries._REDIRECT,
+    admin_queries.UPDATE_ITEM,
 ]
 
 

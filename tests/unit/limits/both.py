@@ -49,6 +49,9 @@ class SwitchedStore:
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, **options: Any) -> Any:
         return self._call("settle", hold_id, chain, actual, **options)
 
+    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, **options: Any) -> Any:
+        return self._call("renew", hold_id, chain, ttl_us, **options)
+
     def reset(self, chain: Sequence[Charge]) -> None:
         self._call("reset", chain)
 
@@ -80,6 +83,9 @@ class AsyncSwitchedStore:
 
     async def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, **options: Any) -> Any:
         return self._store.settle(hold_id, chain, actual, **options)
+
+    async def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, **options: Any) -> Any:
+        return self._store.renew(hold_id, chain, ttl_us, **options)
 
     async def reset(self, chain: Sequence[Charge]) -> None:
         self._store.reset(chain)

@@ -434,7 +434,7 @@ def test_errors_that_are_no_outage_pass_through() -> None:
         def decide(self, *args: Any, **options: Any) -> Any:
             raise ZeroDivisionError
 
-        decide_many = refund = settle = reset = decide
+        decide_many = refund = settle = renew = reset = decide
 
         def close(self) -> None: ...
 

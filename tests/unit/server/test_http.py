@@ -121,6 +121,13 @@ async def test_every_documented_failure_is_a_problem_and_none_is_the_frameworks(
                     assert list(response["content"]) == ["application/problem+json"]
 
 
+async def test_the_type_of_a_problem_is_a_uri() -> None:
+    """What was looked for may have a name of two words."""
+    async with opened() as client:
+        answer = await client.get("/admin/dispatch/NOTHING/items")
+    assert (answer.status_code, answer.json()["type"]) == (404, "urn:headgate:problem:item-type-not-found")
+
+
 async def test_a_sane_request_id_is_kept_and_any_other_replaced() -> None:
     async with opened() as client:
         answer = await client.get("/health/live", headers={"X-Request-ID": "caller-7"})

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy.dialects import oracle
 
+from headgate.durations import from_ms
+from headgate.slots.listing import Cancellation, Cursor, SlotFilter
 from headgate.slots.model import WindowPolicy
-from headgate.slots.stores import sql, window_rows
+from headgate.slots.stores import joint, slot_records, sql, templates, window_rows
 from headgate.sql.schema import database_now
 
 
@@ -60,6 +62,11 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     sql.cancel(connection, "e")
     sql._history(connection, "c")
     sql._prune_slots(connection, 10, 100)
+    sql._names_to_prune(connection, 10)
+    sql.lock_all(connection, ["b", "a"])
+    joint.prune_joint(connection, {"a": 10}, 10, (5, "e"), 100)
+    templates.find_template(connection, "merchant-7")
+    templates.remove_idle(connection, 0, 10, 100)
     window_rows.SqlWindowReader(connection, "c").windows_from(0, 64)
     window_rows.SqlWindowReader(connection, "c").run_before(0)
     window_rows.recount(connection, "c", WindowPolicy(1, "PT4S"), 0)
@@ -70,6 +77,17 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     assert not any("LIMIT" in text for text in recorder.statements)
 
 
+def test_an_idle_config_is_locked_without_waiting() -> None:
+    text = str(templates.lock_unless_locked("c").compile(dialect=oracle.dialect()))
+    assert text.endswith("FOR UPDATE OF headgate_slot_config.name SKIP LOCKED")
+
+
+def test_a_config_s_slots_are_those_that_name_it_first_or_later(recorder: Recorder) -> None:
+    window_rows.recount(recorder, "c", WindowPolicy(1, "PT4S"), 0)  # type: ignore[arg-type]
+    (counting,) = [text for text in recorder.statements if text.startswith("SELECT")]
+    assert "instr(headgate_slot.other_windows, " in counting
+
+
 def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
     sql._find_all(recorder, [f"e{n}" for n in range(2500)])  # type: ignore[arg-type]
     assert len(recorder.statements) == 3
@@ -78,3 +96,14 @@ def test_lists_stay_below_a_thousand(recorder: Recorder) -> None:
 
 def test_the_clock_is_utc() -> None:
     assert str(database_now().compile(dialect=oracle.dialect())) == "SYS_EXTRACT_UTC(SYSTIMESTAMP)"
+
+
+def test_listing_and_counting_slots_is_written_in_oracles_words(recorder: Recorder) -> None:
+    connection: Any = recorder
+    slot_records.page(connection, SlotFilter("c", owner=""), Cursor(5, "e", 7), 10)
+    slot_records.keep_cancelled(connection, ["e"], from_ms(0), Cancellation("r", "a"))
+    slot_records.prune_cancelled(connection, 5, 10)
+    text = "\n".join(recorder.statements)
+    assert "COLLATE" not in text
+    assert "LIMIT " not in text
+    assert "FETCH FIRST" in text or "ROWNUM" in text

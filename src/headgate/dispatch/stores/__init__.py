@@ -11,6 +11,7 @@ from headgate.dispatch.model import CLAIM_BYTES, EnqueueRequest
 from headgate.dispatch.ports import Follower, QueueStore
 from headgate.dispatch.stores import portable
 from headgate.dispatch.stores.encrypting import encrypted_requests
+from headgate.dispatch.stores.slot_carrier import QueueCarrier as QueueCarrier
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.sql.databases import database
 

@@ -99,6 +99,17 @@ def stale(
     return [(Claim(item_type, row.item_id, row.claim_epoch, row.retry_count), Status(row.queue_status)) for row in rows]
 
 
+def holds(connection: sa.Connection, claims: Sequence[Claim]) -> list[bool]:
+    """Whether each claim still holds its item."""
+    held: set[tuple[str, str, int]] = set()
+    for item_type in {claim.item_type for claim in claims}:
+        for some in chunks([claim.item_id for claim in claims if claim.item_type == item_type]):
+            statement = sa.select(queue.c.item_id, queue.c.claim_epoch).where(of_items(item_type, some))
+            rows = connection.execute(statement.where(sa.text(IN_FLIGHT)))
+            held.update((item_type, row.item_id, row.claim_epoch) for row in rows)
+    return [(claim.item_type, claim.item_id, claim.epoch) in held for claim in claims]
+
+
 def find(connection: sa.Connection, item_type: str, item_id: str) -> tuple[Item, str | None] | None:
     row = connection.execute(sa.select(queue).where(of_items(item_type, [item_id]))).one_or_none()
     if row is None:
@@ -148,7 +159,7 @@ def audit_entries(
 
 # -- operating ---------------------------------------------------------------------------------------------------
 
-_REDIRECT = (
+UPDATE_ITEM = (
     sa.update(queue)
     .where(
         *THIS_ITEM,
@@ -237,7 +248,7 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
             columns
             | {"b_type": columns.pop("item_type"), "b_id": columns.pop("item_id"), "b_before": before.status.value}
         )
-    connection.execute(_REDIRECT, updates)
+    connection.execute(UPDATE_ITEM, updates)
     if to is Status.CANCELLED:
         for some in chunks(items):
             connection.execute(

@@ -39,6 +39,8 @@ def conditions(chosen: ItemFilter) -> list[sa.ColumnElement[bool]]:
         wanted.append(queue.c.item_id >= chosen.prefix)
     if chosen.error is not None:
         wanted.append(queue.c.last_error.ilike(_pattern(chosen.error), escape=ESCAPE))
+    if chosen.lane is not None:
+        wanted.append(queue.c.lane == chosen.lane)
     if chosen.since is not None:
         wanted.append(queue.c.scheduled_exec_time >= chosen.since)
     if chosen.until is not None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from headgate.dispatch.changes import Changed, ItemChange
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import (
@@ -29,6 +30,7 @@ from headgate.dispatch.search import ErrorGroup, ItemFilter
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import (
     admin_queries,
+    changes,
     encrypting,
     following,
     portable,
@@ -186,6 +188,9 @@ class SqlQueueStore:
         done: list[bool] = await self._database.once(self._statements.touch, claims, now)
         return done
 
+    async def holds(self, claims: Sequence[Claim]) -> list[bool]:
+        return await self._database.read(admin_queries.holds, claims)
+
     async def record_progress(
         self, progress: Sequence[tuple[Claim, Progress]], *, now: datetime | None = None
     ) -> list[bool]:
@@ -249,6 +254,29 @@ class SqlQueueStore:
                 count += some
         await self._moved(item_type)
         return count
+
+    async def change_items(
+        self,
+        item_type: str,
+        chosen: Sequence[str] | ItemFilter,
+        change: ItemChange,
+        *,
+        now: datetime | None = None,
+    ) -> Changed:
+        follower = self._followers.get(item_type)
+        count, claims = 0, list[Claim]()
+        if not isinstance(chosen, ItemFilter):
+            changed = await self._database.write(changes.change_listed, item_type, chosen, change, now, follower)
+            count, claims = changed
+        else:
+            after: str | None = ""
+            while after is not None:
+                changed, after = await self._database.write(
+                    changes.change_matching, item_type, chosen, after or None, change, now, follower
+                )
+                count, claims = count + changed.total, claims + changed.in_flight
+        await self._moved(item_type)
+        return Changed(count, claims)
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         return await self._database.read(admin_queries.audit_entries, item_type, item_id, limit, before)

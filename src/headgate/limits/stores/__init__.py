@@ -13,6 +13,7 @@ from headgate.limits.store_health import DEFAULT_DEADLINE
 from headgate.limits.stores.memory import AsyncMemoryLimitStore, MemoryLimitStore
 
 REDIS_SCHEMES = {base + shape for base in ("redis", "rediss") for shape in ("", "+sentinel", "+cluster")}
+REDIS_SCHEMES |= {"unix", "redis+unix"}
 SQL_SCHEMES = {"sqlite", "postgresql", "postgres"}
 
 
@@ -54,5 +55,5 @@ def _unknown(scheme: str) -> ConfigurationError:
     return ConfigurationError(
         "store",
         f"{scheme!r} is no known limit store; use memory://, redis://, rediss://, redis+sentinel://, redis+cluster://, "
-        "sqlite:// or postgresql://",
+        "unix://, sqlite:// or postgresql://",
     )

@@ -15,7 +15,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.limits.algorithms import State
 from headgate.limits.chain import CALENDAR, refunded, rule_on
 from headgate.limits.fast_path import FastPath
-from headgate.limits.holds import HoldName, HoldRecord, hold_name, place_hold, settle_hold
+from headgate.limits.holds import HoldName, HoldRecord, held_part, hold_name, place_hold, renew_hold, settle_hold
 from headgate.limits.locks import SpinLock
 from headgate.limits.model import Charge, Decision, Reason, Rule
 from headgate.limits.ports import Hold, Settlement
@@ -70,6 +70,9 @@ class MemoryLimitStore:
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
         return self._lock.run(self._settle, hold_id, chain, actual, now_us)
 
+    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
+        return self._lock.run(self._renew, hold_id, chain, ttl_us, now_us)
+
     def reset(self, chain: Sequence[Charge]) -> None:
         self._lock.run(self._reset, chain)
 
@@ -109,6 +112,20 @@ class MemoryLimitStore:
             self._write(charge, state, now_us)
         return Settlement.APPLIED
 
+    def _renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, now_us: int | None) -> Settlement:
+        now_us = self._now() if now_us is None else now_us
+        name = hold_name(hold_id, chain)
+        record = self._holds.find(name, now_us)
+        if record is None or record.settled:
+            return Settlement.UNKNOWN
+        states = [self._read(charge) for charge in chain]
+        after, renewed = renew_hold(chain, states, now_us, record, now_us + ttl_us)
+        self._holds.add(name, renewed, now_us)
+        for charge, state in zip(chain, after, strict=True):
+            if state is not None:
+                self._write(charge, state, now_us)
+        return Settlement.UNKNOWN if renewed.settled else Settlement.APPLIED
+
     def _reset(self, chain: Sequence[Charge]) -> None:
         for charge in chain:
             for table in self._plans.get(charge.rule.plan, ()):
@@ -126,7 +143,7 @@ class MemoryLimitStore:
     def _rule_on(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> Decision:
         wall_us = self._wall_us() if now_us is None else now_us
         now_us = self._now() if now_us is None else now_us
-        name = hold_name(hold.id, chain) if hold is not None else None
+        name = hold_name(hold.id, held_part(chain, hold.places)) if hold is not None else None
         record = self._holds.find(name, now_us) if name is not None else None
         repeated = record is not None and not record.cancelled
         states = [self._read(charge) for charge in chain]
@@ -138,7 +155,7 @@ class MemoryLimitStore:
         if repeated:
             return decision.but(allowed=True, retry_after_us=0, reason=Reason.OK)
         if hold is not None and name is not None and spend and decision.allowed:
-            held_writes, record = place_hold(chain, ruling, now_us + hold.ttl_us)
+            held_writes, record = place_hold(chain, ruling, now_us + hold.ttl_us, hold.places)
             writes = tuple(held_writes)
             self._holds.add(name, record, now_us)
         for charge, state in zip(chain, writes, strict=True):
@@ -272,6 +289,11 @@ class AsyncMemoryLimitStore:
         self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None
     ) -> Settlement:
         return self.store.settle(hold_id, chain, actual, now_us=now_us)
+
+    async def renew(
+        self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None
+    ) -> Settlement:
+        return self.store.renew(hold_id, chain, ttl_us, now_us=now_us)
 
     async def reset(self, chain: Sequence[Charge]) -> None:
         self.store.reset(chain)

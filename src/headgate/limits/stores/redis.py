@@ -30,7 +30,7 @@ class AsyncRedisLimitStore:
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
         self._client = AsyncRedisClient(RedisUrl.parse(url, timeout=deadline))
         self._is_cluster = self._client.url.topology is Topology.CLUSTER
-        self._commands = Commands()
+        self._commands = Commands(self._client.url.prefix)
         self._coalescer = Coalescer(self._commands, self._client)  # async only
 
     def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
@@ -79,6 +79,13 @@ class AsyncRedisLimitStore:
     ) -> Settlement:
         slot = common_slot(chain) if self._is_cluster else 0
         command = self._commands.settling(hold_id, chain, actual, now_us)
+        return settlement(await self._client.execute(command, self._commands.script, slot))
+
+    async def renew(
+        self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None
+    ) -> Settlement:
+        slot = common_slot(chain) if self._is_cluster else 0
+        command = self._commands.renewing(hold_id, chain, ttl_us, now_us)
         return settlement(await self._client.execute(command, self._commands.script, slot))
 
     async def reset(self, chain: Sequence[Charge]) -> None:

@@ -23,7 +23,7 @@ class RedisLimitStore:
     def __init__(self, url: str, *, deadline: float | None = None) -> None:
         self._client = RedisClient(RedisUrl.parse(url, timeout=deadline))
         self._is_cluster = self._client.url.topology is Topology.CLUSTER
-        self._commands = Commands()
+        self._commands = Commands(self._client.url.prefix)
 
     def check_chain(self, keys: Sequence[Sequence[KeyStart]]) -> None:
         """Refuses keys, by how they may begin, that never share a slot of a cluster."""
@@ -65,6 +65,11 @@ class RedisLimitStore:
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
         slot = common_slot(chain) if self._is_cluster else 0
         command = self._commands.settling(hold_id, chain, actual, now_us)
+        return settlement(self._client.execute(command, self._commands.script, slot))
+
+    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
+        slot = common_slot(chain) if self._is_cluster else 0
+        command = self._commands.renewing(hold_id, chain, ttl_us, now_us)
         return settlement(self._client.execute(command, self._commands.script, slot))
 
     def reset(self, chain: Sequence[Charge]) -> None:

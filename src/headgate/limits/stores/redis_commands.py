@@ -61,8 +61,10 @@ def runs_of(chains: Sequence[Sequence[Charge]]) -> list[Run]:
 class Commands:
     """The calls of a limit store, each as one Redis command."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
         self.script = _admission()
+        self._prefix = prefix.encode()
+        self._start = self._prefix + b"rate_limiter:{"
         self._heads: dict[tuple[int, bool], bytes] = {}
         self._ends: dict[tuple[Rule, int], tuple[bytes, bytes]] = {}
         """What follows the key in a state's name, and the packed charge, by rule and cost."""
@@ -77,7 +79,7 @@ class Commands:
             suffix, charge = ends.get((rule, cost)) or self._end(rule, cost, now_us)
             if key[0] in "%}":
                 key = _escaped(key)
-            name = b"rate_limiter:{" + key.encode() + suffix
+            name = self._start + key.encode() + suffix
             words.append(b"$%d\r\n%b\r\n" % (len(name), name))
             charges.append(charge)
         if times > 1:
@@ -85,26 +87,31 @@ class Commands:
         return b"".join(words + charges)
 
     def deciding(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, now_us: int | None) -> bytes:
-        keys, arguments = names(chain), [_charge(*charge[1:], now_us) for charge in chain]
+        keys, arguments = names(chain, self._prefix), [_charge(*charge[1:], now_us) for charge in chain]
         held = spend and hold is not None
-        mode = b"h" if held else b"s" if spend else b"p"
+        mode = (b"c" if hold is not None and hold.places else b"h") if held else b"s" if spend else b"p"
         if hold is not None and held:
-            keys.append(hold_name(chain, hold.id))
+            keys.append(hold_name(holds.held_part(chain, hold.places), hold.id, self._prefix))
             arguments.append(b"%d" % hold.ttl_us)
         return self.script.call(keys, [mode + _time(now_us), *arguments])
 
     def refunding(self, chain: Sequence[Charge], now_us: int | None) -> bytes:
         return self.script.call(
-            names(chain), [b"r" + _time(now_us), *(_charge(*charge[1:], now_us) for charge in chain)]
+            names(chain, self._prefix), [b"r" + _time(now_us), *(_charge(*charge[1:], now_us) for charge in chain)]
         )
 
     def settling(self, hold_id: str, chain: Sequence[Charge], actual: int, now_us: int | None) -> bytes:
-        keys = [*names(chain), hold_name(chain, hold_id)]
+        keys = [*names(chain, self._prefix), hold_name(chain, hold_id, self._prefix)]
         charges = [_charge(charge.rule, 0, now_us) for charge in chain]
         return self.script.call(keys, [b"t" + _time(now_us), *charges, b"%d" % actual])
 
+    def renewing(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, now_us: int | None) -> bytes:
+        keys = [*names(chain, self._prefix), hold_name(chain, hold_id, self._prefix)]
+        charges = [_charge(charge.rule, 0, now_us) for charge in chain]
+        return self.script.call(keys, [b"n" + _time(now_us), *charges, b"%d" % ttl_us])
+
     def resetting(self, chain: Sequence[Charge]) -> bytes:
-        return packed(b"DEL", *names(chain))
+        return packed(b"DEL", *names(chain, self._prefix))
 
     def _head(self, shape: tuple[int, bool]) -> bytes:
         count, once = shape
@@ -138,15 +145,15 @@ def settlement(reply: Any) -> Settlement:
     return _SETTLEMENTS[reply]
 
 
-def names(chain: Sequence[Charge]) -> list[bytes]:
+def names(chain: Sequence[Charge], prefix: bytes = b"") -> list[bytes]:
     """The keys a chain's states are kept under: `rate_limiter:{<key>}:<plan>`."""
-    return [_name(b"rate_limiter:{", charge.key, _suffix(charge.rule.plan)) for charge in chain]
+    return [_name(prefix + b"rate_limiter:{", charge.key, _suffix(charge.rule.plan)) for charge in chain]
 
 
-def hold_name(chain: Sequence[Charge], hold_id: str) -> bytes:
+def hold_name(chain: Sequence[Charge], hold_id: str, prefix: bytes = b"") -> bytes:
     """The key a hold is recorded under, in the same slot as its chain: `rate_limiter_hold:{<key>}:<id>:<digest>`."""
     key, name = holds.hold_name(hold_id, chain)
-    return _name(b"rate_limiter_hold:{", key, _suffix(name))
+    return _name(prefix + b"rate_limiter_hold:{", key, _suffix(name))
 
 
 def common_slot(chain: Sequence[Charge]) -> int:

@@ -22,7 +22,7 @@ from headgate.background import Background
 from headgate.batching import Batcher
 from headgate.errors import ConfigurationError, Conflict, StoreUnavailable
 from headgate.limits.algorithms import State
-from headgate.limits.holds import HoldName, HoldRecord, Mark
+from headgate.limits.holds import HoldName, HoldRecord, Mark, held_part
 from headgate.limits.model import Charge, Decision
 from headgate.limits.ports import Hold, Settlement
 from headgate.limits.stores.sql_rows import Cell, LockedRows, cell_of, hold_row_of
@@ -72,7 +72,7 @@ class AsyncSqlLimitStore:
     async def decide(
         self, chain: Sequence[Charge], *, spend: bool = True, hold: Hold | None = None, now_us: int | None = None
     ) -> Decision:
-        name = hold_row_of(hold.id, chain) if hold is not None else None
+        name = hold_row_of(hold.id, held_part(chain, hold.places)) if hold is not None else None
         decision: Decision = await self._submit(
             chain, name, lambda rows: rows.decide(chain, spend, hold, now_us), writes=spend
         )
@@ -97,6 +97,13 @@ class AsyncSqlLimitStore:
             chain, name, lambda rows: rows.settle(hold_id, chain, actual, now_us)
         )
         return settlement
+
+    async def renew(
+        self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None
+    ) -> Settlement:
+        name = hold_row_of(hold_id, chain)
+        result: Settlement = await self._submit(chain, name, lambda rows: rows.renew(hold_id, chain, ttl_us, now_us))
+        return result
 
     async def reset(self, chain: Sequence[Charge]) -> None:
         await self._submit(chain, None, lambda rows: rows.reset(chain))
@@ -175,6 +182,9 @@ class SqlLimitStore:
 
     def settle(self, hold_id: str, chain: Sequence[Charge], actual: int, *, now_us: int | None = None) -> Settlement:
         return self._background.run(lambda store: store.settle(hold_id, chain, actual, now_us=now_us))
+
+    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, *, now_us: int | None = None) -> Settlement:
+        return self._background.run(lambda store: store.renew(hold_id, chain, ttl_us, now_us=now_us))
 
     def reset(self, chain: Sequence[Charge]) -> None:
         self._background.run(lambda store: store.reset(chain))

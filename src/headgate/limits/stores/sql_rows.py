@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headgate.limits.algorithms import State, life_us
 from headgate.limits.chain import refunded, rule_on
-from headgate.limits.holds import HoldName, HoldRecord, hold_name, place_hold, settle_hold
+from headgate.limits.holds import HoldName, HoldRecord, held_part, hold_name, place_hold, renew_hold, settle_hold
 from headgate.limits.model import Charge, Decision, Reason
 from headgate.limits.ports import Hold, Settlement
 
@@ -53,7 +53,7 @@ class LockedRows:
 
     def decide(self, chain: Sequence[Charge], spend: bool, hold: Hold | None, given_us: int | None) -> Decision:
         now_us = self._now_us if given_us is None else given_us
-        name = hold_row_of(hold.id, chain) if hold is not None and spend else None
+        name = hold_row_of(hold.id, held_part(chain, hold.places)) if hold is not None and spend else None
         record = self._record(name, now_us) if name is not None else None
         repeated = record is not None and not record.cancelled
         ruling = rule_on(chain, self._read(chain), now_us, spend=spend and not repeated)
@@ -61,7 +61,7 @@ class LockedRows:
         if repeated:
             return decision.but(allowed=True, retry_after_us=0, reason=Reason.OK)
         if hold is not None and name is not None and decision.allowed:
-            held_writes, record = place_hold(chain, ruling, now_us + hold.ttl_us)
+            held_writes, record = place_hold(chain, ruling, now_us + hold.ttl_us, hold.places)
             writes = tuple(held_writes)
             self._write_hold(name, record)
         for charge, state in zip(chain, writes, strict=True):
@@ -88,6 +88,19 @@ class LockedRows:
             self._write(charge, state, now_us, given_us)
         self._write_hold(name, record)
         return Settlement.APPLIED
+
+    def renew(self, hold_id: str, chain: Sequence[Charge], ttl_us: int, given_us: int | None) -> Settlement:
+        now_us = self._now_us if given_us is None else given_us
+        name = hold_row_of(hold_id, chain)
+        record = self._record(name, now_us)
+        if record is None or record.settled:
+            return Settlement.UNKNOWN
+        after, renewed = renew_hold(chain, self._read(chain), now_us, record, now_us + ttl_us)
+        for charge, state in zip(chain, after, strict=True):
+            if state is not None:
+                self._write(charge, state, now_us, given_us)
+        self._write_hold(name, renewed)
+        return Settlement.UNKNOWN if renewed.settled else Settlement.APPLIED
 
     def reset(self, chain: Sequence[Charge]) -> None:
         for charge in chain:

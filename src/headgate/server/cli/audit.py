@@ -7,7 +7,7 @@ import pwd
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StoreUnavailable
+from headgate.errors import Conflict, HeadgateError, InvalidInput, NotFound, SlotOwned, StaleVersion, StoreUnavailable
 from headgate.server.settings import Settings
 from headgate.server.wiring.access import open_access_store
 
@@ -15,6 +15,7 @@ METHOD = "CLI"
 STATUSES: tuple[tuple[type[HeadgateError], int], ...] = (
     (InvalidInput, 400),
     (NotFound, 404),
+    (StaleVersion, 412),
     (Conflict, 409),
     (SlotOwned, 409),
     (StoreUnavailable, 503),

@@ -17,7 +17,7 @@ ABOUT = {
     "prune": "Forget slots, windows, finished items, payments, messages and audit entries that far in the past.",
     "migrate": "Bring the database to this version's schema, or one step back. The service does so itself on SQLite.",
     "config": "Show and change configs: how much may happen in each window.",
-    "slots": "Book, show and cancel slots.",
+    "slots": "Book, list, explain and cancel slots.",
     "payments": "Submit feeds of payments; show and cancel payments.",
     "sms": "Send messages and follow them; look after quotas, opt-outs and dead letters.",
     "plans": "Show and change plans: what limits hold.",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import click
 from headgate.errors import ConfigurationError
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
-from headgate.server.cli.read_only import read_only_settings
-from headgate.server.cli.terminal import print_json, print_line, print_table, run
+from headgate.server.cli.read_only import missing_file, read_only_settings
+from headgate.server.cli.terminal import print_json, print_line, print_status, print_table, run
 from headgate.server.settings import Settings
+from headgate.server.shapes.config import ChangeWarning as ChangeWarningShown
 from headgate.server.shapes.config import Config, History
 from headgate.server.wiring.slots import open_slots
 from headgate.slots import PolicyVersion
+from headgate.slots.impact import ChangeWarning
 
 config_name = click.argument(
     "config_name", cls=Argument, metavar="[NAME]", required=False, about="Left out, the default config."
@@ -50,6 +54,10 @@ def get(config_name: str | None, as_json: bool) -> None:
 @click.option("--spread", help="jitter (random) or even.")
 @click.option("--calendar", type=click.Path(), help="A file with the calendar as JSON, or 'none' for always open.")
 @click.option("--max-delay", help="How late a slot may be, such as PT1H, or 'none' for no limit.")
+@click.option("--first-window", help="What the window of the wanted time offers: proportional (its rest) or whole.")
+@click.option("--if-version", type=int, help="Change it only if this version is active; 0: only create it.")
+@click.option("--dry-run", is_flag=True, help="Say what it would do to booked slots, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal, whatever it does to booked slots.")
 @as_json
 def set_(
     config_name: str,
@@ -58,24 +66,47 @@ def set_(
     spread: str | None,
     calendar: str | None,
     max_delay: str | None,
+    first_window: str | None,
+    if_version: int | None,
+    dry_run: bool,
+    yes: bool,
     as_json: bool,
 ) -> None:
     """Create a config, or change it: what is not given stays as it is."""
+    expected = None if if_version is None else [if_version]
+
+    async def preview(settings: Settings) -> tuple[PolicyVersion, list[ChangeWarning]]:
+        async with open_slots(settings) as slots:
+            return await slots.preview(config_name, changes(), if_version=expected)
 
     async def work(settings: Settings) -> PolicyVersion:
         async with audit_change(settings, "config set", config_name), open_slots(settings) as slots:
-            given = {
-                "max_per_window": max_per_window,
-                "window": window,
-                "spread": spread,
-                "calendar": _calendar(calendar),
-                "max_delay": max_delay,
-            }
-            changes = {field: value for field, value in given.items() if value is not None}
-            removed = {field: None for field in ("calendar", "max_delay") if changes.get(field) == "none"}
-            return await slots.change(config_name, changes | removed)
+            return await slots.change(config_name, changes(), if_version=expected)
 
-    _show(run(work(Settings.load())), as_json)
+    def changes() -> dict[str, Any]:
+        given = {
+            "max_per_window": max_per_window,
+            "window": window,
+            "spread": spread,
+            "calendar": _calendar(calendar),
+            "max_delay": max_delay,
+            "first_window": first_window,
+        }
+        changed = {field: value for field, value in given.items() if value is not None}
+        return changed | {field: None for field in ("calendar", "max_delay") if changed.get(field) == "none"}
+
+    settings = Settings.load()
+    is_new = missing_file(settings) is not None
+    version, warnings = (None, []) if is_new and not dry_run else run(preview(settings))
+    for warning in warnings:
+        print_status(f"warning: {warning.detail}")
+    if dry_run:
+        assert version is not None
+        _show(version, as_json, warnings)
+        return
+    if warnings and not yes and sys.stdin.isatty() and not click.confirm("make this change?", err=True):
+        raise click.exceptions.Exit(1)
+    _show(run(work(settings)), as_json, warnings)
 
 
 @app.command("history")
@@ -94,7 +125,16 @@ def history(config_name: str | None, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     else:
-        columns = ["version", "createdAt", "maxPerWindow", "windowSize", "spread", "maxDelay", "calendar"]
+        columns = [
+            "version",
+            "createdAt",
+            "maxPerWindow",
+            "windowSize",
+            "spread",
+            "maxDelay",
+            "firstWindow",
+            "calendar",
+        ]
         print_table(columns, [[_text(row[column]) for column in columns] for row in rows])
 
 
@@ -112,8 +152,11 @@ def _calendar(given: str | None) -> dict[str, Any] | str | None:
     return value
 
 
-def _show(version: PolicyVersion, as_json: bool) -> None:
-    config = Config.of_version(version).dump()
+def _show(version: PolicyVersion, as_json: bool, warnings: Sequence[ChangeWarning] = ()) -> None:
+    shape = Config.of_version(version)
+    if warnings and as_json:
+        shape.warnings = [ChangeWarningShown.of(warning) for warning in warnings]
+    config = shape.dump()
     if as_json:
         print_json(config)
     else:

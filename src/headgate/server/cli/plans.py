@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
 import click
 
-from headgate.errors import InvalidInput
+from headgate.errors import ConfigurationError, InvalidInput
+from headgate.integrations.app_limits import AppLimits, RouteLimits, app_limits
+from headgate.integrations.limit import Limit
 from headgate.limits.model import Plan, describe
 from headgate.limits.plan_documents import ALGORITHMS, SEVERAL, document_of, plan_from
 from headgate.limits.rates import is_rate
@@ -70,6 +74,7 @@ def list_(as_json: bool) -> None:
 @click.option("--window", help="The window's length, such as PT1M or P1D.")
 @click.option("--calendar", help="A fixed window by the calendar: day, week or month.")
 @click.option("--zone", help="The calendar's time zone, such as Europe/Berlin; UTC if not given.")
+@click.option("--expires", help="After how long a place counts as dead, with concurrency; PT30S if not given.")
 @click.option("--burst", type=int, help="How many may come at once, with gcra.")
 @click.option("--on-error", help="While the store can't be asked: open, closed or fallback; 'none' for the default.")
 @click.option("--shadow/--no-shadow", default=None, help="Decide and count, but never deny.")
@@ -91,6 +96,7 @@ def set_(
     window: str | None,
     calendar: str | None,
     zone: str | None,
+    expires: str | None,
     burst: int | None,
     on_error: str | None,
     shadow: bool | None,
@@ -112,6 +118,7 @@ def set_(
         "window": window,
         "calendar": calendar,
         "zone": zone,
+        "expires": expires,
         "burst": burst,
         "onError": on_error,
         "shadow": shadow,
@@ -137,6 +144,72 @@ def delete(name: str, as_json: bool) -> None:
             return await admission.plans.delete(name)
 
     _show(run(work(Settings.load())), as_json)
+
+
+@app.command("lint")
+@click.argument("application", cls=Argument, metavar="MODULE:NAME")
+@click.option("--strict", is_flag=True, help="A route without a limit is an error, too.")
+@as_json
+def lint(application: str, strict: bool, as_json: bool) -> None:
+    """Show the routes of a web application with their plans and keys, and what is wrong with them.
+
+    MODULE:NAME is the application: shop:app, or project.wsgi:application for Django. A rule that matches no route and a
+    plan that does not exist are errors, with exit status 1.
+    """
+    limits = app_limits(_load(application))
+    if as_json:
+        print_json(_lint_document(limits))
+    else:
+        rows = [row for route in limits.routes for row in _rows(route)]
+        print_table(["method", "route", "plans", "key", "from"], rows)
+        for rule in limits.unmatched:
+            print_line(f"error: {rule!r} matches no route, so it limits nothing")
+        for problem in limits.unknown:
+            print_line(f"error: {problem}")
+        for route in limits.unlimited:
+            print_line(f"{'error' if strict else 'note'}: {route.path} has no limit")
+    if limits.unmatched or limits.unknown or (strict and limits.unlimited):
+        raise SystemExit(1)
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` has it: modules of the working directory are found
+    try:
+        return getattr(import_module(module), attribute or "app")
+    except Exception as error:
+        raise ConfigurationError("MODULE:NAME", f"{name!r} can't be loaded: {error}") from error
+
+
+def _rows(route: RouteLimits) -> list[list[str]]:
+    start = [" ".join(route.methods) or "*", route.path]
+    rows = [[*start, _plans_of(limit), limit.key.source, source] for limit, source in route.limits]
+    return rows or [[*start, "-", "-", "exempt" if route.exempt else "-"]]
+
+
+def _plans_of(limit: Limit) -> str:
+    return ", ".join(limit.plans) or f"{limit.label}()"
+
+
+def _lint_document(limits: AppLimits) -> dict[str, Any]:
+    return {
+        "routes": [
+            {
+                "path": route.path,
+                "methods": route.methods,
+                "exempt": route.exempt,
+                "limits": [
+                    {"plans": list(limit.plans) or [f"{limit.label}()"], "key": limit.key.source, "from": source}
+                    for limit, source in route.limits
+                ],
+            }
+            for route in limits.routes
+        ],
+        "unmatchedRules": [repr(rule) for rule in limits.unmatched],
+        "unknownPlans": limits.unknown,
+        "unlimitedRoutes": [route.path for route in limits.unlimited],
+    }
 
 
 def _changed(current: Plan | None, given: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import click
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.model import QueueStats
 from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.search import FilterOptions
 from headgate.errors import InvalidInput
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
@@ -161,6 +162,69 @@ def discard(item_type: str, ids: tuple[str, ...], every: bool, as_json: bool) ->
     _print_count("discarded", _with_queue(lambda queue: queue.discard(item_type, chosen), *words), as_json)
 
 
+def _matching(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which items, instead of their ids."""
+    for option in (
+        click.option("--to", "until", help="… and before this one."),
+        click.option("--from", "since", help="All that run at this time or later, …"),
+        click.option("--error", help="All whose last error holds this; * stands for any characters."),
+        click.option("--lane", help="All in this lane."),
+        click.option("--prefix", help="All whose ids begin so."),
+        click.option("--status", help="All that stand so, such as READY."),
+    ):
+        command = option(command)
+    return command
+
+
+@app.command("cancel")
+@type_argument
+@ids_argument
+@_matching
+@as_json
+def cancel(item_type: str, ids: tuple[str, ...], as_json: bool, **options: str | None) -> None:
+    """Cancel items that wait, run or are dead letters.
+
+    All of the given ids, or none; or, with options, all that match them and can be cancelled.
+    """
+    chosen, matching = _selected(ids, options)
+    words = ("queue cancel", item_type, *ids, *(f"--{name}={value}" for name, value in matching.items()))
+    _print_count("cancelled", _with_queue(lambda queue: queue.cancel(item_type, chosen, **matching), *words), as_json)
+
+
+@app.command("reschedule")
+@type_argument
+@ids_argument
+@click.option("--at", "execute_at", help="Their new time, such as 2030-03-01T16:00:00Z.")
+@click.option("--priority", type=int, help="Their new priority: 0 first, 9 last.")
+@click.option("--new-lane", help="Their new lane.")
+@_matching
+@as_json
+def reschedule(
+    item_type: str,
+    ids: tuple[str, ...],
+    execute_at: str | None,
+    priority: int | None,
+    new_lane: str | None,
+    as_json: bool,
+    **options: str | None,
+) -> None:
+    """Give waiting items another time, priority or lane.
+
+    All of the given ids, or none; or, with options, all that match them and wait.
+    """
+    chosen, matching = _selected(ids, options)
+    if execute_at is None and priority is None and new_lane is None:
+        raise InvalidInput("--at", "is required, or --priority or --new-lane")
+    words = ("queue reschedule", item_type, *ids, *(f"--{name}={value}" for name, value in matching.items()))
+
+    async def work(queue: DispatchQueue) -> int:
+        return await queue.reschedule(
+            item_type, chosen, execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
+        )
+
+    _print_count("rescheduled", _with_queue(work, *words), as_json)
+
+
 @app.command("pause")
 @type_argument
 @as_json
@@ -192,6 +256,13 @@ def _chosen(ids: tuple[str, ...], every: bool) -> list[str] | None:
     if bool(ids) == every:
         raise InvalidInput("ID", "is required, or --all for all dead letters; give one of the two")
     return list(ids) or None
+
+
+def _selected(ids: tuple[str, ...], options: Mapping[str, str | None]) -> tuple[list[str] | None, FilterOptions]:
+    matching: FilterOptions = {name: value for name, value in options.items() if value is not None}  # type: ignore[assignment]
+    if bool(ids) == bool(matching):
+        raise InvalidInput("ID", "is required, or options that say which items; give one of the two")
+    return list(ids) or None, matching
 
 
 def _print_count(done: str, count: int, as_json: bool) -> None:

@@ -12,10 +12,14 @@ import click
 
 from headgate.durations import format_instant
 from headgate.errors import HeadgateError, InvalidInput, SlotsExhausted
+from headgate.server.cli.audit import user
 from headgate.server.cli.event_file import Event, EventFile, book
 from headgate.server.cli.meter import Meter, size_of
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import read_only_settings
+from headgate.server.cli.slot_reconcile import reconcile
+from headgate.server.cli.slot_records import explain, list_slots
+from headgate.server.cli.slot_replan import replan
 from headgate.server.cli.terminal import print_json, print_line, print_status, run
 from headgate.server.settings import Settings
 from headgate.server.shapes.slots import FailedLine, Slot
@@ -26,7 +30,7 @@ from headgate.slots.config_names import ConfigNames, booking_names
 
 @click.group("slots", cls=Group, no_args_is_help=True)
 def app() -> None:
-    """Book, show and cancel slots."""
+    """Book, list, explain and cancel slots."""
 
 
 @app.command("assign")
@@ -85,17 +89,26 @@ def show(event_id: str, as_json: bool) -> None:
     _show(slot, as_json)
 
 
+app.add_command(list_slots)
+app.add_command(explain)
+
+
 @app.command("cancel")
 @click.argument("event_id", cls=Argument, metavar="ID")
+@click.option("--reason", help="Why, for the record of the cancelled slot.")
 @as_json
-def cancel(event_id: str, as_json: bool) -> None:
+def cancel(event_id: str, reason: str | None, as_json: bool) -> None:
     """Give an event's slot back, and show what it was."""
 
     async def work() -> AssignedSlot:
         async with open_slots(Settings.load()) as slots:
-            return await slots.cancel(event_id)
+            return await slots.cancel(event_id, reason=reason, actor=f"cli:{user()}")
 
     _show(run(work()), as_json)
+
+
+app.add_command(replan)
+app.add_command(reconcile)
 
 
 async def _assign_file(settings: Settings, names: ConfigNames, path: Path, at: str | None, as_json: bool) -> int:

@@ -105,10 +105,14 @@ class AccessGuard:
 
 
 def is_audited(method: str, path: str) -> bool:
-    """Whether a request is an operator's change: under `/admin`, or a payment that is sent again."""
+    """Whether a request is an operator's change: under `/admin`, a re-plan, or a payment that is sent again."""
     if method in SAFE_METHODS:
         return False
-    return path.startswith("/admin") or (path.startswith("/api/v1/payments/") and path.endswith("/retry"))
+    return (
+        path.startswith("/admin")
+        or path == "/api/v1/slots/replan"
+        or (path.startswith("/api/v1/payments/") and path.endswith("/retry"))
+    )
 
 
 def is_guarded(path: str) -> bool:

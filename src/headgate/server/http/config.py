@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
+
 from fastapi import APIRouter, Request, Response
 
 from headgate.errors import InvalidInput
@@ -10,12 +13,16 @@ from headgate.server.http.parameters import json_body, query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
-from headgate.server.shapes.config import Config, ConfigRequest, Configs, Flushed, History
+from headgate.server.shapes.config import ChangeWarning, Config, ConfigRequest, Configs, Flushed, History
 from headgate.server.shapes.members import CONFIG_NAME
 from headgate.slots.model import checked_name
 
 router = APIRouter(prefix="/admin/rate-limit", tags=["config"])
 
+ANY_VERSION = range(1, 2**31)
+"""What `If-Match: *` means: the config exists."""
+IF_MATCH = {"type": "string", "pattern": r'^(\*|"[0-9]{1,9}"(, ?"[0-9]{1,9}")*)$', "example": '"3"'}
+IF_MATCH_MEANS = "The version that you have seen, as the field `ETag` has it; 412 if another one is active."
 NAME = query("name", CONFIG_NAME | {"description": "Left out, the service's default config."})
 
 
@@ -28,30 +35,46 @@ NAME = query("name", CONFIG_NAME | {"description": "Left out, the service's defa
 )
 async def show(request: Request) -> Response:
     """The active version."""
-    return json_response(Config.of_version(await services_of(request).slots.policy(_name(request))))
+    return _tagged(Config.of_version(await services_of(request).slots.policy(_name(request))))
 
 
 @router.post(
     "/config",
     summary="Create or change a config",
     response_model=Config,
-    responses=documented(400, 409, 413, 415),
-    openapi_extra=json_body(ConfigRequest),
+    responses=documented(400, 409, 412, 413, 415),
+    openapi_extra={
+        **json_body(ConfigRequest),
+        "parameters": [
+            {"name": "If-Match", "in": "header", "required": False, "schema": IF_MATCH, "description": IF_MATCH_MEANS}
+        ],
+    },
 )
 async def configure(request: Request) -> Response:
     """Makes a new version active, from the next booking on any node. Booked slots stay where they are.
 
-    A member that is not given keeps its value; `null` removes `calendar`, `maxDelay` or `spread` (then `jitter`). A new
-    config needs `maxPerWindow` and a window.
+    A member that is not given keeps its value; `null` removes `calendar`, `maxDelay`, `spread` (then `jitter`) or
+    `firstWindow` (then `proportional`). A new config needs `maxPerWindow` and a window. `warnings` says which booked
+    slots the change leaves past their horizon, in closed windows or above the limit; with `dryRun` nothing is changed.
+    A calendar that closes every window is refused. With `If-Match`, 412 if another version is active.
     """
+    expected = _expected_versions(request)
     change = ConfigRequest.parse(await read_object(request.scope, request.receive))
+    slots, changes = services_of(request).slots, change.changes()
     try:
-        version = await services_of(request).slots.change(change.config_name, change.changes())
+        version, warnings = await slots.preview(change.config_name, changes, if_version=expected)
+        if not change.dry_run:
+            version = await slots.change(change.config_name, changes, if_version=expected)
     except InvalidInput as error:
         if error.field == "window":
             raise invalid("windowSize", error.problem) from None
         raise
-    return json_response(Config.of_version(version))
+    config = Config.of_version(version, active=not change.dry_run)
+    if change.dry_run:
+        config.dry_run = True
+    if change.dry_run or warnings:
+        config.warnings = [ChangeWarning.of(warning) for warning in warnings]
+    return _tagged(config)
 
 
 @router.get("/configs", summary="List the configs", response_model=Configs)
@@ -82,3 +105,29 @@ async def flush(request: Request) -> Response:
 
 def _name(request: Request) -> str:
     return checked_name(request.query_params.get("name", services_of(request).settings.slots.default_config), "name")
+
+
+def _tagged(config: Config) -> Response:
+    """The answer, with the version as its entity tag."""
+    response = json_response(config)
+    response.headers["ETag"] = f'"{config.version}"'
+    return response
+
+
+def _expected_versions(request: Request) -> Collection[int] | None:
+    """The versions that `If-Match` names; None if the field is not sent.
+
+    Raises:
+        Problem: the field is no list of entity tags.
+    """
+    values = request.headers.getlist("If-Match")
+    if not values:
+        return None
+    text = ", ".join(values).strip()
+    if text == "*":
+        return ANY_VERSION
+    tags = [tag.strip() for tag in text.split(",")]
+    if len(text) > 1000 or not all(re.fullmatch(r'"[0-9]{1,9}"', tag) for tag in tags):
+        raise invalid("If-Match", 'must be the version in quotes, such as "3", as the field ETag has it')
+    # Versions count from 1; 0 would mean that there is none yet.
+    return {int(tag[1:-1]) for tag in tags} - {0}

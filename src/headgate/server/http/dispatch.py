@@ -32,6 +32,7 @@ from headgate.server.shapes.dispatch import (
     QueueStatsShown,
     Redirected,
 )
+from headgate.server.shapes.item_changes import Rescheduled, Selection
 from headgate.server.shapes.members import EVENT_ID, INSTANT
 from headgate.server.shapes.shape import Shape
 from headgate.slots.model import checked_id
@@ -190,6 +191,26 @@ async def discard(request: Request) -> Response:
     ids = Items.parse(await read_object(request.scope, request.receive)).chosen()
     with _explain_conflict():
         return json_response(Redirected(count=await services_of(request).queue.discard(_item_type(request), ids)))
+
+
+@_changes("POST", "/{itemType}/cancel", "Cancel items, also running ones", Redirected, Selection)
+async def cancel(request: Request) -> Response:
+    """Items that wait, run or are dead letters are CANCELLED at once; what runs is cancelled within a second."""
+    ids, matching = Selection.parse(await read_object(request.scope, request.receive)).chosen()
+    with _explain_conflict():
+        count = await services_of(request).queue.cancel(_item_type(request), ids, **matching)
+        return json_response(Redirected(count=count))
+
+
+@_changes("POST", "/{itemType}/reschedule", "Give waiting items another time", Redirected, Rescheduled)
+async def reschedule(request: Request) -> Response:
+    """Gives READY items another time, priority or lane. All of the given ids, or none; or all that match."""
+    body = Rescheduled.parse(await read_object(request.scope, request.receive))
+    ids, matching = body.chosen()
+    change = body.change()
+    with _explain_conflict():
+        count = await services_of(request).queue.reschedule(_item_type(request), ids, **change, **matching)
+        return json_response(Redirected(count=count))
 
 
 @contextmanager

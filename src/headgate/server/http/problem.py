@@ -25,6 +25,7 @@ from headgate.errors import (
     RateLimitExceeded,
     SlotOwned,
     SlotsExhausted,
+    StaleVersion,
     StoreError,
     StoreRefused,
     StoreUnavailable,
@@ -124,7 +125,7 @@ def of(error: HeadgateError) -> Problem:
         case InvalidInput(field=field, problem=problem):
             return invalid(wire_name(field), problem)
         case NotFound(kind=kind):
-            return Problem(404, f"{kind}-not-found", f"{kind.title()} Not Found", str(error))
+            return Problem(404, f"{kind.replace(' ', '-')}-not-found", f"{kind.title()} Not Found", str(error))
         case SlotsExhausted(earliest=earliest):
             return _exhausted(str(error), earliest)
         case RateLimitExceeded(decision=decision):
@@ -134,6 +135,8 @@ def of(error: HeadgateError) -> Problem:
             where = CANCEL_AT.get(error.owner or "")
             detail = f"{error}, by {where}" if where else str(error)
             return Problem(409, "slot-owned", "Slot Owned", detail, owner=error.owner)
+        case StaleVersion():
+            return Problem(412, "stale-version", "Precondition Failed", str(error))
         case Conflict():
             return Problem(409, "conflict", "Conflict", "somebody else changed it at the same time; try again")
         case StoreUnavailable():

@@ -1,4 +1,4 @@
-"""`/api/v1/slots`: book, show and cancel."""
+"""`/api/v1/slots`: book, list, show, explain and cancel."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from starlette.types import Receive, Scope, Send
 
 from headgate.server.http.body import read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import json_body, path
+from headgate.server.http.parameters import WholeNumber, json_body, path, query
 from headgate.server.http.problem import documented
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import services_of
+from headgate.server.shapes import slot_records
 from headgate.server.shapes.members import EVENT_ID
+from headgate.server.shapes.replan import ReplanRequest, ReplanShown
+from headgate.server.shapes.slot_records import Explained, SlotPage, SlotRecord
 from headgate.server.shapes.slots import Slot, SlotRequest
+from headgate.slots.listing import MOST_LISTED, SlotFilter
 
 router = APIRouter(prefix="/api/v1", tags=["slots"])
+
+LIMIT = WholeNumber("limit", 1, MOST_LISTED, default=100)
 
 
 def install(app: FastAPI) -> None:
@@ -51,6 +57,74 @@ async def assign(scope: Scope, receive: Receive, send: Send) -> None:
     await send_json(send, shape.dump_json())
 
 
+@router.post(
+    "/slots/replan",
+    summary="Re-plan booked slots",
+    response_model=ReplanShown,
+    responses=documented(400, 404, 409, 413, 415),
+    openapi_extra=json_body(ReplanRequest),
+)
+async def replan(request: Request) -> Response:
+    """Moves booked slots to earlier free places after a limit was raised, in order; or, with `direction: "spread"`,
+    what is over a lowered limit to later windows.
+
+    No slot within `notice` (one minute) of now moves, nor one whose work has begun, nor one under several configs.
+    Queue items and payments move with their slots, and the outbox has a record `slot-moved` of each. Bookings go on
+    meanwhile. Idempotent: a call that broke off may be repeated, and one more moves nothing.
+    """
+    services = services_of(request)
+    asked = ReplanRequest.parse(await read_object(request.scope, request.receive))
+    name = asked.config_name if asked.config_name is not None else services.settings.slots.default_config
+    return json_response(ReplanShown.of_replan(await services.slots.replan(name, **asked.options())))
+
+
+@router.get(
+    "/slots",
+    summary="List slots",
+    response_model=SlotPage,
+    responses=documented(400),
+    openapi_extra={
+        "parameters": [
+            query("configName", slot_records.CONFIG),
+            query("from", slot_records.FROM),
+            query("to", slot_records.UNTIL),
+            query("status", slot_records.STATUS),
+            query("owner", slot_records.OWNER),
+            LIMIT.document(),
+            query("cursor", slot_records.CURSOR),
+        ]
+    },
+)
+async def show_page(request: Request) -> Response:
+    """Booked and cancelled slots by scheduled time; `next` of one page is the `cursor` of the next one.
+
+    A cancelled slot stays listed, with the reason and the actor, until it is pruned.
+    """
+    given = request.query_params
+    selection = SlotFilter.of(
+        given.get("configName"), given.get("from"), given.get("to"), given.get("status"), given.get("owner")
+    )
+    slots = services_of(request).slots
+    records, following = await slots.page(selection, limit=LIMIT.of(request), cursor=given.get("cursor"))
+    return json_response(SlotPage(slots=[SlotRecord.of_record(record) for record in records], next=following))
+
+
+# Before the route of a slot, whose id may contain slashes.
+@router.get(
+    "/slots/{eventId:path}/explain",
+    summary="Explain a slot's time",
+    response_model=Explained,
+    responses=documented(400, 404),
+    openapi_extra={"parameters": [path("eventId", EVENT_ID)]},
+)
+async def explain(request: Request) -> Response:
+    """Why the event got its time: the effective time, each window that was passed over and the reason (`full`,
+    `proportional`, `closed` with the calendar's rule; `order` if a re-plan moved the slot), the config's version then
+    and now, and what the same request would get today."""
+    explanation = await services_of(request).slots.explain(request.path_params["eventId"])
+    return json_response(Explained.of_explanation(explanation))
+
+
 @router.get(
     "/slots/{eventId:path}",
     summary="Show a slot",
@@ -69,12 +143,17 @@ async def show(request: Request) -> Response:
     summary="Cancel a slot",
     response_model=Slot,
     responses=documented(400, 404, 409),
-    openapi_extra={"parameters": [path("eventId", EVENT_ID)]},
+    openapi_extra={"parameters": [path("eventId", EVENT_ID), query("reason", slot_records.REASON)]},
 )
 async def cancel(request: Request) -> Response:
-    """Gives the event's slot back and shows what it was; its room is free from the next call on.
+    """Gives the event's slot back and shows what it was; its room is free from the next call on. The listing shows it
+    as CANCELLED, with the reason and the name of the caller's token, until it is pruned. The event may be booked again.
 
     409 if the slot belongs to an application, such as `payments`: it is cancelled there, with what it carries.
     """
-    slot = await services_of(request).slots.cancel(request.path_params["eventId"])
+    slot = await services_of(request).slots.cancel(
+        request.path_params["eventId"],
+        reason=request.query_params.get("reason"),
+        actor=request.scope["state"]["caller"],
+    )
     return json_response(Slot.of_slot(slot))

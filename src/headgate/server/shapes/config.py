@@ -74,6 +74,12 @@ class ConfigRequest(Shape):
         Expects("an object"),
     ] = None
     max_delay: Annotated[Any, WithJsonSchema(DURATION | _REMOVABLE)] = None
+    first_window: Annotated[Any, WithJsonSchema(_REMOVABLE | {"enum": ["proportional", "whole", None]})] = None
+    dry_run: Annotated[
+        bool,
+        Field(strict=True, description="Say what the change would do to booked slots, and change nothing."),
+        Expects("true or false"),
+    ] = False
 
     def changes(self) -> dict[str, Any]:
         """The given members, by the names of `WindowPolicy`.
@@ -82,7 +88,9 @@ class ConfigRequest(Shape):
             InvalidMember: the window's length is given twice, or is no whole number of milliseconds.
         """
         given = {
-            name: getattr(self, name) for name in self.model_fields_set if not name.startswith(("window", "config"))
+            name: getattr(self, name)
+            for name in self.model_fields_set
+            if not name.startswith(("window", "config", "dry"))
         }
         if {"window_size", "window_size_secs"} <= self.model_fields_set:
             raise InvalidMember("windowSize", "and windowSizeSecs say the same; give one of the two")
@@ -102,8 +110,16 @@ class ConfigRequest(Shape):
         return timedelta(milliseconds=milliseconds)
 
 
+class ChangeWarning(Shape):
+    """What a change does to slots that are booked."""
+
+    code: str
+    slots: int
+    detail: str
+
+
 class Config(Shape):
-    """One version of a config."""
+    """One version of a config. After a change with `dryRun`, the version that it would make."""
 
     config_name: str
     version: int
@@ -113,7 +129,10 @@ class Config(Shape):
     spread: str
     calendar: Calendar | None
     max_delay: str | None
+    first_window: str
     created_at: Instant
+    dry_run: bool = False
+    warnings: list[ChangeWarning] = Field(default_factory=list)
 
     @classmethod
     def of_version(cls, version: PolicyVersion, *, active: bool = True) -> Self:

@@ -187,6 +187,7 @@ _GCRA = {
     "rate": {"type": "string", "maxLength": 256, "pattern": r"^\s*[0-9]+ *(/|per) *[0-9]* *[A-Za-z][A-Za-z0-9.]*\s*$"},
     "burst": {"type": ["integer", "null"], "minimum": 1, "maximum": MOST},
 }
+_PLACES = {"limit": _LOG["limit"], "expires": DURATION | {"type": ["string", "null"]}}
 _OPTIONS: dict[str, Any] = {
     "name": PLAN_NAME | {"description": "If given, the same as in the path."},
     "onError": {"type": ["string", "null"], "enum": ["open", "closed", "fallback", None]},
@@ -197,6 +198,7 @@ _SPECS: dict[tuple[str, ...], dict[str, Any]] = {
     ("fixed_window", "sliding_window"): _WINDOW,
     ("sliding_log",): _LOG,
     ("gcra",): _GCRA,
+    ("concurrency",): _PLACES,
 }
 _CALENDAR: dict[str, Any] = {
     "type": "object",
@@ -211,7 +213,7 @@ _CALENDAR: dict[str, Any] = {
 }
 
 
-_OPTIONAL = {"burst"}
+_OPTIONAL = {"burst", "expires"}
 _RATE_STRING = {
     "type": "string",
     "maxLength": 256,

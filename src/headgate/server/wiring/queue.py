@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from headgate.apps.payments.model import ITEM_TYPE
 from headgate.apps.payments.stores.moves import PaymentFollower
 from headgate.dispatch.encryption import Encryption
+from headgate.dispatch.model import Claim
 from headgate.dispatch.ports import DispatchObserver, Follower
-from headgate.dispatch.queue import DispatchQueue
+from headgate.dispatch.queue import DispatchQueue, StopExecutions
 from headgate.dispatch.stores import queue_store
 from headgate.errors import ConfigurationError, MissingExtra
 from headgate.server.settings import Settings, spelled
@@ -56,8 +57,24 @@ async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
         claim_bytes=settings.dispatch.claim_bytes,
         encryption=queue_encryption(settings),
     )
-    async with DispatchQueue(store, largest_context=settings.dispatch.max_context_bytes) as queue:
+    async with DispatchQueue(
+        store,
+        largest_context=settings.dispatch.max_context_bytes,
+        stop_executions=None if settings.temporal_address is None else _cancel_workflows(settings),
+    ) as queue:
         yield queue
+
+
+def _cancel_workflows(settings: Settings) -> StopExecutions:
+    """In-process engines find out by themselves; workflows on Temporal have to be told."""
+
+    async def stop(claims: Sequence[Claim]) -> None:
+        # Imported here: the SDK is an extra.
+        from headgate.server.wiring.temporal import temporal_engine
+
+        await (await temporal_engine(settings)).stop(claims, running=True)
+
+    return stop
 
 
 def dispatch_observer(registry: CollectorRegistry | None) -> DispatchObserver | None:

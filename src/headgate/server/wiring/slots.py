@@ -2,22 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from headgate.apps.payments.model import OWNER
+from headgate.apps.payments.stores.slot_carrier import PaymentCarrier
+from headgate.dispatch.stores.slot_carrier import QueueCarrier
 from headgate.errors import NotFound
 from headgate.server.settings import Settings
 from headgate.server.wiring.telemetry import collect_traces
-from headgate.slots.model import WindowPolicy
+from headgate.slots.carriers import Carriers
+from headgate.slots.model import AssignedSlot, WindowPolicy
 from headgate.slots.scheduler import SlotScheduler
-from headgate.slots.stores import slot_store
+from headgate.slots.stores import slot_stores
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
 from headgate.server.wiring.database import embedded_url
+from headgate.sql.databases import database
+
+
+def slot_carriers() -> Carriers:
+    """What moves together with slots, by owner: payments with their items, and items under the slot's own id."""
+    return {None: QueueCarrier(), OWNER: PaymentCarrier()}
+
+
+@asynccontextmanager
+async def slots_with_work(
+    settings: Settings,
+) -> AsyncIterator[Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]]:
+    """A function that returns, of some slots, the events that have work in the queue, whatever its status."""
+    opened = await database(embedded_url(settings), pool_size=2)
+    carriers = slot_carriers()
+
+    async def started(slots: Sequence[AssignedSlot]) -> set[str]:
+        known: set[str] = set()
+        for owner in {slot.owner for slot in slots}:
+            own = [slot for slot in slots if slot.owner == owner]
+            carrier = carriers.get(owner)
+            if carrier is None:
+                # Nobody here knows what this application does with its slots.
+                known.update(slot.event_id for slot in own)
+            else:
+                known.update(await opened.read(carrier.known, own))
+        return known
+
+    try:
+        yield started
+    finally:
+        await opened.close()
 
 
 @asynccontextmanager
@@ -31,8 +67,12 @@ async def open_slots(settings: Settings, *, registry: CollectorRegistry | None =
 
         observer = SlotMetrics(registry)
     slot_settings = settings.slots
+    store, replans = await slot_stores(
+        embedded_url(settings), pool_size=settings.database_pool_size, carriers=slot_carriers()
+    )
     async with SlotScheduler(
-        await slot_store(embedded_url(settings), pool_size=settings.database_pool_size),
+        store,
+        replans=replans,
         observer=observer,
         batch=slot_settings.batch,
         bulk_batch=slot_settings.bulk_batch,

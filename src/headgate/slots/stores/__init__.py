@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from headgate.slots.carriers import Carriers
 from headgate.slots.ports import SlotStore
+from headgate.slots.replanning import ReplanStore
+from headgate.slots.stores.replanning import SqlReplanStore
 from headgate.slots.stores.sql import SqlSlotStore
 from headgate.sql.databases import database
 
@@ -10,3 +13,11 @@ from headgate.sql.databases import database
 async def slot_store(url: str, *, pool_size: int = 10) -> SlotStore:
     """The slot store at a database URL; `memory://` for one that lives in this process."""
     return SqlSlotStore(await database(url, pool_size=pool_size))
+
+
+async def slot_stores(
+    url: str, *, pool_size: int = 10, carriers: Carriers | None = None
+) -> tuple[SlotStore, ReplanStore]:
+    """The slot store at a database URL, and the one that re-plans it. Closing the first closes both."""
+    opened = await database(url, pool_size=pool_size)
+    return SqlSlotStore(opened), SqlReplanStore(opened, carriers)

@@ -32,9 +32,9 @@ def parse_other_windows(text: str | None) -> tuple[SlotWindow, ...]:
     return tuple(SlotWindow(name, version, instant_ms(start)) for name, version, start in json.loads(text))
 
 
-def charged_to(connection: Connection, name: str) -> sa.ColumnElement[bool]:
+def charged_to(connection: Connection, name: str, table: sa.Table = slot) -> sa.ColumnElement[bool]:
     """Whether a slot is charged to a config, as its first one or as a further one."""
     # Quotes inside a JSON text are escaped, so no name can look like the beginning of another row.
     row = f"[{json.dumps(name, ensure_ascii=False)},"
     index = sa.func.strpos if connection.dialect.name == "postgresql" else sa.func.instr
-    return (slot.c.config_name == name) | (index(slot.c.other_windows, row) > 0)
+    return (table.c.config_name == name) | (index(table.c.other_windows, row) > 0)

@@ -22,11 +22,12 @@ from sqlalchemy.engine import Connection, Row
 from headgate.durations import from_ms, to_ms
 from headgate.errors import Conflict, NotFound, SlotOwned
 from headgate.slots.joint import JointSide
-from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.listing import NO_CAUSE, Cancellation, Cursor, ListedSlot, SlotFilter
+from headgate.slots.model import AssignedSlot, FirstWindow, PolicyVersion, SlotRequest, WindowPolicy
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.ports import PruneResult
-from headgate.slots.stores import templates
+from headgate.slots.stores import slot_records, templates
 from headgate.slots.stores.joint import book_under, prune_joint
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
 from headgate.slots.stores.tables import slot, slot_config, slot_policy, slot_run, slot_window
@@ -127,11 +128,22 @@ class SqlSlotStore:
     async def find(self, event_id: str) -> AssignedSlot | None:
         return (await self._database.read(_find_all, [event_id])).get(event_id)
 
-    async def cancel(self, event_id: str, *, owner: str | None = None) -> AssignedSlot | None:
-        return await self._database.write(cancel, event_id, owner)
+    async def cancel(
+        self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
+    ) -> AssignedSlot | None:
+        return await self._database.write(cancel, event_id, owner, cause)
 
     async def booked(self, before_ms: int, after: tuple[int, str] | None, limit: int) -> list[AssignedSlot]:
         return await self._database.read(_booked, before_ms, after, limit)
+
+    async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+        return await self._database.read(slot_records.page, selection, after, limit)
+
+    async def record(self, event_id: str) -> ListedSlot | None:
+        return await self._database.read(slot_records.find, event_id)
+
+    async def count_beyond(self, name: str, max_delay_ms: int) -> int:
+        return await self._database.read_aside(slot_records.count_beyond, name, max_delay_ms)
 
     async def survey(self, name: str, look: Callable[[PolicyVersion, Occupancy, int], T]) -> T:
         return await self._database.read_aside(_survey, name, look)
@@ -146,13 +158,18 @@ class SqlSlotStore:
         for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
             while removed := await self._database.write(_prune_slots, end_ms, PRUNE_BATCH, name):
                 total += removed
+        while await self._database.write(slot_records.prune_cancelled, before_ms, PRUNE_BATCH):
+            pass
         cursor = None
         while True:
             page = await self._database.write(prune_joint, ends, before_ms, cursor, PRUNE_BATCH)
             total += page.removed
             if (cursor := page.cursor) is None:
                 break
-        windows = await self._database.write(_prune_windows, before_ms)
+        # Config by config: thousands of them, locked at once, would keep everybody waiting.
+        windows = 0
+        for name in await self._database.read(_names_to_prune, before_ms):
+            windows += await self._database.write(_prune_windows, name, before_ms)
         while await self._database.write(templates.remove_idle, 0, before_ms, PRUNE_BATCH):
             pass
         return PruneResult(total, windows)
@@ -312,8 +329,11 @@ def _find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, Ass
     return slots
 
 
-def cancel(connection: Connection, event_id: str, owner: str | None = None) -> AssignedSlot | None:
-    """Deletes the slot, if it is the owner's, and frees its room in the windows that its time falls into today."""
+def cancel(
+    connection: Connection, event_id: str, owner: str | None = None, cause: Cancellation = NO_CAUSE
+) -> AssignedSlot | None:
+    """Deletes the slot, if it is the owner's, and frees its room in the windows that its time falls into today. Its
+    record stays, with the cause."""
     before = _find_all(connection, [event_id]).get(event_id)
     if before is None:
         return None
@@ -326,6 +346,7 @@ def cancel(connection: Connection, event_id: str, owner: str | None = None) -> A
         raise Conflict
     if current.owner != owner:
         raise SlotOwned(event_id, current.owner)
+    slot_records.keep_cancelled(connection, [event_id], now(connection), cause)
     connection.execute(slot.delete().where(slot.c.event_id == event_id))
     for name, active in actives.items():
         occupancy = Occupancy(active.policy, SqlWindowReader(connection, name), chunk=1)
@@ -336,11 +357,14 @@ def cancel(connection: Connection, event_id: str, owner: str | None = None) -> A
     return current
 
 
-def cancel_many(connection: Connection, event_ids: Sequence[str], owner: str | None = None) -> int:
-    """Deletes those of these events' slots that are the owner's, and frees their room. Returns how many there were."""
+def cancel_many(
+    connection: Connection, event_ids: Sequence[str], owner: str | None = None, cause: Cancellation = NO_CAUSE
+) -> int:
+    """Deletes those of these events' slots that are the owner's, and frees their room; their records stay, with the
+    cause. Returns how many there were."""
     if len(event_ids) == 1:
         try:
-            return 0 if cancel(connection, event_ids[0], owner) is None else 1
+            return 0 if cancel(connection, event_ids[0], owner, cause) is None else 1
         except SlotOwned:
             return 0
     names = {name for assigned in _find_all(connection, event_ids).values() for name in assigned.config_names}
@@ -351,6 +375,7 @@ def cancel_many(connection: Connection, event_ids: Sequence[str], owner: str | N
         raise Conflict
     for first in range(0, len(slots), MAX_IN_LIST):
         gone = [assigned.event_id for assigned in slots[first : first + MAX_IN_LIST]]
+        slot_records.keep_cancelled(connection, gone, now(connection), cause)
         connection.execute(slot.delete().where(slot.c.event_id.in_(gone)))
     for name, active in actives.items():
         of_config = [assigned.scheduled_ms for assigned in slots if name in assigned.config_names]
@@ -410,28 +435,38 @@ def _prune_slots(connection: Connection, before_ms: int, limit: int, name: str |
     return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
 
 
-def _prune_windows(connection: Connection, before_ms: int) -> int:
-    """Deletes the counters and runs of windows that ended before a time."""
-    removed = 0
-    # Sorted here, as by everybody who locks several: databases order text by rules of their own.
-    names = sorted(connection.execute(sa.select(slot_config.c.name)).scalars().all())
-    for name in names:
-        active = lock_active(connection, name)
-        if active is None:
-            continue
-        last = from_ms(before_ms - active.policy.size_ms)
-        removed += connection.execute(
-            slot_window.delete().where(slot_window.c.config_name == name, slot_window.c.window_start <= last)
-        ).rowcount
-        connection.execute(
-            slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.resume_at <= from_ms(before_ms))
-        )
+def _names_to_prune(connection: Connection, before_ms: int) -> list[str]:
+    """The configs that have counters or runs from before a time."""
+    before = from_ms(before_ms)
+    counted = sa.select(slot_window.c.config_name).where(slot_window.c.window_start < before)
+    in_runs = sa.select(slot_run.c.config_name).where(slot_run.c.resume_at <= before)
+    return sorted(connection.execute(sa.union(counted, in_runs)).scalars().all())
+
+
+def _prune_windows(connection: Connection, name: str, before_ms: int) -> int:
+    """Deletes the counters and runs of a config's windows that ended before a time."""
+    active = lock_active(connection, name)
+    if active is None:
+        return 0
+    last = from_ms(before_ms - active.policy.size_ms)
+    removed = connection.execute(
+        slot_window.delete().where(slot_window.c.config_name == name, slot_window.c.window_start <= last)
+    ).rowcount
+    connection.execute(
+        slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.resume_at <= from_ms(before_ms))
+    )
     return removed
 
 
 def lock_active(connection: Connection, name: str) -> PolicyVersion | None:
     """Locks the config's row until the transaction ends and returns its active version."""
     version = connection.execute(_LOCK, {"name": name}).scalar()
+    return None if version is None else _load_policy(connection, name, version)
+
+
+def find_active(connection: Connection, name: str) -> PolicyVersion | None:
+    """The config's active version, without its lock."""
+    version = _active_version(connection, name)
     return None if version is None else _load_policy(connection, name, version)
 
 
@@ -470,7 +505,12 @@ def policy_from_json(text: str) -> WindowPolicy:
     """A stored policy. Remembered: every booking reads it, and a calendar remembers the days it has worked out."""
     stored = json.loads(text)
     return WindowPolicy(
-        stored["maxPerWindow"], stored["windowSize"], stored["spread"], stored["calendar"], stored["maxDelay"]
+        stored["maxPerWindow"],
+        stored["windowSize"],
+        stored["spread"],
+        stored["calendar"],
+        stored["maxDelay"],
+        stored.get("firstWindow", FirstWindow.PROPORTIONAL),  # an older version wrote none
     )
 
 

@@ -40,11 +40,38 @@ slot = sa.Table(
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("owner", sa.String(64)),
     sa.Column("other_windows", sa.Text),
+    sa.Column("moved_at", Instant),
     sa.Index("headgate_slot_scheduled_at_ix", "scheduled_at"),
     info={
         "about": "One row an event, and the application it belongs to. window_start is the window it was booked into,"
-        " other_windows the windows of its further configs: name, version, start."
+        " other_windows the windows of its further configs: name, version, start. moved_at is when a re-plan moved it."
     },
+)
+
+slot_cancelled = sa.Table(
+    "headgate_slot_cancelled",
+    metadata,
+    # SQLite counts up by itself only in a column of exactly this type.
+    sa.Column(
+        "id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), sa.Identity(), primary_key=True, autoincrement=True
+    ),
+    sa.Column("event_id", sa.String(255), nullable=False),
+    sa.Column("config_name", sa.String(128), nullable=False),
+    sa.Column("config_version", sa.Integer, nullable=False),
+    sa.Column("requested_at", Instant, nullable=False),
+    sa.Column("window_start", Instant, nullable=False),
+    sa.Column("scheduled_at", Instant, nullable=False),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("owner", sa.String(64)),
+    sa.Column("other_windows", sa.Text),
+    sa.Column("moved_at", Instant),
+    sa.Column("cancelled_at", Instant, nullable=False),
+    sa.Column("reason", sa.String(500)),
+    sa.Column("actor", sa.String(64)),
+    sa.Index("headgate_slot_cancelled_scheduled_at_ix", "scheduled_at"),
+    sa.Index("headgate_slot_cancelled_cancelled_at_ix", "cancelled_at"),
+    sqlite_autoincrement=True,
+    info={"about": "One row a cancellation: the slot as it was, why it was given back and by whom. Pruned by age."},
 )
 
 slot_window = sa.Table(

@@ -73,6 +73,12 @@ def followers(connection: Connection, template: str) -> list[str]:
     return sorted(names.all())
 
 
+def lock_unless_locked(name: str, *conditions: sa.ColumnElement[bool]) -> sa.Select[tuple[str]]:
+    """Locks a config's row if it is as the conditions say, and returns nothing if somebody else has locked it."""
+    query = sa.select(slot_config.c.name).where(slot_config.c.name == name, *conditions)
+    return query.with_for_update(of=slot_config.c.name, skip_locked=True)
+
+
 def remove_idle(connection: Connection, ended_ms: int, created_ms: int, limit: int, template: str | None = None) -> int:
     """Forgets configs that follow a template and have no window that starts after `ended_ms`, if their policy is from
     before `created_ms`. Returns how many. A config that somebody books under right now is left alone."""
@@ -94,8 +100,7 @@ def remove_idle(connection: Connection, ended_ms: int, created_ms: int, limit: i
     for name in sorted(candidates):
         # Locked one by one and looked at again: a booking may have come in between. Nobody is waited for, because
         # whoever has such a config's lock is using it.
-        query = sa.select(slot_config.c.name).where(slot_config.c.name == name, *idle)
-        if connection.execute(query.with_for_update(of=slot_config, skip_locked=True)).scalar() is None:
+        if connection.execute(lock_unless_locked(name, *idle)).scalar() is None:
             continue
         for table, column in (
             (slot_window, slot_window.c.config_name),

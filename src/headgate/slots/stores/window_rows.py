@@ -36,6 +36,15 @@ _INSERT_RUNS = sa.text(
     """
 )
 
+_UPSERT_WINDOWS = sa.text(
+    """
+    INSERT INTO headgate_slot_window (config_name, window_start, taken, placed)
+    SELECT CAST(:name AS text), 'epoch'::timestamptz + start * interval '1 ms', taken, placed
+    FROM unnest(CAST(:starts AS bigint[]), CAST(:taken AS int[]), CAST(:placed AS int[])) AS new(start, taken, placed)
+    ON CONFLICT (config_name, window_start) DO UPDATE SET taken = EXCLUDED.taken, placed = EXCLUDED.placed
+    """
+)
+
 _WINDOWS = sa.select(slot_window.c.window_start, slot_window.c.taken, slot_window.c.placed)
 _WINDOWS_FROM = (
     _WINDOWS.where(
@@ -147,7 +156,18 @@ def read_ahead(reader: SqlWindowReader, occupancy: Occupancy, queries: Sequence[
 
 
 def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> None:
-    """Writes counters and runs back. Under the lock it is known which rows exist, so no upsert is needed."""
+    """Writes counters and runs back."""
+    write_counts(connection, name, occupancy)
+    write_runs(connection, name, occupancy.changed_runs())
+
+
+def write_counts(connection: Connection, name: str, occupancy: Occupancy) -> None:
+    """Writes counters back. Under the lock it is known which rows exist, so no upsert is needed."""
+    if connection.dialect.name == "postgresql":
+        columns = zip(*occupancy.changed_windows(), strict=True)
+        rows = dict(zip(("starts", "taken", "placed"), map(list, columns), strict=True))
+        connection.execute(_UPSERT_WINDOWS, {"name": name, **rows})
+        return
     instant = instant_form(connection)
     new: list[tuple[Any, ...]] = []
     old: list[dict[str, Any]] = []
@@ -159,9 +179,6 @@ def write_occupancy(connection: Connection, name: str, occupancy: Occupancy) -> 
     insert_rows(connection, slot_window, _WINDOW_COLUMNS, new)
     if old:
         connection.execute(_UPDATE_WINDOW, old)
-    runs = occupancy.changed_runs()
-    if runs.removed or runs.written:
-        _write_runs(connection, name, runs)
 
 
 def release_windows(connection: Connection, name: str, counts: Mapping[int, int]) -> None:
@@ -213,10 +230,11 @@ def rebuild_runs(connection: Connection, name: str, policy: WindowPolicy, now_ms
     )
     ms = _stored_ms(connection)
     counts = (WindowCount(ms(start), taken, placed) for start, taken, placed in full.all())
-    _write_runs(connection, name, RunChanges([], full_runs(counts, policy)))
+    write_runs(connection, name, RunChanges([], full_runs(counts, policy)))
 
 
-def _write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
+def write_runs(connection: Connection, name: str, changes: RunChanges) -> None:
+    """Removes and writes runs."""
     if changes.removed:
         connection.execute(
             slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.window_start == sa.bindparam("at")),

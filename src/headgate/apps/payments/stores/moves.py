@@ -24,11 +24,14 @@ from headgate.dispatch.stores import admin_queries
 from headgate.dispatch.stores.rows import chunks, of_items
 from headgate.dispatch.stores.tables import queue
 from headgate.errors import Conflict
+from headgate.slots.listing import Cancellation
 from headgate.slots.stores import sql as slots
 from headgate.sql.schema import now as database_clock
 
 DISCARDED = "discarded from the queue"
 REQUEUED = "requeued by an operator"
+GIVEN_UP = Cancellation("its payment will not be made", OWNER)
+"""What the record of a payment's slot says."""
 _BY_ITEM = {Status.READY: PaymentEvent.RETRY, Status.CANCELLED: PaymentEvent.DISCARD}
 """What an operator's move of an item means for its payment."""
 
@@ -158,7 +161,7 @@ def _write(connection: Connection, steps: Sequence[_Step], moment: datetime, ref
     if audited:
         connection.execute(sa.insert(payment_audit), audited)
     if freed:
-        slots.cancel_many(connection, freed, OWNER)
+        slots.cancel_many(connection, freed, OWNER, GIVEN_UP)
 
 
 def _update(connection: Connection, ids: Sequence[str], values: Mapping[str, Any]) -> None:

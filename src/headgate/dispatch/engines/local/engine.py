@@ -37,6 +37,8 @@ from headgate.dispatch.registry import Registry
 from headgate.dispatch.threads import Threads
 from headgate.errors import NotFound, StoreError, StoreUnavailable
 
+CANCEL_SECONDS = 0.5
+"""How often running executions are checked for a cancellation."""
 Report = Callable[[], Awaitable[bool]]
 
 
@@ -74,6 +76,7 @@ class LocalEngine:
         self._closing = False
         self._heartbeats: asyncio.Task[None] | None = None
         self._recalls: asyncio.Task[None] | None = None
+        self._cancels: asyncio.Task[None] | None = None
         self._heartbeat_interval = LONGEST_HEARTBEAT
         self._shorter_interval = asyncio.Event()
 
@@ -83,6 +86,7 @@ class LocalEngine:
         if self._heartbeats is None:
             self._heartbeats = asyncio.create_task(self._send_heartbeats())
             self._recalls = asyncio.create_task(self._recall_when_off())
+            self._cancels = asyncio.create_task(self._stop_cancelled())
         return [self._start(request) for request in requests]
 
     def _start(self, request: StartRequest) -> StartOutcome:
@@ -119,10 +123,10 @@ class LocalEngine:
             for claim in claims
         ]
 
-    async def stop(self, claims: Sequence[Claim]) -> None:
+    async def stop(self, claims: Sequence[Claim], *, running: bool = False) -> None:
         for claim in claims:
             run = self._runs.get(claim.execution_id)
-            if run is not None and run.task is not None and not run.begun:
+            if run is not None and run.task is not None and (running or not run.begun) and not run.executed:
                 run.lost = True
                 run.task.cancel()
 
@@ -156,7 +160,7 @@ class LocalEngine:
                 task.cancel()
             if running:
                 await asyncio.wait(running, timeout=self._grace)
-        for watch in (self._heartbeats, self._recalls):
+        for watch in (self._heartbeats, self._recalls, self._cancels):
             if watch is not None:
                 watch.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -285,6 +289,27 @@ class LocalEngine:
             if run.claim.item_type == item_type and waits and run.task is not None:
                 run.recalled = True
                 run.task.cancel()
+
+    # -- cancelled by an operator --------------------------------------------------------------------------------
+
+    async def _stop_cancelled(self) -> None:
+        """Cancels what runs and is no longer this process's: any process may cancel an item, and heartbeats are many
+        seconds apart."""
+        watched: set[Run] = set()
+        while True:
+            await asyncio.sleep(CANCEL_SECONDS)
+            # What began since the last look is left out: most of it is over by the next one.
+            runs = [run for run in self._runs.values() if run in watched and not (run.executed or run.lost)]
+            watched = {run for run in self._runs.values() if run.begun}
+            if runs:
+                with contextlib.suppress(StoreError):
+                    await self._stop_lost(runs)
+
+    async def _stop_lost(self, runs: Sequence[Run]) -> None:
+        claims = [run.claim for run in runs]
+        for run, claim, is_held in zip(runs, claims, await self._sink.holds(claims), strict=True):
+            if not is_held and run.claim is claim:
+                await self.stop([claim], running=True)
 
     # -- heartbeats ----------------------------------------------------------------------------------------------
 

@@ -70,10 +70,10 @@ class TemporalEngine:
     async def describe(self, claims: Sequence[Claim]) -> list[ExecutionState]:
         return await asyncio.gather(*(self._describe(claim) for claim in claims))
 
-    async def stop(self, claims: Sequence[Claim]) -> None:
-        await asyncio.gather(*(self._stop(claim) for claim in claims))
+    async def stop(self, claims: Sequence[Claim], *, running: bool = False) -> None:
+        await asyncio.gather(*(self._stop(claim, running) for claim in claims))
 
-    async def _stop(self, claim: Claim) -> None:
+    async def _stop(self, claim: Claim, running: bool) -> None:
         handle = self._client.get_workflow_handle(claim.execution_id)
         async with self._calls:
             try:
@@ -81,6 +81,8 @@ class TemporalEngine:
                 if description.status is WorkflowExecutionStatus.RUNNING and description.history_length <= NOT_BEGUN:
                     # Terminated, since a cancellation would only be seen when the start delay is over.
                     await self._end(description, "its item was cancelled")
+                elif description.status is WorkflowExecutionStatus.RUNNING and running:
+                    await handle.cancel(rpc_timeout=RPC_TIMEOUT)
             except (RPCError, RuntimeError):
                 return
 

@@ -4,15 +4,16 @@
 -- KEYS     one per charge, then the hold's if there is one
 -- ARGV[1]  what to do, as one letter, and the time in microseconds if a test gives one:
 --            s  decide and spend     p  decide, only look     h  decide, spend and hold
---            r  give back            t  settle a hold
+--            r  give back            t  settle a hold         c  like h, but hold only places of concurrency limits
+--            n  renew held places
 -- ARGV[2…] one per charge: tag, shadow, cost, size, life, and a, b, c: unit, gain, full of a bucket; window, grain,
 --          grains of a sliding window; three edges of a calendar, one of them near now; window of the others
--- ARGV[#]  s: how many times, one after another, if more than once; h: how long to hold, in microseconds; t: the actual
---          cost
+-- ARGV[#]  s: how many times, one after another, if more than once; h, c, n: how long to hold, in microseconds; t: the
+--          actual cost
 --
--- s, p, h return a string: fits, remaining, retry and reset of each charge, each time, eight bytes each; one byte more
+-- s, p, h, c return a string: fits, remaining, retry and reset of each charge, each time, eight bytes each; one byte more
 -- if the hold is remembered already. (A string is half the work of a list of numbers, here and for whoever reads it.)
--- t returns 1 (applied), 0 (settled before) or -1 (no such hold). r returns nothing of interest.
+-- t, n return 1 (applied), 0 (settled before) or -1 (no such hold, or places lost). r returns nothing of interest.
 --
 -- A record is schema version, tag, start, used, before. Of a bucket, start is when it was last counted, used the debt
 -- in ticks, before the ticks in a token; born, end and paid follow if ticks are held. What is missing or looks otherwise
@@ -20,12 +21,13 @@
 -- not charged), its place (time, end) and its key. Code is in line because every call of a script makes its functions
 -- anew.
 
-local VERSION, BUCKET, FIXED, SLIDING, LOG, CALENDAR, MOST = 1, 1, 2, 3, 4, 5, 1125899906842624
+local VERSION, BUCKET, FIXED, SLIDING, LOG, CALENDAR, PLACES, MOST = 1, 1, 2, 3, 4, 5, 6, 1125899906842624
 local floor, max, min = math.floor, math.max, math.min
 local pack, unpack, call = struct.pack, struct.unpack, redis.call
 
 local mode, given = string.byte(ARGV[1]), #ARGV[1] > 1
-local looks, holds, gives, settles = mode == 112, mode == 104, mode == 114, mode == 116
+local looks, holds, gives, settles = mode == 112, mode == 104 or mode == 99, mode == 114, mode == 116
+local places, renews = mode == 99, mode == 110
 local now
 -- A time given by a test is not the server's, so nothing may expire by the server's clock meanwhile.
 local least_ms = 1
@@ -36,9 +38,9 @@ else
   now = time[1] * 1000000 + time[2]
 end
 
-local count, decides, spends, repeated = #KEYS, not (gives or settles), not looks, false
+local count, decides, spends, repeated = #KEYS, not (gives or settles or renews), not looks, false
 local hold, settled, held, expires, actual, delta, marks
-if holds or settles then
+if holds or settles or renews then
   hold, count = KEYS[count], count - 1
   local record = call('GET', hold)
   local version
@@ -46,9 +48,9 @@ if holds or settles then
     version, settled, held, expires = unpack('<BBdd', record)
     if version ~= VERSION or now >= expires then settled = nil end
   end
-  if settles then
+  if settles or renews then
     if not settled then return -1 end
-    if settled > 0 then return 0 end
+    if settled > 0 then return renews and -1 or 0 end
     actual = tonumber(ARGV[count + 2])
     delta, marks = actual - held, {}
     local at, tag, time, finish, key = 19, 0, 0, 0, ''
@@ -63,16 +65,18 @@ end
 
 local times = mode == 115 and tonumber(ARGV[count + 2]) or 1
 local states, changed, reply = {}, {}, {}
-local log_load, log_leaves, log_take, log_give, log_release, log_save
+local log_load, log_leaves, log_take, log_give, log_release, log_save, log_renewable, log_renew
 
 for i = 1, count do
   local tag, shadow, cost, size, life, a, b, c = unpack('<BBdddddd', ARGV[i + 1])
   local start, used, before, stranded, log, lent = now, 0, 0, false, nil, nil
 
   -- The state as of now.
-  if tag == LOG then
-    if not log_load then log_load, log_leaves, log_take, log_give, log_release, log_save = logbook(now) end
-    log = log_load(KEYS[i], size, a)
+  if tag == LOG or tag == PLACES then
+    if not log_load then
+      log_load, log_leaves, log_take, log_give, log_release, log_save, log_renewable, log_renew = logbook(now)
+    end
+    log = log_load(KEYS[i], size, a, tag)
     stranded, used = log.stranded, log.used
   else
     if tag == CALENDAR then start = now < b and a or now < c and b or c end
@@ -124,6 +128,36 @@ for i = 1, count do
   changed[i] = stranded and spends
 end
 
+if renews then
+  local kept, lost = {}, false
+  for i = 1, count do
+    local mark = marks[KEYS[i]]
+    if mark and mark[1] == PLACES and not log_renewable(states[i][11], states[i][3], held, mark[2]) then lost = true end
+  end
+  for i = 1, count do
+    local mark, log = marks[KEYS[i]], states[i][11]
+    local time = mark and mark[2] or 0
+    if mark and mark[1] == PLACES then
+      if lost then
+        log_release(log, held, time)
+      else
+        log_renew(log, held, time)
+        time = log.newest
+      end
+      if log.used > 0 then
+        log_save(log, max(floor((log.newest + states[i][4] - now) / 1000) + 2, least_ms))
+      else
+        call('DEL', KEYS[i])
+      end
+    end
+    kept[i] = pack('<BddI4c0', mark and mark[1] or 0, time, 0, #KEYS[i], KEYS[i])
+  end
+  if not lost then expires = now + actual end
+  local ms = max(floor((expires - now) / 1000) + 2, least_ms)
+  call('SET', hold, pack('<BBdd', VERSION, lost and 2 or 0, held, expires) .. table.concat(kept), 'PX', ms)
+  return lost and -1 or 1
+end
+
 local passes
 for round = 1, times do
   passes = decides
@@ -139,7 +173,7 @@ for round = 1, times do
         if missing > 0 then retry = start - now - floor(-missing / b) end
       elseif tag == FIXED or tag == CALENDAR then
         if used + cost > size then retry = start + a - now end
-      elseif tag == LOG then
+      elseif tag == LOG or tag == PLACES then
         if cost > size then
           retry = a
         elseif used + cost > size then
@@ -186,7 +220,7 @@ for round = 1, times do
               used = used - back
             end
           elseif more < 0 then
-            if tag == LOG then
+            if tag == LOG or tag == PLACES then
               log_release(log, -more, time)
             elseif start == time then
               used = max(used + more, 0)
@@ -203,7 +237,7 @@ for round = 1, times do
           lent[3] = max(lent[3], lent[2] - used)
           if lent[3] >= lent[2] then lent = false end
         end
-      elseif tag == LOG then
+      elseif tag == LOG or tag == PLACES then
         if more > 0 then log_take(log, size, more) else log_give(log, -more) end
         used = log.used
       else
@@ -211,8 +245,10 @@ for round = 1, times do
         used = max(min(used + more, size), 0)
       end
       if holds then
-        state[13], state[14] = tag == LOG and log.newest or start, 0
-        if tag == BUCKET then
+        if tag == PLACES or not places then
+          state[13], state[14] = (tag == LOG or tag == PLACES) and log.newest or start, 0
+        end
+        if tag == BUCKET and not places then
           if not lent or lent[2] > MOST then lent = { start, 0, 0 } end
           lent[2] = lent[2] + cost * a
           state[13], state[14] = lent[1], lent[2]
@@ -230,7 +266,7 @@ for round = 1, times do
     elseif tag == FIXED or tag == CALENDAR then
       remaining = size - used
       if used > 0 then reset = start + a - now end
-    elseif tag == LOG then
+    elseif tag == LOG or tag == PLACES then
       remaining = max(size - used, 0)
       if used > 0 then reset = log.newest + a - now end
     else
@@ -247,7 +283,7 @@ for round = 1, times do
       local ms = max(floor(reset / 1000) + 2, least_ms)
       if reset <= 0 then
         call('DEL', KEYS[i])
-      elseif tag == LOG then
+      elseif tag == LOG or tag == PLACES then
         log_save(log, ms)
       else
         local record
@@ -267,10 +303,13 @@ end
 if settles or (holds and spends and passes) then
   local kept = {}
   if holds then
-    settled, held, expires = 0, states[1][2], now + tonumber(ARGV[count + 2])
+    settled, expires = 0, now + tonumber(ARGV[count + 2])
+    held = nil
     for i = 1, count do
       local time, finish = states[i][13], states[i][14]
-      kept[i] = pack('<BddI4c0', time and states[i][1] or 0, time or 0, finish or 0, #KEYS[i], KEYS[i])
+      local is_held = states[i][1] == PLACES or not places
+      if is_held and not held then held = states[i][2] end
+      kept[i] = not is_held and '' or pack('<BddI4c0', time and states[i][1] or 0, time or 0, finish or 0, #KEYS[i], KEYS[i])
     end
   else
     settled = actual > 0 and 1 or 2

@@ -6,7 +6,7 @@
 -- Made on demand, for every script call makes its functions anew and most plans need none of these.
 
 local function logbook(now)
-  local VERSION, LOG, HEADER, ENTRY, CHUNK = 1, 4, 28, 10, 64
+  local VERSION, HEADER, ENTRY, CHUNK = 1, 28, 10, 64
   local max, min, pack, unpack = math.max, math.min, struct.pack, struct.unpack
   local call = redis.call
 
@@ -15,24 +15,24 @@ local function logbook(now)
     return call('GETRANGE', log.key, from, from + count * ENTRY - 1)
   end
 
-  local function as_new(key)
-    return { key = key, stored = false, head = 0, tail = 0, used = 0 }
+  local function as_new(key, tag)
+    return { key = key, tag = tag, stored = false, head = 0, tail = 0, used = 0 }
   end
 
   -- The log as of now. A key that holds something else, or nothing, is as new.
-  local function load(key, size, window)
+  local function load(key, size, window, kind)
     local header = redis.pcall('GETRANGE', key, 0, HEADER - 1)
-    if type(header) ~= 'string' or #header ~= HEADER then return as_new(key) end
+    if type(header) ~= 'string' or #header ~= HEADER then return as_new(key, kind) end
     local version, tag, head, tail, used, oldest, newest = unpack('<BBI4I4I4I7I7', header)
     local since = now - window
-    if version ~= VERSION or tag ~= LOG or newest <= since then return as_new(key) end
+    if version ~= VERSION or tag ~= kind or newest <= since then return as_new(key, kind) end
     if newest - now > window then
-      return { key = key, stored = false, head = 0, tail = 1, used = size, oldest = now, newest = now, stranded = true }
+      return { key = key, tag = kind, stored = false, head = 0, tail = 1, used = size, oldest = now, newest = now, stranded = true }
     end
-    local log = { key = key, stored = true, newest = newest }
+    local log = { key = key, tag = kind, stored = true, newest = newest }
     while oldest <= since do
       local chunk = entries(log, head, min(CHUNK, tail - head))
-      if #chunk == 0 then return as_new(key) end
+      if #chunk == 0 then return as_new(key, kind) end
       for at = 1, #chunk, ENTRY do
         local time, cost = unpack('<I7I3', chunk, at)
         oldest = time
@@ -94,20 +94,27 @@ local function logbook(now)
     end
   end
 
+  -- Where the entry of `time` is, and what it cost; nothing if it is not in the log.
+  local function find(log, time)
+    local low, high = log.head, log.tail
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if unpack('<I7', entries(log, middle, 1)) < time then low = middle + 1 else high = middle end
+    end
+    if low == log.tail then return nil, 0 end
+    local found, spent = unpack('<I7I3', entries(log, low, 1))
+    if found ~= time then return nil, 0 end
+    return low, spent
+  end
+
   -- Gives back of what was taken at `time`, if that is in the log.
   local function release(log, cost, time)
     if not log.stored then
       if log.used > 0 and log.newest == time then log.used = max(log.used - cost, 0) end
       return
     end
-    local low, high = log.head, log.tail
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if unpack('<I7', entries(log, middle, 1)) < time then low = middle + 1 else high = middle end
-    end
-    if low == log.tail then return end
-    local found, spent = unpack('<I7I3', entries(log, low, 1))
-    if found ~= time then return end
+    local low, spent = find(log, time)
+    if not low then return end
     local back = min(cost, spent)
     log.used = log.used - back
     call('SETRANGE', log.key, HEADER + low * ENTRY, pack('<I7I3', time, spent - back))
@@ -121,6 +128,26 @@ local function logbook(now)
     end
   end
 
+  -- Whether `cost` places that were taken at `time` are there, or there is room for them.
+  local function renewable(log, size, cost, time)
+    local held = 0
+    if log.stored then
+      local _, spent = find(log, time)
+      held = spent
+    elseif log.used > 0 and log.newest == time then
+      held = log.used
+    end
+    log.held = held >= cost
+    return log.held or log.used + cost <= size
+  end
+
+  -- Takes the places anew as of now.
+  local function renew(log, cost, time)
+    if log.held then release(log, cost, time) end
+    if log.used == 0 then log.stored, log.head, log.tail = false, 0, 0 end
+    take(log, log.used + cost, cost)
+  end
+
   local function save(log, ms)
     local head, tail, body = log.head, log.tail, nil
     if not log.stored then
@@ -129,7 +156,7 @@ local function logbook(now)
       body = entries(log, head, tail - head)
       head, tail = 0, tail - head
     end
-    local header = pack('<BBI4I4I4I7I7', VERSION, LOG, head, tail, log.used, log.oldest, log.newest)
+    local header = pack('<BBI4I4I4I7I7', VERSION, log.tag, head, tail, log.used, log.oldest, log.newest)
     if body then
       call('SET', log.key, header .. body, 'PX', ms)
     else
@@ -138,5 +165,5 @@ local function logbook(now)
     end
   end
 
-  return load, leaves, take, give, release, save
+  return load, leaves, take, give, release, save, renewable, renew
 end

@@ -226,6 +226,11 @@ async function begin() {
   loginPage(show(at('main')), begin)
 }
 
+// The address names the page, so the link to the content must not change it.
+document.querySelector('.skip')?.addEventListener('click', event => {
+  event.preventDefault()
+  at('main').focus()
+})
 addEventListener('hashchange', () => {
   if (!location.hash.startsWith('#/') && location.hash) return
   if (session.name) open()

@@ -62,7 +62,7 @@ export const configs = {
             'The effect',
             [
               '',
-              ['A second, on average', 'number'],
+              ['Per second, on average', 'number'],
               ['Windows', 'number'],
               'Done by',
               ['Takes', 'number'],
@@ -127,7 +127,7 @@ export const configs = {
               ['Version', 'number'],
               ['Limit', 'number'],
               'Window',
-              ['A second', 'number'],
+              ['Per second', 'number'],
               'Spread',
               'Calendar',
               'Horizon',

@@ -83,7 +83,9 @@ export function table(caption, headings, rows, empty = 'Nothing here.') {
         h(
           'tr',
           {},
-          columns.map(([text, kind]) => h('th', {scope: 'col', class: kind}, text)),
+          columns.map(([text, kind]) =>
+            h('th', {scope: 'col', class: kind}, text || h('span', {class: 'unseen'}, 'Actions')),
+          ),
         ),
       ),
       h(

@@ -28,7 +28,7 @@ export const overview = {
       root,
       h('h1', {}, 'Overview'),
       card('Dependencies', health),
-      card('A second, now', speeds, h('small', {class: 'soft'}, 'Of this machine’s processes, from /metrics.')),
+      card('Per second', speeds, h('small', {class: 'soft'}, 'Of this machine’s processes, from /metrics.')),
       card('Queues', queues),
       shell.may('read') ? card('Next windows of the default config', windows) : null,
     )

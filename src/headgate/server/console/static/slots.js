@@ -68,6 +68,13 @@ export const slots = {
           ['Delay', span(slot.delayMs)],
           ['Window', moment(slot.windowStart), policy ? ` of ${spanOf(policy.windowSize)}` : ''],
           ['Config', `${slot.configName}, version ${slot.configVersion}`],
+          ...(slot.windows ?? [])
+            .slice(1)
+            .map(also => [
+              'Also in',
+              moment(also.windowStart),
+              ` of ${also.configName}, version ${also.configVersion}`,
+            ]),
         ),
         h('h3', {}, 'Why this time'),
         h(

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0020_joint_slots"
-down_revision = "0018_workers"
+down_revision = "0019_slot_records"
 branch_labels = None
 depends_on = None
 

@@ -1,0 +1,129 @@
+"""Changes that an operator makes to items, in the database: listed ones all or none, matching ones in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from headgate.dispatch.changes import Cancellation, Changed, ItemChange
+from headgate.dispatch.model import Claim, Item
+from headgate.dispatch.ports import Follower
+from headgate.dispatch.search import ItemFilter
+from headgate.dispatch.status import IN_FLIGHT, Status
+from headgate.dispatch.stores import following, search
+from headgate.dispatch.stores.admin_queries import UPDATE_ITEM
+from headgate.dispatch.stores.rows import CHUNK, chunks, entry, item, item_columns, of_items, write_audit
+from headgate.dispatch.stores.tables import context, queue
+from headgate.errors import Conflict, NotFound
+from headgate.sql.schema import now as database_clock
+
+
+def change_listed(
+    connection: sa.Connection,
+    item_type: str,
+    item_ids: Sequence[str],
+    change: ItemChange,
+    now: datetime | None,
+    follower: Follower | None,
+) -> Changed:
+    """Changes all of these items; `NotFound` or `Conflict`, and none, if one is not there or can't be changed."""
+    moment = now or database_clock(connection)
+    wanted = list(dict.fromkeys(item_ids))
+    rows: dict[str, Item] = {}
+    for some in chunks(sorted(wanted)):
+        rows.update(_locked(connection, item_type, some))
+    for item_id in wanted:
+        if item_id not in rows:
+            raise NotFound("item", item_id)
+    items = list(rows.values())
+    changed = [change.applied(one, moment, is_followed=follower is not None) for one in items]
+    if isinstance(change, Cancellation):
+        following.checked_moves(connection, follower, items, Status.CANCELLED)
+    return _write(connection, items, changed, change, moment, follower)
+
+
+def change_matching(
+    connection: sa.Connection,
+    item_type: str,
+    chosen: ItemFilter,
+    after: str | None,
+    change: ItemChange,
+    now: datetime | None,
+    follower: Follower | None,
+) -> tuple[Changed, str | None]:
+    """Changes some of the matching items past the id `after`, but for those that can't be. Returns what came of it, and
+    the last id it looked at; None when there are no more."""
+    page = connection.execute(search.page(item_type, chosen, CHUNK, after)).all()
+    if not page:
+        return Changed(0, []), None
+    moment = now or database_clock(connection)
+    ids = [row.item_id for row in page]
+    items, changed = [], []
+    for one in _locked(connection, item_type, ids).values():
+        # Somebody else may have moved it before it was locked.
+        if not chosen.matches(one):
+            continue
+        try:
+            changed.append(change.applied(one, moment, is_followed=follower is not None))
+        except Conflict:
+            continue
+        items.append(one)
+    if isinstance(change, Cancellation):
+        allowed = {one.item_id for one in following.allowed_items(connection, follower, items, Status.CANCELLED)}
+        changed = [one for one in changed if one.item_id in allowed]
+        items = [one for one in items if one.item_id in allowed]
+    return _write(connection, items, changed, change, moment, follower), ids[-1]
+
+
+def _locked(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, Item]:
+    statement = sa.select(queue).where(of_items(item_type, item_ids)).order_by(queue.c.item_id).with_for_update()
+    rows = connection.execute(statement)
+    return {row.item_id: item(row) for row in rows}
+
+
+def _write(
+    connection: sa.Connection,
+    items: Sequence[Item],
+    changed: Sequence[Item],
+    change: ItemChange,
+    now: datetime,
+    follower: Follower | None,
+) -> Changed:
+    if not items:
+        return Changed(0, [])
+    updates = []
+    for before, after in zip(items, changed, strict=True):
+        columns = item_columns(after)
+        key = {"b_type": columns.pop("item_type"), "b_id": columns.pop("item_id"), "b_before": before.status.value}
+        updates.append(columns | key)
+    connection.execute(UPDATE_ITEM, updates)
+    if isinstance(change, Cancellation):
+        for some in chunks(items):
+            gone = context.c.item_id.in_([one.item_id for one in some])
+            connection.execute(sa.delete(context).where(context.c.item_type == items[0].item_type, gone))
+        if follower is not None:
+            follower.follow(connection, following.item_moves(items, Status.CANCELLED), now)
+    write_audit(
+        connection,
+        [
+            entry(
+                before.item_type,
+                before.item_id,
+                before.batch_id,
+                change.action,
+                before.status,
+                after.status,
+                change.detail(before),
+                now,
+            )
+            for before, after in zip(items, changed, strict=True)
+        ],
+    )
+    claims = [Claim(one.item_type, one.item_id, one.claim_epoch, one.retry_count) for one in items if _runs(one)]
+    return Changed(len(items), claims if isinstance(change, Cancellation) else [])
+
+
+def _runs(item: Item) -> bool:
+    return item.status in IN_FLIGHT

@@ -1,0 +1,132 @@
+"""Queue items move with their slots: plain functions over a connection, and the carrier of items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headgate.dispatch.status import Status
+from headgate.dispatch.stores.rows import chunks
+from headgate.dispatch.stores.tables import config, queue
+from headgate.durations import from_ms
+from headgate.slots.carriers import SlotMove, Standing
+from headgate.slots.model import AssignedSlot
+
+_ENDED = (Status.COMPLETED, Status.CANCELLED, Status.DEAD_LETTER)
+_MOVE = (
+    queue.update()
+    .where(
+        queue.c.item_type == sa.bindparam("b_type"),
+        queue.c.item_id == sa.bindparam("b_id"),
+        queue.c.queue_status == Status.READY.value,
+    )
+    .values(scheduled_exec_time=sa.bindparam("b_at"), due_at=sa.bindparam("b_at"), updated_at=sa.bindparam("b_now"))
+)
+
+
+class ItemStanding(NamedTuple):
+    """An item, and how far it has come."""
+
+    item_type: str
+    item_id: str
+    standing: Standing
+
+
+class NewTime(NamedTuple):
+    """An item's new time."""
+
+    item_type: str
+    item_id: str
+    at_ms: int
+
+
+class QueueCarrier:
+    """The `SlotCarrier` of the queue: an item whose id is the slot's event, whatever its type.
+
+    An item carries the slot only if its time is the slot's and it was never tried. Any other item of that id counts as
+    begun, so that its slot stays.
+    """
+
+    def standings(self, within: Connection, slots: Sequence[AssignedSlot], *, lock: bool) -> dict[str, Standing]:
+        times = {slot.event_id: slot.scheduled_time for slot in slots}
+        types = list(within.execute(sa.select(config.c.item_type)).scalars())
+        standings: dict[str, Standing] = {}
+        for _, item_id, standing in item_standings(within, types, times, lock=lock):
+            if standings.get(item_id, standing) is not standing:
+                standing = Standing.BEGUN
+            standings[item_id] = standing
+        return standings
+
+    def known(self, within: Connection, slots: Sequence[AssignedSlot]) -> set[str]:
+        return set(self.standings(within, slots, lock=False))
+
+    def move(self, within: Connection, moves: Sequence[SlotMove], now: datetime) -> None:
+        types = list(within.execute(sa.select(config.c.item_type)).scalars())
+        move_items(
+            within, [NewTime(kind, move.slot.event_id, move.scheduled_ms) for move in moves for kind in types], now
+        )
+
+
+def item_standings(
+    connection: Connection, types: Sequence[str], times: dict[str, datetime], *, lock: bool
+) -> Iterable[ItemStanding]:
+    """The items of these types and ids; `times` says, by id, when an item that waits is due."""
+    if not types:
+        return
+    if lock and connection.dialect.name == "postgresql":
+        # Imported here: the driver is an extra that SQLite's users do not have.
+        from headgate.dispatch.stores import postgres_carrier
+
+        yield from postgres_carrier.item_standings(connection, types, times)
+        return
+    for has_id in _with_ids(connection, list(times)):
+        named = sa.select(
+            queue.c.item_type, queue.c.item_id, queue.c.queue_status, queue.c.scheduled_exec_time, queue.c.retry_count
+        ).where(queue.c.item_type.in_(types), has_id)
+        rows = connection.execute(named).all()
+        locked = set()
+        if lock and rows:
+            # Whoever has the item locked claims, cancels or requeues it: waiting for them could deadlock.
+            again = connection.execute(named.with_for_update(skip_locked=True)).all()
+            locked = set(map(tuple, again))
+        for row in rows:
+            is_due = row.scheduled_exec_time == times[row.item_id]
+            standing = standing_of(Status(row.queue_status), is_due, row.retry_count)
+            if lock and standing is Standing.WAITING and tuple(row) not in locked:
+                standing = Standing.BEGUN
+            yield ItemStanding(row.item_type, row.item_id, standing)
+
+
+def _with_ids(connection: Connection, ids: Sequence[str]) -> Iterator[sa.ColumnElement[bool]]:
+    """Conditions that together find the items of these ids."""
+    if connection.dialect.name == "postgresql":
+        # One parameter whatever their number: the driver takes longer to read a long list of them than we to ask.
+        yield queue.c.item_id == sa.any_(sa.literal(list(ids), sa.ARRAY(sa.String)))
+        return
+    for some in chunks(ids):
+        yield queue.c.item_id.in_(some)
+
+
+def move_items(connection: Connection, moved: Sequence[NewTime], now: datetime) -> None:
+    """Gives items that are READY a new time; others stay."""
+    if not moved:
+        return
+    if connection.dialect.name == "postgresql":
+        from headgate.dispatch.stores import postgres_carrier
+
+        postgres_carrier.move_items(connection, moved)
+        return
+    connection.execute(
+        _MOVE, [{"b_type": kind, "b_id": name, "b_at": from_ms(at), "b_now": now} for kind, name, at in moved]
+    )
+
+
+def standing_of(status: Status, is_due: bool, retries: int) -> Standing:
+    """How far an item has come; `is_due` says whether its time is the slot's."""
+    if status in _ENDED:
+        return Standing.ENDED
+    return Standing.WAITING if status is Status.READY and is_due and not retries else Standing.BEGUN

@@ -1,0 +1,51 @@
+"""What carries slots: work that starts at a slot's time, such as queue items and payments. It moves with its slot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from headgate.slots.model import AssignedSlot
+
+
+class Standing(StrEnum):
+    """How far the work of a slot has come."""
+
+    WAITING = "waiting"
+    """It waits for the slot's time, and may be moved."""
+    BEGUN = "begun"
+    """It has begun, or somebody is at it right now: the slot stays."""
+    ENDED = "ended"
+    """It is over: the slot stays, and is in nobody's way."""
+
+
+class SlotMove(NamedTuple):
+    """A slot's new place."""
+
+    slot: AssignedSlot
+    window_start_ms: int
+    scheduled_ms: int
+
+
+class SlotCarrier(Protocol):
+    """Finds and moves the work of slots, in the transaction that moves the slots. It never waits for a lock: work that
+    somebody else has locked counts as begun."""
+
+    def standings(self, within: Any, slots: Sequence[AssignedSlot], *, lock: bool) -> dict[str, Standing]:
+        """How far the work of these slots has come, by event; a slot without work is not in it. With `lock`, work that
+        waits stays as it is until the transaction ends."""
+        ...
+
+    def known(self, within: Any, slots: Sequence[AssignedSlot]) -> set[str]:
+        """Those of these slots' events that have work, however far it has come."""
+        ...
+
+    def move(self, within: Any, moves: Sequence[SlotMove], now: datetime) -> None:
+        """Gives work that waits the new time of its slot."""
+        ...
+
+
+Carriers = Mapping[str | None, SlotCarrier]
+"""By the owner of the slots that they carry; None for slots that belong to no application."""

@@ -1,0 +1,127 @@
+"""Looking at slots: which are booked, why at their times, and what a change of policy would do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from headgate.durations import EPOCH, duration_ms, parse_instant, to_ms
+from headgate.errors import ConfigurationError, InvalidInput, NotFound, StaleVersion
+from headgate.slots import impact
+from headgate.slots.explain import Explanation, combined, explain
+from headgate.slots.impact import ChangeWarning
+from headgate.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter
+from headgate.slots.model import (
+    AssignedSlot,
+    PolicyVersion,
+    SlotWindow,
+    WindowPolicy,
+    changed_policy,
+    checked_id,
+    checked_name,
+)
+from headgate.slots.occupancy import Occupancy
+from headgate.slots.ports import SlotStore
+
+Started = Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]
+"""Returns, of some slots, the events whose work has started."""
+OPENS_WITHIN = timedelta(days=3660)
+"""A calendar that opens no window within ten years is taken for a mistake."""
+
+
+async def check_opens(policy: WindowPolicy, now_ms: int | None = None) -> None:
+    """Raises: ConfigurationError: the policy's calendar never opens."""
+    at = int(time.time() * 1000) if now_ms is None else now_ms
+    # On a thread: a calendar that never opens takes a while to be found out.
+    if await asyncio.to_thread(policy.next_open, at) > at + duration_ms(OPENS_WITHIN):
+        raise ConfigurationError("calendar", "opens no whole window within ten years; widen its hours or blackouts")
+
+
+class SlotInspection:
+    """The part of `SlotScheduler` that looks and changes nothing."""
+
+    _store: SlotStore
+
+    async def page(
+        self, selection: SlotFilter = EVERYTHING, *, limit: int = 100, cursor: str | None = None
+    ) -> tuple[list[ListedSlot], str | None]:
+        """A page of booked and cancelled slots by scheduled time, and the cursor of the next page; None if this is the
+        last.
+
+        Raises:
+            InvalidInput: the limit is not from 1 to 1000, or the cursor is none.
+        """
+        if not 1 <= limit <= MOST_LISTED:
+            raise InvalidInput("limit", f"must be a whole number from 1 to {MOST_LISTED}")
+        after = None if cursor is None else Cursor.decoded(cursor)
+        records = await self._store.page(selection, after, limit + 1)
+        following = records[limit - 1].cursor.encoded() if len(records) > limit else None
+        return records[:limit], following
+
+    async def explain(self, event_id: str) -> Explanation:
+        """Why the event got its time: the windows that were passed over, and what would happen today.
+
+        Raises:
+            NotFound: the event has no slot.
+        """
+        record = await self._store.record(checked_id(event_id))
+        if record is None:
+            raise NotFound("slot", event_id)
+        explanations = [await self._explained(record, window) for window in record.slot.windows]
+        return combined(explanations) if record.slot.other_windows else explanations[0]
+
+    async def _explained(self, record: ListedSlot, window: SlotWindow) -> Explanation:
+        versions = await self._store.history(window.config_name)
+        then = next(version for version in versions if version.version == window.config_version)
+
+        def look(active: PolicyVersion, occupancy: Occupancy, now_ms: int) -> Explanation:
+            return explain(record, then, active, occupancy, now_ms)
+
+        return await self._store.survey(window.config_name, look)
+
+    async def unstarted(self, started: Started, *, before: datetime) -> list[AssignedSlot]:
+        """Slots of any owner that were scheduled before a time and whose work never started. `started` returns, page by
+        page, which events are known to have work."""
+        return [slot async for slot in self._unstarted(started, before)]
+
+    async def _unstarted(self, started: Started, before: datetime, page: int = 1000) -> AsyncIterator[AssignedSlot]:
+        cursor: tuple[int, str] | None = None
+        until = to_ms(parse_instant(before, "before"))
+        while slots := await self._store.booked(until, cursor, page):
+            known = await started(slots)
+            for slot in slots:
+                if slot.event_id not in known:
+                    yield slot
+            cursor = slots[-1].scheduled_ms, slots[-1].event_id
+
+    async def preview(
+        self, name: str, changes: Mapping[str, Any], *, if_version: Collection[int] | None = None
+    ) -> tuple[PolicyVersion, list[ChangeWarning]]:
+        """The version that `change` would make, and what it would mean for booked slots. Changes nothing.
+
+        Raises:
+            InvalidInput: a value is wrong, a new config lacks one, or the calendar never opens.
+            StaleVersion: another version than those of `if_version` is active.
+        """
+        versions = await self._store.history(checked_name(name))
+        active_version = versions[0].version if versions else None
+        if if_version is not None and (active_version or 0) not in if_version:
+            raise StaleVersion(name, active_version)
+        policy = changed_policy(versions[0].policy if versions else None, changes)
+        await check_opens(policy)
+        if not versions:
+            return PolicyVersion(name, 1, policy, EPOCH), []
+
+        def look(active: PolicyVersion, occupancy: Occupancy, now_ms: int) -> tuple[int, int]:
+            return impact.changed_windows(active.policy, policy, occupancy, now_ms)
+
+        closed, over_limit = await self._store.survey(name, look)
+        past = 0
+        if policy.max_delay_ms is not None:
+            past = await self._store.count_beyond(name, policy.max_delay_ms)
+        following = replace(versions[0], version=versions[0].version + 1, policy=policy)
+        return following, impact.warnings(past, closed, over_limit)

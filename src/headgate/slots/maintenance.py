@@ -1,0 +1,101 @@
+"""Keeping slots in order: re-plans, slots whose work never started, and retention."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from headgate.durations import parse_instant, to_ms
+from headgate.errors import ConfigurationError, InvalidInput, NotFound, SlotOwned
+from headgate.slots.inspection import SlotInspection, Started
+from headgate.slots.model import AssignedSlot
+from headgate.slots.ports import PruneResult
+from headgate.slots.replan import Direction
+from headgate.slots.replanning import Replan, ReplanStore, checked_direction, replan, span_of
+
+
+class SlotMaintenance(SlotInspection):
+    """The part of `SlotScheduler` that moves, frees and forgets slots."""
+
+    _replans: ReplanStore | None
+
+    @abstractmethod
+    async def cancel(
+        self, event_id: str, *, owner: str | None = None, reason: str | None = None, actor: str | None = None
+    ) -> AssignedSlot:
+        """Gives the event's slot back."""
+
+    async def replan(
+        self,
+        config_name: str,
+        *,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        notice: timedelta | str | None = None,
+        direction: str | Direction = Direction.EARLIER,
+        dry_run: bool = False,
+    ) -> Replan:
+        """Moves booked slots to earlier free places, in order; or, with `direction="spread"`, what is over the limit to
+        later ones. `since` and `until` bound the slots that are moved. No slot within `notice` (one minute) of now
+        moves, nor one whose work has begun. Bookings go on meanwhile; a call that broke off may be repeated.
+
+        Raises:
+            ConfigurationError: the scheduler was made without a store for it.
+            InvalidInput: a value is wrong.
+            NotFound: there is no such config.
+        """
+        if self._replans is None:
+            raise ConfigurationError("replans", "is needed to re-plan; SlotScheduler.open brings it")
+        span = span_of(config_name, since, until, notice)
+        return await replan(self._replans, span, checked_direction(direction), dry_run=dry_run)
+
+    async def reconcile(
+        self,
+        started: Started,
+        *,
+        before: datetime,
+        redispatch: Callable[[AssignedSlot], Awaitable[None]] | None = None,
+        owner: str | None = None,
+        page: int = 1000,
+    ) -> list[AssignedSlot]:
+        """Finds slots scheduled before a time whose work never started (a crash between booking and starting).
+
+        `started` returns, page by page, which events are known to have work. The others are handed to `redispatch`,
+        or, without one, cancelled so that their room is free again. Returns them. Slots that belong to another than
+        `owner` are left alone.
+        """
+        leaked: list[AssignedSlot] = []
+        async for slot in self._unstarted(started, before, page):
+            if slot.owner != owner:
+                continue
+            leaked.append(slot)
+            if redispatch is not None:
+                await redispatch(slot)
+            else:
+                with suppress(NotFound):  # cancelled by somebody else in the meantime
+                    await self.cancel(slot.event_id, owner=owner)
+        return leaked
+
+    async def free_unstarted(
+        self, started: Started, *, before: datetime, reason: str | None = None, actor: str | None = None
+    ) -> list[AssignedSlot]:
+        """Cancels slots of any owner that were scheduled before a time and whose work never started, for an operator.
+        Returns those that were there to cancel."""
+        freed: list[AssignedSlot] = []
+        async for slot in self._unstarted(started, before):
+            with suppress(NotFound, SlotOwned):  # cancelled, and perhaps booked again, in the meantime
+                freed.append(await self.cancel(slot.event_id, owner=slot.owner, reason=reason, actor=actor))
+        return freed
+
+    async def prune(self, before: datetime) -> PruneResult:
+        """Forgets slots and windows that lie before a time. A forgotten event that comes again gets a new slot.
+
+        Raises:
+            InvalidInput: the time lies in the future.
+        """
+        before = parse_instant(before, "before")
+        if before > datetime.now(UTC):
+            raise InvalidInput("before", "lies in the future; slots that are still to come are not forgotten")
+        return await self._store.prune(to_ms(before))

@@ -1,0 +1,150 @@
+"""Records of slots: those that are booked, and those that were cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headgate.durations import from_ms, to_ms
+from headgate.slots.listing import Cancellation, Cursor, ListedSlot, SlotFilter, SlotStatus
+from headgate.slots.model import AssignedSlot
+from headgate.slots.stores.other_windows import charged_to, parse_other_windows
+from headgate.slots.stores.tables import slot, slot_cancelled
+from headgate.slots.stores.window_rows import MAX_IN_LIST
+from headgate.sql.schema import now
+
+_SLOT_NAMES = (
+    "event_id",
+    "config_name",
+    "config_version",
+    "requested_at",
+    "window_start",
+    "scheduled_at",
+    "owner",
+    "other_windows",
+    "created_at",
+    "moved_at",
+)
+
+
+def page(connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+    """The first `limit` records behind a cursor, by scheduled time, event and number of cancellation."""
+    records: list[ListedSlot] = []
+    if selection.status is not SlotStatus.CANCELLED:
+        records += _booked(connection, selection, after, limit)
+    if selection.status is not SlotStatus.BOOKED:
+        records += _cancelled(connection, selection, after, limit)
+    return sorted(records, key=lambda record: record.cursor)[:limit]
+
+
+def find(connection: Connection, event_id: str) -> ListedSlot | None:
+    """The record of an event's slot, while it is booked."""
+    row = connection.execute(_select(slot).where(slot.c.event_id == event_id)).first()
+    return None if row is None else _record(row)
+
+
+def find_all(connection: Connection, event_ids: Sequence[str]) -> dict[str, AssignedSlot]:
+    """The slots that these events have, by event."""
+    slots: dict[str, AssignedSlot] = {}
+    for first in range(0, len(event_ids), MAX_IN_LIST):
+        rows = connection.execute(_select(slot).where(slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])))
+        slots.update((row.event_id, _record(row).slot) for row in rows)
+    return slots
+
+
+def keep_cancelled(connection: Connection, event_ids: Sequence[str], at: datetime, cause: Cancellation) -> None:
+    """Copies slots that are about to be deleted to the records of cancelled ones."""
+    added = {"cancelled_at": at, "reason": cause.reason, "actor": cause.actor}
+    literals = [sa.literal(value, slot_cancelled.c[name].type).label(name) for name, value in added.items()]
+    for first in range(0, len(event_ids), MAX_IN_LIST):
+        gone = slot.c.event_id.in_(event_ids[first : first + MAX_IN_LIST])
+        copied = sa.select(*(slot.c[name] for name in _SLOT_NAMES), *literals).where(gone)
+        connection.execute(slot_cancelled.insert().from_select([*_SLOT_NAMES, *added], copied))
+
+
+def prune_cancelled(connection: Connection, before_ms: int, limit: int) -> int:
+    """Deletes up to `limit` records of slots that were cancelled before a time."""
+    old = sa.select(slot_cancelled.c.id).where(slot_cancelled.c.cancelled_at < from_ms(before_ms)).limit(limit)
+    return connection.execute(slot_cancelled.delete().where(slot_cancelled.c.id.in_(old))).rowcount
+
+
+def count_beyond(connection: Connection, name: str, max_delay_ms: int) -> int:
+    """How many slots still to come lie later than so long after they were requested and booked."""
+    kind = connection.dialect.name
+    if kind == "sqlite":
+        effective = sa.func.max(slot.c.requested_at, slot.c.created_at, type_=sa.String())
+        delay = (sa.func.julianday(slot.c.scheduled_at) - sa.func.julianday(effective)) * 86_400_000
+        is_beyond = delay > max_delay_ms + 0.5
+    else:
+        span: sa.ColumnElement[Any] = sa.literal(timedelta(milliseconds=max_delay_ms), sa.Interval())
+        if kind == "oracle":
+            span = sa.func.numtodsinterval(max_delay_ms / 1000, "SECOND")
+        is_beyond = slot.c.scheduled_at - span > sa.func.greatest(slot.c.requested_at, slot.c.created_at)
+    ahead = charged_to(connection, name) & (slot.c.scheduled_at > now(connection))
+    return connection.execute(sa.select(sa.func.count()).select_from(slot).where(ahead, is_beyond)).scalar_one()
+
+
+def _booked(connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+    event = _event_column(connection, slot)
+    query = _select(slot).where(*_conditions(connection, slot, selection))
+    if after is not None:
+        # A booked slot comes before the cancelled ones of its event, so one that is equal was listed already.
+        query = query.where(_behind(slot, after, event > after.event_id))
+    rows = connection.execute(query.order_by(slot.c.scheduled_at, event).limit(limit))
+    return [_record(row) for row in rows]
+
+
+def _cancelled(connection: Connection, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
+    table = slot_cancelled
+    event = _event_column(connection, table)
+    query = _select(table, table.c.id, table.c.cancelled_at, table.c.reason, table.c.actor)
+    query = query.where(*_conditions(connection, table, selection))
+    if after is not None:
+        later = (table.c.event_id == after.event_id) & (table.c.id > after.serial)
+        query = query.where(_behind(table, after, (event > after.event_id) | later))
+    rows = connection.execute(query.order_by(table.c.scheduled_at, event, table.c.id).limit(limit))
+    return [
+        _record(row)._replace(serial=row.id, cancelled_ms=to_ms(row.cancelled_at), reason=row.reason, actor=row.actor)
+        for row in rows
+    ]
+
+
+def _behind(table: sa.Table, after: Cursor, same_time: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    at = from_ms(after.scheduled_ms)
+    # The first condition is implied by the second. It lets the planner begin at the cursor.
+    return (table.c.scheduled_at >= at) & ((table.c.scheduled_at > at) | same_time)
+
+
+def _event_column(connection: Connection, table: sa.Table) -> sa.ColumnElement[str]:
+    """The event's id, ordered by code points: pages of the two tables are merged here, in Python's order."""
+    column: sa.ColumnElement[str] = table.c.event_id
+    return column.collate("C") if connection.dialect.name == "postgresql" else column
+
+
+def _select(table: sa.Table, *others: sa.Column[Any]) -> sa.Select[Any]:
+    return sa.select(*(table.c[name] for name in _SLOT_NAMES), *others)
+
+
+def _conditions(connection: Connection, table: sa.Table, selection: SlotFilter) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = [
+        table.c.scheduled_at >= from_ms(selection.from_ms),
+        table.c.scheduled_at < from_ms(selection.to_ms),
+    ]
+    if selection.config_name is not None:
+        conditions.append(charged_to(connection, selection.config_name, table))
+    if selection.owner is not None:
+        conditions.append(table.c.owner == selection.owner if selection.owner else table.c.owner.is_(None))
+    return conditions
+
+
+def _record(row: sa.Row[Any]) -> ListedSlot:
+    event_id, name, version, requested, window, scheduled, owner, others, created, moved = row[: len(_SLOT_NAMES)]
+    other_windows = parse_other_windows(others)
+    assigned = AssignedSlot(
+        event_id, name, version, to_ms(requested), to_ms(window), to_ms(scheduled), True, owner, other_windows
+    )
+    return ListedSlot(assigned, to_ms(created), None if moved is None else to_ms(moved))

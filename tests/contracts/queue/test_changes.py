@@ -1,0 +1,125 @@
+"""Cancelling and rescheduling: listed items all or none, matching ones in batches, everything in the audit."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from headgate.dispatch.changes import Cancellation, Changed, Rescheduling
+from headgate.dispatch.decisions import after_failure, after_success
+from headgate.dispatch.model import EnqueueRequest
+from headgate.dispatch.ports import QueueStore
+from headgate.dispatch.search import ItemFilter
+from headgate.dispatch.status import FINISHED, Status
+from headgate.errors import Conflict, NotFound
+from tests.contracts.queue.items import (
+    CONFIG,
+    MINUTE,
+    SECOND,
+    T,
+    actions,
+    claims,
+    context,
+    dead_letter,
+    get,
+    in_every_status,
+    wants,
+)
+
+LATER = T + 5 * MINUTE
+
+
+async def cancel(store: QueueStore, *item_ids: str) -> Changed:
+    return await store.change_items("PAY", item_ids, Cancellation(), now=T)
+
+
+async def test_what_waits_runs_or_is_dead_is_cancelled_and_what_is_finished_is_not(store: QueueStore) -> None:
+    standing = await in_every_status(store)
+    for status, claim in standing.items():
+        if status in FINISHED:
+            with pytest.raises(Conflict, match=f"is {status} and can't be cancelled"):
+                await cancel(store, "dead", claim.item_id)
+    with pytest.raises(NotFound, match="'nobody'"):
+        await cancel(store, "dead", "nobody")
+    assert (await get(store, "dead")).status is Status.DEAD_LETTER, "all or none"
+    open_ids = [claim.item_id for status, claim in standing.items() if status not in FINISHED]
+    changed = await cancel(store, *open_ids, open_ids[0])
+    assert changed.total == 4
+    assert sorted(changed.in_flight) == sorted([standing[Status.CLAIMED], standing[Status.DISPATCHED]])
+    for item_id in open_ids:
+        item = await get(store, item_id)
+        assert (item.status, item.completed_at) == (Status.CANCELLED, T)
+        assert await context(store, item_id) is None
+        assert (await actions(store, item_id))[-1][0::2] == ("CANCELLED", "CANCELLED")
+
+
+async def test_an_execution_whose_item_was_cancelled_changes_nothing_any_more(store: QueueStore) -> None:
+    await store.enqueue(wants(2), now=T)
+    one, two = await claims(store)
+    assert await store.holds([one, two]) == [True, True]
+    await cancel(store, one.item_id)
+    assert await store.holds([one, two]) == [False, True]
+    assert await store.touch([one, two], now=T) == [False, True]
+    late = [after_success(one), after_failure(one, CONFIG, "late")]
+    assert await store.settle(late, now=T) == [False, False]
+    assert (await get(store, one.item_id)).status is Status.CANCELLED
+    assert await store.stale("PAY", MINUTE, 10, now=T + 10 * MINUTE) == [(two, Status.CLAIMED)]
+
+
+async def test_matching_items_are_cancelled_in_batches_and_others_left_alone(store: QueueStore) -> None:
+    await store.enqueue(wants(1100, "a", at=T) + wants(3, "b", at=LATER), now=T)
+    await store.enqueue([EnqueueRequest.of("PAY", "lane", None, T, lane="acme")], now=T)
+    some = await store.change_items("PAY", ItemFilter(prefix="a"), Cancellation(), now=T)
+    assert some == Changed(1100, [])
+    again = await store.change_items("PAY", ItemFilter(prefix="a"), Cancellation(), now=T)
+    assert again.total == 0, "pressed twice"
+    assert (await store.change_items("PAY", ItemFilter(lane="acme"), Cancellation(), now=T)).total == 1
+    assert (await store.change_items("PAY", ItemFilter(since=LATER + SECOND), Cancellation(), now=T)).total == 0
+    assert (await store.change_items("PAY", ItemFilter(since=LATER), Cancellation(), now=T)).total == 3
+
+
+async def test_an_error_group_is_cancelled_as_one(store: QueueStore) -> None:
+    await dead_letter(store, "one", "two")
+    await store.enqueue(wants(1), now=T)
+    filters = [ItemFilter(status=Status.DEAD_LETTER, error="other"), ItemFilter(error="bro*n")]
+    counts = [(await store.change_items("PAY", chosen, Cancellation(), now=T)).total for chosen in filters]
+    assert counts == [0, 2]
+    assert (await get(store, "p000")).status is Status.READY
+
+
+async def test_waiting_items_get_another_time_priority_and_lane(store: QueueStore) -> None:
+    await store.enqueue(wants(3, at=T), now=T)
+    moved = Rescheduling(LATER, 1, "acme")
+    assert (await store.change_items("PAY", ["p000"], moved, now=T)).total == 1
+    item = await get(store, "p000")
+    assert (item.execute_at, item.due_at, item.priority, item.lane) == (LATER, LATER, 1, "acme")
+    assert [claim.item_id for claim in await claims(store, 2)] == ["p001", "p002"]
+    assert await claims(store, now=LATER - SECOND) == []
+    assert [claim.item_id for claim in await claims(store, now=LATER)] == ["p000"]
+    (entry,) = [entry for entry in await store.audit("PAY", "p000", 10, None) if entry.action == "RESCHEDULED"]
+    detail = "executeAt 2027-03-01T16:00:00.000Z -> 2027-03-01T16:05:00.000Z, priority 5 -> 1, lane default -> acme"
+    assert (entry.status_before, entry.status_after, entry.detail) == ("READY", "READY", detail)
+
+
+async def test_a_past_time_is_due_now(store: QueueStore) -> None:
+    await store.enqueue(wants(1, at=LATER), now=T)
+    await store.change_items("PAY", ["p000"], Rescheduling(T - MINUTE), now=T)
+    item = await get(store, "p000")
+    assert (item.execute_at, item.due_at) == (T - MINUTE, T)
+    assert len(await claims(store)) == 1
+
+
+async def test_only_what_waits_is_rescheduled_and_no_slot_is_moved(store: QueueStore) -> None:
+    standing = await in_every_status(store)
+    await store.enqueue([EnqueueRequest.of("PAY", "slotted", None, LATER, slotted=True)], now=T)
+    for status, claim in standing.items():
+        if status is not Status.READY:
+            with pytest.raises(Conflict, match=f"is {status} and can't be rescheduled"):
+                await store.change_items("PAY", ["returned", claim.item_id], Rescheduling(LATER), now=T)
+    with pytest.raises(Conflict, match="booked slot"):
+        await store.change_items("PAY", ["returned", "slotted"], Rescheduling(LATER), now=T)
+    assert (await get(store, "returned")).execute_at == T
+    assert (await store.change_items("PAY", ["slotted"], Rescheduling(priority=0), now=T)).total == 1
+    everything = ItemFilter(until=datetime.max.replace(tzinfo=T.tzinfo))
+    assert (await store.change_items("PAY", everything, Rescheduling(LATER), now=T)).total == 1

@@ -1,0 +1,261 @@
+"""Re-plans on every store, against a naive model that walks windows one by one and knows nothing of chunks or runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headgate.durations import LATEST_MS
+from headgate.slots import replanning
+from headgate.slots.listing import SlotFilter, SlotStatus
+from headgate.slots.model import AssignedSlot, SlotRequest, WindowPolicy
+from headgate.slots.ports import SlotStore
+from headgate.slots.replan import Direction
+from headgate.slots.replanning import Replan, ReplanStore, Span, replan
+from headgate.slots.stores import slot_stores
+from headgate.slots.windows import align
+from tests.contracts.conftest import SLOT_STORES, slot_store_url
+from tests.contracts.slot_windows import check_windows
+from tests.contracts.test_slot_store import wants
+from tests.effort import examples
+
+T = 2_000_000_000_000
+"""A time far ahead of every clock, aligned to every window of these tests."""
+NOW = T - 3_600_000
+
+Stores = tuple[SlotStore, ReplanStore]
+
+
+@pytest.fixture(params=SLOT_STORES)
+async def stores(request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
+    opened = await slot_stores(slot_store_url(request.param, request))
+    yield opened
+    await opened[0].close()
+
+
+async def booked(store: SlotStore, name: str = "c") -> list[AssignedSlot]:
+    records = await store.page(SlotFilter(name, status=SlotStatus.BOOKED), None, 100_000)
+    return [record.slot for record in records]
+
+
+async def check(
+    store: SlotStore, before: list[AssignedSlot], direction: Direction, name: str = "c"
+) -> list[AssignedSlot]:
+    """What holds after every re-plan: order, direction, limits, and counters that tell the truth."""
+    slots = await booked(store, name)
+    after = {slot.event_id: slot for slot in slots}
+    assert len(after) == len(before)
+    times = [after[slot.event_id].scheduled_ms for slot in before]
+    assert times == sorted(times), "the order of scheduled times is kept"
+    for slot in before:
+        moved = after[slot.event_id]
+        assert moved.scheduled_ms >= slot.requested_ms
+        if direction is Direction.EARLIER:
+            assert moved.scheduled_ms <= slot.scheduled_ms
+        else:
+            assert moved.scheduled_ms >= slot.scheduled_ms
+        assert moved.window_start_ms <= moved.scheduled_ms
+    await check_windows(store, name, NOW)
+    return slots
+
+
+async def test_a_raise_pulls_the_backlog_forward_in_order(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(20, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(5, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    tried = await replan(replans, Span("c"), Direction.EARLIER, dry_run=True)
+    assert await booked(store) == before, "a dry run changes nothing"
+    done = await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    assert Counter(align(slot.scheduled_ms, 4000) for slot in slots) == {T + n * 4000: 5 for n in range(4)}
+    for result in (tried, done):
+        assert result.examined == 20
+        assert result.last_before_ms == before[-1].scheduled_ms
+        assert result.saved_ms > 0
+    assert done.last_after_ms == slots[-1].scheduled_ms < before[-1].scheduled_ms
+    assert len(tried.moves) == tried.moved
+    again = await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    assert (again.moved, again.saved_ms, again.examined) == (0, 0, 20)
+
+
+async def test_a_lowered_limit_is_spread_only_when_asked_for_by_name(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(10, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(25, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(4, "PT4S"), now_ms=NOW)
+    before = await booked(store)
+    assert (await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)).moved == 0
+    tried = await replan(replans, Span("c"), Direction.SPREAD, dry_run=True)
+    assert await booked(store) == before
+    done = await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)
+    slots = await check(store, before, Direction.SPREAD)
+    held = Counter(align(slot.scheduled_ms, 4000) for slot in slots)
+    assert held == {T + n * 4000: 4 for n in range(6)} | {T + 24_000: 1}
+    assert tried.moved == done.moved
+    assert done.saved_ms < 0
+    assert (await replan(replans, Span("c"), Direction.SPREAD, dry_run=False)).moved == 0
+
+
+async def test_nothing_moves_inside_the_notice_or_out_of_the_span(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(10, T), now_ms=NOW)
+    await store.cancel("e0")
+    before = await booked(store)
+    span = Span("c", from_ms=T + 8000, to_ms=T + 20_000)
+    assert (await replan(replans, span, Direction.EARLIER, dry_run=False)).moved == 0, "no room inside the span"
+    await store.configure("c", WindowPolicy(2, "PT4S"), now_ms=NOW)
+    done = await replan(replans, span, Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    assert done.moved
+    for old, new in zip(before, slots, strict=True):
+        if not T + 8000 <= old.scheduled_ms < T + 20_000:
+            assert new == old
+        else:
+            assert new.scheduled_ms >= T + 8000
+    _, clock = await replans.survey(span)
+    far = Span("c", notice_ms=T + 100_000 - clock)
+    assert (await replan(replans, far, Direction.EARLIER, dry_run=False)).examined == 0
+
+
+async def test_a_window_that_holds_more_than_a_chunk_is_filled_in_order(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, replans = stores
+    monkeypatch.setattr(replanning, "FEW", 7)
+    monkeypatch.setattr(replanning, "MANY", 7)
+    await store.configure("c", WindowPolicy(10, "PT40S", spread="even"), now_ms=NOW)
+    await store.book("c", wants(60, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(40, "PT40S", spread="even"), now_ms=NOW)
+    before = await booked(store)
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    assert sorted(Counter(align(slot.scheduled_ms, 40_000) for slot in slots).values()) == [20, 40]
+
+
+async def test_even_slots_stay_even(stores: Stores) -> None:
+    store, replans = stores
+    await store.configure("c", WindowPolicy(20, "PT4S", spread="even"), now_ms=NOW)
+    await store.book("c", wants(200, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(40, "PT4S", spread="even"), now_ms=NOW)
+    before = await booked(store)
+    await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+    slots = await check(store, before, Direction.EARLIER)
+    seconds = Counter(slot.scheduled_ms // 1000 for slot in slots)
+    assert max(seconds.values()) <= 13, "ten a second, nearly equal"
+
+
+async def test_bookings_go_on_while_slots_move(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, replans = stores
+    monkeypatch.setattr(replanning, "FEW", 5)
+    monkeypatch.setattr(replanning, "MANY", 10)
+    await store.configure("c", WindowPolicy(1, "PT4S"), now_ms=NOW)
+    await store.book("c", wants(60, T), now_ms=NOW)
+    await store.configure("c", WindowPolicy(3, "PT4S"), now_ms=NOW)
+    before = {slot.event_id: slot for slot in await booked(store)}
+
+    async def others() -> None:
+        for n in range(30):
+            await store.book("c", [SlotRequest(f"n{n}", T)], now_ms=NOW)
+            if n % 5 == 0:
+                await store.cancel(f"e{n}")
+
+    async def plan() -> Replan:
+        return await replan(replans, Span("c"), Direction.EARLIER, dry_run=False)
+
+    await asyncio.gather(others(), plan(), plan())
+    last = await plan()
+    slots = await booked(store)
+    assert len(slots) == 60 + 30 - 6
+    for slot in slots:
+        if slot.event_id in before:
+            assert slot.scheduled_ms <= before[slot.event_id].scheduled_ms
+    held = await check_windows(store, "c", NOW)
+    assert max(held.values()) <= 3
+    assert sorted(held) == [T + n * 4000 for n in range(28)], "no hole is left"
+    assert last.examined == 84
+
+
+HOURS = {"zone": "UTC", "blackouts": [{"from": "2033-05-18T03:33:40Z", "to": "2033-05-18T03:34:00Z"}]}
+"""Closed from 20 to 40 s after T."""
+policies = st.builds(
+    WindowPolicy,
+    st.integers(1, 6),
+    st.sampled_from(["PT1S", "PT2S", "PT4S"]),
+    spread=st.sampled_from(["jitter", "even"]),
+    calendar=st.sampled_from([None, None, HOURS]),
+    first_window=st.sampled_from(["proportional", "whole"]),
+)
+requested = st.lists(st.integers(T, T + 20_000), min_size=1, max_size=60)
+
+
+def naive_windows(policy: WindowPolicy, slots: list[AssignedSlot]) -> list[int]:
+    """The window of each slot after a pull forward, by counting all slots anew for each window that is looked at."""
+    size, windows = policy.size_ms, [align(slot.scheduled_ms, policy.size_ms) for slot in slots]
+    for index, slot in enumerate(slots):
+        first = slot.requested_ms - slot.requested_ms % size
+        for start in range(max([first, *windows[:index]]), windows[index], size):
+            rest = size if policy.first_window == "whole" or start > first else first + size - slot.requested_ms
+            is_closed = policy.calendar is not None and T + 20_000 - size < start < T + 40_000
+            if not is_closed and windows.count(start) < policy.max_per_window * rest // size:
+                windows[index] = start
+                break
+    return windows
+
+
+@pytest.mark.parametrize(("kind", "count"), [("memory", 60), ("sqlite", 15), ("postgresql", 15)])
+def test_every_store_moves_as_the_naive_model_does(
+    kind: str, count: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.new_event_loop()
+    store, replans = loop.run_until_complete(slot_stores(slot_store_url(kind, request)))
+    serial = 0
+
+    @settings(max_examples=examples(count), deadline=None, suppress_health_check=list(HealthCheck))
+    @given(policies, policies, requested, st.sets(st.integers(0, 59)), st.sampled_from([3, 10, 500]))
+    def moves_as_the_model(
+        first: WindowPolicy, second: WindowPolicy, times: list[int], cancelled: set[int], chunk: int
+    ) -> None:
+        nonlocal serial
+        serial += 1
+        name = f"c{serial}"
+        monkeypatch.setattr(replanning, "FEW", chunk)
+        monkeypatch.setattr(replanning, "MANY", chunk)
+
+        async def case() -> None:
+            await store.configure(name, first, now_ms=NOW)
+            events = [SlotRequest(f"{name}-{n}", at) for n, at in enumerate(times)]
+            await store.book(name, events, now_ms=NOW)
+            for n in cancelled & set(range(len(times))):
+                await store.cancel(f"{name}-{n}")
+            await store.configure(name, second, now_ms=NOW)
+            before = await booked(store, name)
+            expected = naive_windows(second, before)
+            tried = await replan(replans, Span(name), Direction.EARLIER, dry_run=True)
+            done = await replan(replans, Span(name), Direction.EARLIER, dry_run=False)
+            slots = {slot.event_id: slot for slot in await check(store, before, Direction.EARLIER, name)}
+            assert [align(slots[slot.event_id].scheduled_ms, second.size_ms) for slot in before] == expected
+            assert (tried.examined, done.examined) == (len(before), len(before))
+            await replan(replans, Span(name), Direction.SPREAD, dry_run=False)
+            middle = sorted(slots.values(), key=lambda slot: (slot.scheduled_ms, slot.event_id))
+            for slot in await check(store, middle, Direction.SPREAD, name):
+                if align(slot.scheduled_ms, second.size_ms) != align(slots[slot.event_id].scheduled_ms, second.size_ms):
+                    assert second.next_open(slot.window_start_ms) == slot.window_start_ms
+            held = await check_windows(store, name, NOW)
+            assert all(count <= second.max_per_window for count in held.values())
+
+        loop.run_until_complete(case())
+
+    try:
+        moves_as_the_model()
+    finally:
+        loop.run_until_complete(store.prune(LATEST_MS - 1))
+        loop.run_until_complete(store.close())
+        loop.close()

@@ -1,0 +1,85 @@
+"""`headgate.compat.limits`: what programs written for `limits` call."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from headgate.compat.limits import (
+    FixedWindowRateLimiter,
+    MovingWindowRateLimiter,
+    RateLimitItem,
+    SlidingWindowCounterRateLimiter,
+    parse,
+    parse_many,
+    storage_from_string,
+)
+from headgate.errors import ConfigurationError
+from headgate.limits.stores.memory import MemoryLimitStore
+from headgate.testing import FakeClock
+from tests.unit.limits.both import START
+
+STRATEGIES = [FixedWindowRateLimiter, MovingWindowRateLimiter, SlidingWindowCounterRateLimiter]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_hit_test_stats_and_clear(strategy: Any) -> None:
+    clock = FakeClock(START)
+    limiter, item = strategy(MemoryLimitStore(clock=clock), clock=clock), parse("3/minute")
+    assert limiter.test(item, "user", 1)
+    assert [limiter.hit(item, "user", 1, cost=cost) for cost in (2, 2, 1, 1)] == [True, False, True, False]
+    assert not limiter.test(item, "user", 1)
+    assert limiter.hit(item, "user", 2)
+    stats = limiter.get_window_stats(item, "user", 1)
+    assert stats.remaining == 0
+    assert 0 < stats.reset_time - time.time() <= 120
+    limiter.clear(item, "user", 1)
+    assert limiter.get_window_stats(item, "user", 1).remaining == 3
+
+
+def test_several_limits_of_one_caller_are_apart() -> None:
+    limiter = FixedWindowRateLimiter(storage_from_string("memory://"))
+    for item in parse_many("1/second;2/day"):
+        assert limiter.hit(item, "user")
+    assert limiter.hit(parse("2/day"), "user")
+    assert not limiter.hit(parse("2/day"), "user")
+    # Identifiers that look alike are different callers.
+    assert limiter.hit(parse("1/day"), "a/b")
+    assert limiter.hit(parse("1/day"), "a", "b")
+    assert limiter.hit(parse("1/day"))
+
+
+@pytest.mark.parametrize(
+    ("text", "item"),
+    [
+        ("10/minute", RateLimitItem(10, 60)),
+        ("10 per 2 hours", RateLimitItem(10, 7200)),
+        ("1/month", RateLimitItem(1, 2_592_000)),
+        ("5 per 2 years", RateLimitItem(5, 2 * 360 * 86_400)),
+    ],
+)
+def test_limits_are_parsed(text: str, item: RateLimitItem) -> None:
+    assert parse(text) == item
+
+
+@pytest.mark.parametrize("text", ["", "ten/minute", "10/fortnight", "10/minute burst 20"])
+def test_what_is_no_limit_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="limit_string"):
+        parse(text)
+    with pytest.raises(ConfigurationError):
+        storage_from_string("nowhere://")
+
+
+def test_items_of_the_library_itself_are_taken() -> None:
+    class PerMinute:
+        amount, namespace = 2, "LIMITER"
+
+        def get_expiry(self) -> int:
+            return 60
+
+    limiter = MovingWindowRateLimiter("memory://")
+    assert [limiter.hit(PerMinute(), "user") for _ in range(3)] == [True, True, False]
+    limits = pytest.importorskip("limits")
+    assert [limiter.hit(limits.RateLimitItemPerHour(1), "user") for _ in range(2)] == [True, False]

@@ -1,0 +1,151 @@
+"""`headgate slots list, explain, reconcile` and careful changes by `headgate config set`."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.server.cli import main
+
+AT = "2030-09-01T00:00:00.000Z"
+Headgate = Callable[..., str]
+
+
+@pytest.fixture
+def headgate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Headgate:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADGATE_DATABASE_URL", raising=False)
+
+    def run(*arguments: str, status: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        out, err = capsys.readouterr()
+        assert ended.value.code == status, err
+        return err if status else out
+
+    return run
+
+
+def test_slots_are_listed_explained_and_cancelled_with_a_reason(headgate: Headgate) -> None:
+    headgate("config", "set", "c", "--max", "1", "--window", "PT4S")
+    for n in range(3):
+        headgate("slots", "assign", "--config", "c", "--at", AT, "--event", f"e{n}")
+    explained = json.loads(headgate("slots", "explain", "e2", "--json"))
+    assert [step["reason"] for step in explained["steps"]] == ["full", "full"]
+    assert "full" in headgate("slots", "explain", "e2")
+    headgate("slots", "cancel", "e1", "--reason", "customer left")
+    page = json.loads(headgate("slots", "list", "--config", "c", "--limit", "2", "--json"))
+    rest = json.loads(headgate("slots", "list", "--config", "c", "--cursor", page["next"], "--json"))
+    assert [slot["eventId"] for slot in page["slots"] + rest["slots"]] == ["e0", "e1", "e2"]
+    assert rest["next"] is None
+    (gone,) = json.loads(headgate("slots", "list", "--status", "CANCELLED", "--json"))["slots"]
+    assert gone["reason"] == "customer left"
+    assert gone["actor"].startswith("cli:")
+    assert "customer left" in headgate("slots", "list")
+    assert "--status" in headgate("slots", "list", "--status", "gone", status=2)
+    assert "no slot named" in headgate("slots", "explain", "e1", status=1)
+
+
+def test_a_config_is_changed_only_at_the_version_that_was_seen(headgate: Headgate) -> None:
+    headgate("config", "set", "c", "--max", "4", "--window", "PT4S", "--if-version", "0")
+    assert "is at version 1" in headgate("config", "set", "c", "--max", "5", "--if-version", "0", status=1)
+    changed = json.loads(headgate("config", "set", "c", "--max", "5", "--if-version", "1", "--json"))
+    assert (changed["version"], changed["maxPerWindow"]) == (2, 5)
+    assert "is at version 2" in headgate("config", "set", "c", "--max", "6", "--if-version", "1", status=1)
+    whole = json.loads(headgate("config", "set", "c", "--first-window", "whole", "--json"))
+    assert whole["firstWindow"] == "whole"
+    assert "--first-window" in headgate("config", "set", "c", "--first-window", "half", status=2)
+
+
+def test_a_dry_run_warns_and_changes_nothing(headgate: Headgate, capsys: pytest.CaptureFixture[str]) -> None:
+    headgate("config", "set", "c", "--max", "4", "--window", "PT4S")
+    for n in range(3):
+        headgate("slots", "assign", "--config", "c", "--at", AT, "--event", f"e{n}")
+    tried = json.loads(headgate("config", "set", "c", "--max", "1", "--dry-run", "--json"))
+    assert [(warning["code"], warning["slots"]) for warning in tried["warnings"]] == [("over-limit", 2)]
+    assert json.loads(headgate("config", "get", "c", "--json"))["maxPerWindow"] == 4
+    with pytest.raises(SystemExit):
+        main(["config", "set", "c", "--max", "1"])
+    assert "warning: 2 booked slots are above the new limit" in capsys.readouterr().err
+    assert json.loads(headgate("config", "get", "c", "--json"))["maxPerWindow"] == 1
+
+
+def test_slots_without_work_are_shown_first_and_freed_when_asked(headgate: Headgate) -> None:
+    headgate("config", "set", "c", "--max", "100", "--window", "PT0.01S")
+    for n in range(4):
+        headgate("slots", "assign", "--config", "c", "--at", "2020-01-01T00:00:00Z", "--event", f"e{n}")
+    Path("known.txt").write_text('e0\n\n{"eventId": "e2"}\n')
+    reconcile = ("slots", "reconcile", "--before", "PT0S", "--known", "known.txt", "--json")
+    shown = json.loads(headgate(*reconcile))
+    assert (shown["freed"], shown["count"]) == (False, 2)
+    assert sorted(slot["eventId"] for slot in shown["slots"]) == ["e1", "e3"]
+    assert json.loads(headgate("slots", "list", "--json"))["slots"][0]["status"] == "BOOKED"
+    assert json.loads(headgate(*reconcile, "--apply"))["freed"]
+    assert json.loads(headgate(*reconcile, "--apply"))["count"] == 0
+    gone = json.loads(headgate("slots", "list", "--status", "CANCELLED", "--json"))["slots"]
+    assert {(slot["eventId"], slot["reason"]) for slot in gone} == {
+        ("e1", "its work never began"),
+        ("e3", "its work never began"),
+    }
+    assert json.loads(headgate("slots", "reconcile", "--before", "PT0S", "--known", "queue", "--json"))["count"] == 2
+    assert json.loads(headgate("slots", "reconcile", "--before", "PT1H", "--known", "queue", "--json"))["count"] == 0
+    Path("known.txt").write_text("e0\n{}\n")
+    assert "line 2" in headgate(*reconcile, "--apply", status=2)
+    assert "can't be read" in headgate(*reconcile[:4], "--known", "nowhere.txt", status=2)
+    assert "--before" in headgate("slots", "reconcile", "--before", "soon", "--known", "queue", status=2)
+
+
+def test_known_events_may_come_from_a_url(headgate: Headgate) -> None:
+    class Known(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/known" else 404)
+            self.end_headers()
+            self.wfile.write(b"e0\n")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Known) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            for n in range(2):
+                headgate("slots", "assign", "--at", "2020-01-01T00:00:00Z", "--event", f"e{n}")
+            address = f"http://127.0.0.1:{server.server_port}"
+            reconcile = ("slots", "reconcile", "--before", "2199-01-01T00:00:00Z", "--json", "--known")
+            assert "--before" in headgate(*reconcile, f"{address}/known", status=2)
+            # The slots lie up to four seconds ahead, so none is due yet: nothing is freed early.
+            early = ("slots", "reconcile", "--before", "PT10M", "--json", "--known")
+            assert json.loads(headgate(*early, f"{address}/known"))["count"] == 0
+            assert "can't be read" in headgate(*early, f"{address}/gone", status=2)
+        finally:
+            server.shutdown()
+
+
+def test_a_backlog_is_pulled_forward_after_a_raise(headgate: Headgate) -> None:
+    headgate("config", "set", "c", "--max", "1", "--window", "PT4S")
+    Path("events.jsonl").write_text("".join(f'{{"eventId": "e{n}"}}\n' for n in range(6)))
+    headgate("slots", "assign", "--config", "c", "--at", AT, "--file", "events.jsonl")
+    headgate("config", "set", "c", "--max", "3")
+    replan = ("slots", "replan", "--config", "c")
+    tried = json.loads(headgate(*replan, "--dry-run", "--plot", "replan.png", "--json"))
+    assert (tried["dryRun"], tried["examined"]) == (True, 6)
+    assert Path("replan.png").read_bytes().startswith(b"\x89PNG")
+    done = json.loads(headgate(*replan, "--json"))
+    assert set(done) >= {"examined", "moved", "savedMs", "lastBefore", "lastAfter", "dryRun"}
+    assert done["lastAfter"] < "2030-09-01T00:00:08.000Z" < done["lastBefore"]
+    assert "0 of 6 slots of c were moved" in headgate(*replan)
+    headgate("config", "set", "c", "--max", "1", "--yes")
+    spread = json.loads(headgate(*replan, "--direction", "spread", "--json"))
+    assert spread["savedMs"] < 0
+    listed = json.loads(headgate("slots", "list", "--config", "c", "--json"))["slots"]
+    assert len({slot["windowStart"] for slot in listed}) == 6
+    assert all("movedAt" in slot for slot in listed[1:])
+    explained = json.loads(headgate("slots", "explain", listed[-1]["eventId"], "--json"))
+    assert explained["movedAt"]
+    assert "--direction" in headgate(*replan, "--direction", "sideways", status=2)
+    assert "--plot" in headgate(*replan, "--plot", "x.png", status=2)
+    assert "no config named" in headgate("slots", "replan", "--config", "nowhere", status=1)
