@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -17,6 +19,7 @@ celery = pytest.importorskip("celery")
 pytest.importorskip("redis")
 
 from celery.contrib.testing.worker import start_worker  # noqa: E402 - celery may be absent
+from kombu import pools  # noqa: E402
 
 from headgate.integrations.celery import rate_limit, slotted  # noqa: E402
 
@@ -30,10 +33,19 @@ def limiter() -> Iterator[Limiter]:
 
 
 @pytest.fixture
-def app(redis_url: str) -> Any:
+def app(redis_url: str) -> Iterator[Any]:
     app = celery.Celery("letters", broker=redis_url, backend=redis_url, set_as_current=False)
     app.conf.worker_hijack_root_logger = False
-    return app
+    yield app
+    # Celery leaves sockets to the garbage collector, which would complain in somebody else's test.
+    app.backend.result_consumer.stop()
+    app.backend.client.connection_pool.disconnect()
+    app.close()
+    pools.reset()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del app
+        gc.collect()
 
 
 @contextmanager

@@ -1,0 +1,117 @@
+"""Table "Tasks as functions": the decorated function, its arguments checked, beside Procrastinate, DBOS and Celery."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from procrastinate import App
+
+from benchmarks.celery_peer import CeleryPeer
+from benchmarks.dispatch import CONTEXT, _callers, _row, _runs
+from benchmarks.dispatch_peers import Dbos, procrastinate, with_procrastinate
+from benchmarks.measure import Table, Target, race
+from headgate import Task, Tasks
+from headgate.dispatch.status import Status
+from headgate.testing import eventually
+from headgate.testing.servers.postgres import PostgresServer
+from headgate.testing.servers.redis import RedisServer
+
+
+def tables(quick: bool) -> list[Table]:
+    """Measures everything; `quick` shows that it runs, not how fast."""
+    with PostgresServer(fsync=True) as postgres, RedisServer() as redis:
+        ours, theirs = postgres.databases.create("ours"), postgres.databases.create("theirs")
+        asyncio.run(with_procrastinate(theirs, lambda app: app.schema_manager.apply_schema_async()))
+        dbos, celery = Dbos(postgres.databases.create("dbos")), CeleryPeer(redis.url)
+        table = Table("Tasks as functions")
+        enqueue(table, ours, theirs, dbos, celery, quick)
+        execute(table, ours, theirs, dbos, celery, quick)
+        table.close()
+    return [table]
+
+
+def noop_task(tasks: Tasks) -> Task[[int, dict[str, str]], Coroutine[Any, Any, None]]:
+    """A task of a type nobody else has."""
+
+    @tasks.task(name=f"noop{next(_runs)}")
+    async def noop(number: int, context: dict[str, str]) -> None: ...
+
+    return noop
+
+
+def enqueue(table: Table, ours: str, theirs: str, dbos: Dbos, celery: CeleryPeer, quick: bool) -> None:
+    total, fewer = (300, 100) if quick else (5000, 1000)
+
+    async def headgate(callers: int) -> float:
+        async with Tasks(ours) as tasks:
+            noop = noop_task(tasks)
+            await noop.enqueue(0, CONTEXT)
+            started = time.perf_counter()
+            await _callers(callers, total, lambda number: noop.enqueue(number, CONTEXT))
+            return total / (time.perf_counter() - started)
+
+    def defer(callers: int) -> float:
+        async def work(app: App) -> None:
+            task = app.tasks["noop"]
+            await _callers(callers, fewer, lambda number: task.defer_async(number=number, context=CONTEXT))
+
+        return fewer / asyncio.run(with_procrastinate(theirs, work))
+
+    for callers in (8, 64):
+        run = race(
+            {
+                "headgate": partial(_enqueued, headgate, callers),
+                "procrastinate": partial(defer, callers),
+                "DBOS": partial(dbos.enqueue, callers, fewer, CONTEXT),
+                "Celery": partial(celery.enqueue, callers, fewer, CONTEXT),
+            }
+        )
+        _row(table, f"enqueue one by one, {callers} callers", run, Target(least=5))
+
+
+def _enqueued(enqueue: Callable[[int], Coroutine[Any, Any, float]], callers: int) -> float:
+    return asyncio.run(enqueue(callers))
+
+
+def execute(table: Table, ours: str, theirs: str, dbos: Dbos, celery: CeleryPeer, quick: bool) -> None:
+    """Claim, start and complete a function that does nothing, in one process."""
+    mine, other, fewer = (1000, 100, 100) if quick else (10_000, 1000, 500)
+
+    async def headgate() -> float:
+        async with Tasks(ours) as tasks:
+            noop = noop_task(tasks)
+            await tasks.define()
+            queue = await tasks.queue()
+            items: Any = [(f"item-{number}", {"number": number, "context": CONTEXT}, None) for number in range(mine)]
+            await queue.enqueue_many(noop.item_type, items)
+
+            async def completed() -> bool:
+                return (await queue.stats(noop.item_type)).depth == {Status.COMPLETED: mine}
+
+            started = time.perf_counter()
+            async with tasks.running():
+                await eventually(completed, within=600)
+                return mine / (time.perf_counter() - started)
+
+    async def deferred() -> float:
+        app = procrastinate(theirs)
+        async with app.open_async():
+            await app.connector.execute_query_async("TRUNCATE procrastinate_jobs CASCADE")
+            await app.tasks["noop"].batch_defer_async(*({"number": n, "context": CONTEXT} for n in range(other)))
+            started = time.perf_counter()
+            await app.run_worker_async(concurrency=32, wait=False, install_signal_handlers=False)
+            return other / (time.perf_counter() - started)
+
+    run = race(
+        {
+            "headgate": lambda: asyncio.run(headgate()),
+            "procrastinate": lambda: asyncio.run(deferred()),
+            "DBOS": lambda: dbos.execute(fewer, CONTEXT),
+            "Celery": lambda: celery.execute(other, CONTEXT),
+        }
+    )
+    _row(table, "claim, start, complete; no-op, in-process", run, Target(least=8))
