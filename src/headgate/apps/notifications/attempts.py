@@ -32,6 +32,11 @@ CLOSE_TIMEOUT = 5.0
 _log = logging.getLogger(__name__)
 
 
+def index_topic(events_topic: str) -> str:
+    """Where events wait for the search index, if there is one."""
+    return f"{events_topic}-index"
+
+
 class AttemptLog:
     """Publishes attempt events to a topic, in the background."""
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader
+from headgate.apps.notifications.attempts import ANALYTICS_GROUP, AttemptReader, index_topic
 from headgate.apps.notifications.broker_health import BrokerHealth
 from headgate.apps.notifications.delivery import SENDER_GROUP, Delivery, dead_letter_topic, parked_topic
 from headgate.apps.notifications.intake import Intake
@@ -18,7 +18,6 @@ from headgate.apps.notifications.provider_chain import ProviderChain
 from headgate.apps.notifications.quiet_hours import QuietHours
 from headgate.apps.notifications.readers import Readers
 from headgate.apps.notifications.relay import Relay
-from headgate.apps.notifications.stores.opensearch import INDEX_GROUP, IndexReader, SearchIndex, index_topic
 from headgate.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliveryStore, SqlQuotaStore
 from headgate.durations import parse_duration, to_ms
 from headgate.errors import StoreError
@@ -197,6 +196,9 @@ def _start_sender(
     readers.start("sender", lambda stop: delivery().run(stop))
     events, copies = sms.events_topic, None
     if sms.opensearch_url is not None:
+        # Imported here: it needs an HTTP client, which is an extra.
+        from headgate.apps.notifications.stores.opensearch import INDEX_GROUP, IndexReader, SearchIndex
+
         copies = (log, index_topic(events))
         index = partial(SearchIndex, sms.opensearch_url, sms.opensearch_index, sms.opensearch_headers)
         join = partial(log.read, index_topic(events), INDEX_GROUP)

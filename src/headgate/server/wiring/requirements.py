@@ -32,5 +32,5 @@ def _wanted(settings: Settings) -> Iterator[str]:
         yield "payments"
     if settings.oidc.issuer is not None:
         yield "oidc"
-    if settings.sms.webhook_url is not None:
+    if settings.sms.webhook_url is not None or settings.sms.opensearch_url is not None:
         yield "httpx"

@@ -29,11 +29,6 @@ LONGEST_WAIT_MS = 24 * 3_600_000
 _log = logging.getLogger(__name__)
 
 
-def index_topic(events_topic: str) -> str:
-    """Where events wait for the index."""
-    return f"{events_topic}-index"
-
-
 class SearchIndex:
     """One index, behind its bulk interface.
 
