@@ -26,7 +26,7 @@ from rest_framework.response import Response
 from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
-from headgate import ConfigurationError, FixedWindow, Limiter, Plan, TokenBucket
+from headgate import ConfigurationError, FixedWindow, Limiter, Plan
 from headgate.integrations import django as django_integration
 from headgate.integrations.drf import (
     RateThrottle,
@@ -43,7 +43,7 @@ from headgate.integrations.limit import Limit
 PLANS = [
     Plan("small", FixedWindow(limit=2, window="PT1H")),
     Plan("large", FixedWindow(limit=5, window="PT1H")),
-    Plan("tokens", TokenBucket(capacity=100, per_second=0.0001)),
+    Plan("tokens", FixedWindow(limit=100, window="P1D")),
 ]
 ALL = everyone("all")
 urlpatterns: list[Any] = []

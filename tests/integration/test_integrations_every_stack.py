@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from headgate import AsyncLimiter, Decision, FixedWindow, Limiter, Plan, TokenBucket
+from headgate import AsyncLimiter, Concurrency, Decision, FixedWindow, Limiter, Plan
 from headgate.integrations.limit import Limit, Response
 from headgate.limits.keys import composite, everyone, header, method, path, route
 from tests.integration.stacks import STACKS, Setup, Site, each_stack, field
@@ -20,8 +20,9 @@ from tests.integration.stacks import STACKS, Setup, Site, each_stack, field
 PLANS = [
     Plan("small", FixedWindow(limit=2, window="PT1H")),
     Plan("large", FixedWindow(limit=5, window="PT1H")),
-    Plan("tokens", TokenBucket(capacity=100, per_second=0.0001)),
+    Plan("tokens", FixedWindow(limit=100, window="P1D")),
     Plan("logins", FixedWindow(limit=3, window="PT1H")),
+    Plan("flights", Concurrency(1, expires="PT10M")),
 ]
 ALL = everyone("all")
 
@@ -296,6 +297,27 @@ async def test_a_wrong_charge_function_breaks_no_response(opening: Open, caplog:
         assert (await opened.site.get("/items/1")).status == 200
         assert await opened.remaining("tokens") == 93
     assert "stays at 7" in caplog.text
+
+
+# -- in flight ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_concurrency_limit_holds_while_a_request_is_in_flight(opening: Open) -> None:
+    async with opening(["flights", "large"]) as opened:
+        assert await opened.site.statuses(3) == [200] * 3
+        assert await opened.site.statuses(1, "/error") == [500]
+        assert (await opened.site.get("/stream")).text == "one two three"
+        assert await opened.remaining("flights") == 1
+        assert await opened.remaining("large") == 0
+        assert await opened.site.statuses(1) == [429]
+        assert await opened.remaining("flights") == 1
+    async with opening("flights") as opened:
+        if opened.site.leave is not None:
+            await opened.site.leave("/stream")
+            assert await opened.remaining("flights") == 1
+        if opened.site.cancel is not None:
+            await opened.site.cancel("/wait")
+            assert await opened.remaining("flights") == 1
 
 
 # -- many clients ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from headgate import AsyncLimiter, ConfigurationError, Decision, FixedWindow, Limiter, Plan, TokenBucket
+from headgate import AsyncLimiter, ConfigurationError, Decision, FixedWindow, Limiter, Plan
 from headgate.integrations.grpc import (
     AsyncRateLimitInterceptor,
     MethodRule,
@@ -29,7 +29,7 @@ from headgate.integrations.limit import Response
 PLANS = [
     Plan("small", FixedWindow(limit=2, window="PT1H")),
     Plan("large", FixedWindow(limit=5, window="PT1H")),
-    Plan("tokens", TokenBucket(capacity=100, per_second=0.0001)),
+    Plan("tokens", FixedWindow(limit=100, window="P1D")),
 ]
 ALL = everyone("all")
 OK, DENIED = grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED

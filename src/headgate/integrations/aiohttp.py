@@ -255,8 +255,8 @@ class _Extension:
             await settle(charges, failed)
             raise
         except BaseException:  # the client has left
-            if exchange.prepared is not None:
-                await settle(charges, _known(request, exchange.prepared, completed=False))
+            began = exchange.prepared
+            await settle(charges, None if began is None else _known(request, began, completed=False))
             raise
         await settle(charges, _known(request, response))
         return response

@@ -232,7 +232,7 @@ class AsgiRequestLimiter(RequestLimiter):
         limit_path = _LimitPath(fast_paths)
         with_more_fields = self._partition_keys or self._legacy_headers
         plan = limit.plans[0] if limit.is_single and self._never_waits and not with_more_fields else ""
-        if plan in fast_paths:
+        if plan in fast_paths and not self.in_flight((plan,)):
             with suppress(NotFound):  # the plan may be deleted by another thread
                 fields_of = prepared_fields(self._limiter.rule(plan, "")).raw_fields
                 limit_path = _LimitPath(fast_paths, fast_paths[plan], fields_of, limit.key.from_peer or _no_path)
@@ -360,9 +360,10 @@ class ResponseObserver:
     async def settle(self, *, completed: bool = True, failed: bool = False) -> None:
         """Settles what was not settled before. A client who left before there was a response stays charged."""
         charges, self.charges = self.charges, []
-        if charges and (self._status or failed):
+        if charges:
             fields = [(bytes(name).decode("latin-1"), bytes(value).decode("latin-1")) for name, value in self._headers]
-            response = Response(self.native, self._status or 500, fields, completed=completed)
+            known = self._status or failed
+            response = Response(self.native, self._status or 500, fields, completed=completed) if known else None
             self.native = None
             await self._request_limiter.settle_async(charges, response)
 

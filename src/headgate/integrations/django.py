@@ -190,6 +190,9 @@ async def _limited_async(limits: tuple[Limit, ...], native: HttpRequest, view: C
     except Exception as error:
         await request_limiter.settle_async(answer.charges, response_of_error(native, error))
         raise
+    except BaseException:  # the client has left
+        await request_limiter.settle_async(answer.charges, None)
+        raise
     if answer.charges and getattr(response, "streaming", False):
         settle_later(request_limiter, answer.charges, native, response)
     elif answer.charges:

@@ -237,8 +237,9 @@ class _Extension:
     def end(self, error: BaseException | None = None) -> None:
         """Settles what no response was made for: Flask raised the error of a view."""
         exchange = _exchange()
-        if exchange.charges and isinstance(error, Exception):
-            self.request_limiter.settle(exchange.charges, limits_of.Response(request, 500, completed=False))
+        if exchange.charges:
+            failed = limits_of.Response(request, 500, completed=False) if isinstance(error, Exception) else None
+            self.request_limiter.settle(exchange.charges, failed)
         exchange.charges = []
 
 

@@ -226,7 +226,8 @@ class AsyncRateLimitInterceptor(_Rules, grpc.aio.ServerInterceptor):
             try:
                 response = await _behavior(handler)(request, context)
             except asyncio.CancelledError:
-                raise  # without a response it stays charged
+                await self._request_limiter.settle_async(admission.charges, None)
+                raise
             except BaseException:  # also `abort`, which is no Exception
                 await self._settle(admission, context, completed=False, failed=True)
                 raise

@@ -38,6 +38,7 @@ from headgate.limits._blocking import Limiter, Reservation
 from headgate.limits.keys import RequestSource
 from headgate.limits.limiter import AsyncLimiter, AsyncReservation
 from headgate.limits.model import Decision
+from headgate.limits.specs import Concurrency
 
 __all__ = ["Cost", "Limit", "LimitOptions", "OnDenied", "PathRule", "RequestLimiter", "Response"]
 
@@ -72,9 +73,10 @@ class Refusal(NamedTuple):
 
 
 class ResponseCharge(NamedTuple):
-    """A cost that was reserved, to be settled when the response is known."""
+    """A cost that was reserved, to be settled when the response is known; or, without a limit, a place of a concurrency
+    limit, to be given back when the request is over."""
 
-    limit: Limit
+    limit: Limit | None
     cost: int
     reservation: Reservation | AsyncReservation
 
@@ -119,6 +121,8 @@ class RequestLimiter:
         self._legacy_headers = legacy_headers
         self.on_denied = on_denied
         self._settling: set[asyncio.Task[None]] = set()
+        if any(isinstance(spec, Concurrency) for plan in limiter.plans.values() for spec in plan.specs):
+            Limit.any_by_response = True
 
     def require(self, limits: Iterable[Limit]) -> None:
         """Refuses limits by plans that the limiter does not have, before the first request."""
@@ -148,7 +152,7 @@ class RequestLimiter:
 
     async def admit_async(self, limits: Sequence[Limit], request: RequestSource) -> Admission | Refusal:
         """Decides a request in an event loop."""
-        if len(limits) == 1 and limits[0].is_plain:
+        if len(limits) == 1 and limits[0].is_plain and not self.in_flight(limits[0].plans):
             try:
                 return await self._admit_plain(limits[0], limits[0].key(request))
             except (InvalidInput, StoreUnavailable) as error:
@@ -156,7 +160,7 @@ class RequestLimiter:
         return await self._admit(limits, request, self._call_limiter)
 
     def settle(self, charges: Iterable[ResponseCharge], response: Response | None) -> None:
-        """Settles charges, blocking. Without a response they stay as reserved."""
+        """Settles charges, blocking. Without a response they stay as reserved, and places are given back."""
         run_blocking(self._settle(charges, response, _call_directly))
 
     def cancel(self, charges: Sequence[ResponseCharge]) -> None:
@@ -213,6 +217,19 @@ class RequestLimiter:
                 self._exempt(limit)
                 continue
             cost = limit.cost_of(request)
+            if places := self.in_flight(plans):
+                Limit.any_by_response = True  # plans may have come after this limiter was made
+                plans = tuple(plan for plan in plans if plan not in places)
+                reservation = await call(self._limiter.reserve, key, places, cost, ttl=RESPONSE_TTL)
+                if reservation:
+                    pending.append(ResponseCharge(None, cost, reservation))
+                answer = self._answer(reservation.decision, [(key, plan) for plan in places], (limit,))
+                if limit.block and isinstance(answer, Refusal):
+                    return answer
+                watched = watched if limit.block else reservation.decision
+                fields += answer.fields if isinstance(answer, Admission) else answer.limit_fields
+                if not plans:
+                    continue
             if not limit.by_response and limit.block:
                 chain_limits.append(limit)
                 for plan in plans:
@@ -241,9 +258,10 @@ class RequestLimiter:
         return Admission(fields, tuple(pending), watched)
 
     async def _settle(self, charges: Iterable[ResponseCharge], response: Response | None, call: Call) -> None:
-        for limit, cost, reservation in charges if response is not None else ():
+        for limit, cost, reservation in charges:
             try:
-                actual = limit.actual_cost(response, cost)  # type: ignore[arg-type]  # there is one
+                # A place is free when the request is over, however it ended.
+                actual = 0 if limit is None else cost if response is None else limit.actual_cost(response, cost)
                 if actual != cost:
                     await call(reservation.settle, actual)
             except HeadgateError as error:
@@ -278,6 +296,13 @@ class RequestLimiter:
         if self._is_async:
             return await method(*args, **options)
         return await asyncio.to_thread(method, *args, **options) if self._waits else method(*args, **options)
+
+    def in_flight(self, plans: Iterable[str]) -> list[str]:
+        """The concurrency limits among the plans."""
+        known = self._limiter.plans_in_force
+        return [
+            name for name in plans if name in known and any(isinstance(spec, Concurrency) for spec in known[name].specs)
+        ]
 
     def _exempt(self, limit: Limit) -> Admission:
         self._limiter.record_exempt(limit.label)

@@ -124,6 +124,11 @@ class ActivePlans:
         return dict(self._health.shadow_denials)
 
     @property
+    def plans_in_force(self) -> Mapping[str, Plan]:
+        """`plans`, without a copy: not to be changed."""
+        return self._book.plans
+
+    @property
     def exempt_calls(self) -> dict[str, int]:
         """How many calls were exempt from each plan."""
         return dict(self._exempt_calls)
