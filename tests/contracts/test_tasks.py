@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from headgate import Conflict, Discard, InvalidInput, Retry, Snooze, Task, Tasks, current_task
+from headgate.dispatch.model import ItemDetail
 from headgate.dispatch.periodic import Periodic
-from headgate.dispatch.queue import ItemDetail
 from headgate.dispatch.status import Status
 from headgate.sql.engine import database_url
 from headgate.testing import eventually

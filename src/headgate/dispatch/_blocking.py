@@ -14,10 +14,10 @@ from headgate.dispatch.model import (
     AuditEntry,
     EnqueueResult,
     Item,
+    ItemDetail,
     PruneResult,
     QueueStats,
 )
-from headgate.dispatch.queue import ItemDetail
 from headgate.dispatch.search import ErrorGroup, FilterOptions
 from headgate.dispatch.status import Status
 from headgate.slots.model import AssignedSlot

@@ -358,3 +358,17 @@ def shortened(error: str) -> str:
 
 def _instant(moment: datetime | None) -> str | None:
     return None if moment is None else format_instant(moment)
+
+
+class ItemDetail(NamedTuple):
+    """All that is known of one item."""
+
+    item: Item
+    context: Any
+    """None once the item is finished."""
+    audit: list[AuditEntry]
+    """Oldest first."""
+    progress: Progress | None = None
+    """How far its execution says it is."""
+    result: Any = None
+    """What its execution returned, if that is kept."""

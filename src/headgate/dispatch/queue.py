@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from headgate import tracing
 from headgate.batching import Batcher
@@ -21,7 +21,7 @@ from headgate.dispatch.model import (
     EnqueueRequest,
     EnqueueResult,
     Item,
-    Progress,
+    ItemDetail,
     PruneResult,
     QueueStats,
 )
@@ -37,20 +37,6 @@ from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Origin, Span
 
 LONGEST_PAGE = 1000
-
-
-class ItemDetail(NamedTuple):
-    """All that is known of one item."""
-
-    item: Item
-    context: Any
-    """None once the item is finished."""
-    audit: list[AuditEntry]
-    """Oldest first."""
-    progress: Progress | None = None
-    """How far its execution says it is."""
-    result: Any = None
-    """What its execution returned, if that is kept."""
 
 
 StopExecutions = Callable[[Sequence[Claim]], Awaitable[None]]

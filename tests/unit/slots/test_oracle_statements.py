@@ -10,7 +10,7 @@ from sqlalchemy.dialects import oracle
 from headgate.durations import from_ms
 from headgate.slots.listing import Cancellation, Cursor, SlotFilter
 from headgate.slots.model import WindowPolicy
-from headgate.slots.stores import joint, slot_records, sql, templates, window_rows
+from headgate.slots.stores import joint, pruning, slot_records, sql, templates, window_rows
 from headgate.sql.schema import database_now
 
 
@@ -61,8 +61,8 @@ def test_no_statement_limits_rows_it_locks(recorder: Recorder) -> None:
     sql._booked(connection, 10, (5, "e"), 100)
     sql.cancel(connection, "e")
     sql._history(connection, "c")
-    sql._prune_slots(connection, 10, 100)
-    sql._names_to_prune(connection, 10)
+    pruning.remove_slots(connection, 10, 100)
+    pruning.names_to_prune(connection, 10)
     sql.lock_all(connection, ["b", "a"])
     joint.prune_joint(connection, {"a": 10}, 10, (5, "e"), 100)
     templates.find_template(connection, "merchant-7")

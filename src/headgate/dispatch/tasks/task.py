@@ -9,8 +9,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.model import EnqueueResult
-from headgate.dispatch.queue import ItemDetail
+from headgate.dispatch.model import EnqueueResult, ItemDetail
 from headgate.dispatch.tasks.arguments import RESERVED, Arguments
 from headgate.dispatch.tasks.batches import TaskCall
 from headgate.dispatch.tasks.policies import Backoff

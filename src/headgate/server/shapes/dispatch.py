@@ -8,8 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headgate.dispatch.heartbeats import Worker
-from headgate.dispatch.model import QueueStats
-from headgate.dispatch.queue import ItemDetail
+from headgate.dispatch.model import ItemDetail, QueueStats
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import LONGEST_LANE
 from headgate.server.shapes.members import EVENT_ID

@@ -27,10 +27,10 @@ from headgate.slots.model import AssignedSlot, FirstWindow, PolicyVersion, SlotR
 from headgate.slots.occupancy import Occupancy
 from headgate.slots.packing import Booking, Packer, book_all, unbooked
 from headgate.slots.ports import PruneResult
-from headgate.slots.stores import slot_records, templates
+from headgate.slots.stores import pruning, slot_records, templates
 from headgate.slots.stores.joint import book_under, prune_joint
 from headgate.slots.stores.other_windows import other_windows_text, parse_other_windows
-from headgate.slots.stores.tables import slot, slot_config, slot_policy, slot_run, slot_window
+from headgate.slots.stores.tables import slot, slot_config, slot_policy
 from headgate.slots.stores.window_rows import (
     FEW_WINDOWS,
     MAX_IN_LIST,
@@ -152,11 +152,11 @@ class SqlSlotStore:
         return await self._database.read_aside(_survey_joint, names, look)
 
     async def prune(self, before_ms: int) -> PruneResult:
-        ends = await self._database.read(_prune_ends, before_ms)
+        ends = pruning.ends(await self._database.read(_configs), before_ms)
         common = min(ends.values(), default=before_ms)
         total = 0
         for name, end_ms in [(None, common), *((name, end) for name, end in ends.items() if end > common)]:
-            while removed := await self._database.write(_prune_slots, end_ms, PRUNE_BATCH, name):
+            while removed := await self._database.write(pruning.remove_slots, end_ms, PRUNE_BATCH, name):
                 total += removed
         while await self._database.write(slot_records.prune_cancelled, before_ms, PRUNE_BATCH):
             pass
@@ -168,7 +168,7 @@ class SqlSlotStore:
                 break
         # Config by config: thousands of them, locked at once, would keep everybody waiting.
         windows = 0
-        for name in await self._database.read(_names_to_prune, before_ms):
+        for name in await self._database.read(pruning.names_to_prune, before_ms):
             windows += await self._database.write(_prune_windows, name, before_ms)
         while await self._database.write(templates.remove_idle, 0, before_ms, PRUNE_BATCH):
             pass
@@ -421,41 +421,9 @@ def _side(connection: Connection, name: str) -> JointSide:
     return JointSide(active, Occupancy(active.policy, SqlWindowReader(connection, name), chunk=SURVEY_CHUNK))
 
 
-def _prune_ends(connection: Connection, before_ms: int) -> dict[str, int]:
-    """For each config the start of the window that a time lies in: a window's slots are forgotten together. If some of
-    them were missing while its counters stand, a resize would count the rest only, and offer their room again."""
-    return {active.name: align(before_ms, active.policy.size_ms) for active in _configs(connection)}
-
-
-def _prune_slots(connection: Connection, before_ms: int, limit: int, name: str | None = None) -> int:
-    """Deletes up to `limit` slots scheduled before a time, of one config or of all."""
-    old = sa.select(slot.c.event_id).where(slot.c.scheduled_at < from_ms(before_ms)).limit(limit)
-    if name is not None:
-        old = old.where(slot.c.config_name == name, slot.c.other_windows.is_(None))
-    return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
-
-
-def _names_to_prune(connection: Connection, before_ms: int) -> list[str]:
-    """The configs that have counters or runs from before a time."""
-    before = from_ms(before_ms)
-    counted = sa.select(slot_window.c.config_name).where(slot_window.c.window_start < before)
-    in_runs = sa.select(slot_run.c.config_name).where(slot_run.c.resume_at <= before)
-    return sorted(connection.execute(sa.union(counted, in_runs)).scalars().all())
-
-
 def _prune_windows(connection: Connection, name: str, before_ms: int) -> int:
-    """Deletes the counters and runs of a config's windows that ended before a time."""
     active = lock_active(connection, name)
-    if active is None:
-        return 0
-    last = from_ms(before_ms - active.policy.size_ms)
-    removed = connection.execute(
-        slot_window.delete().where(slot_window.c.config_name == name, slot_window.c.window_start <= last)
-    ).rowcount
-    connection.execute(
-        slot_run.delete().where(slot_run.c.config_name == name, slot_run.c.resume_at <= from_ms(before_ms))
-    )
-    return removed
+    return 0 if active is None else pruning.remove_windows(connection, active, before_ms)
 
 
 def lock_active(connection: Connection, name: str) -> PolicyVersion | None:

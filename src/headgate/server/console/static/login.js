@@ -49,9 +49,11 @@ export function loginPage(root, done) {
   )
   token.focus()
   call('GET', '/console/session').then(
-    (session) => {
+    session => {
       if (session.openid)
-        root.querySelector('.login').append(h('p', {}, h('a', {href: 'console/oidc/login'}, 'Log in with your organisation')))
+        root
+          .querySelector('.login')
+          .append(h('p', {}, h('a', {href: 'console/oidc/login'}, 'Log in with your organisation')))
     },
     () => {},
   )

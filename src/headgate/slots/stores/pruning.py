@@ -1,0 +1,47 @@
+"""Forgetting slots, counters and runs from before a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from headgate.durations import from_ms
+from headgate.slots.model import PolicyVersion
+from headgate.slots.stores.tables import slot, slot_run, slot_window
+from headgate.slots.windows import align
+
+
+def ends(versions: Iterable[PolicyVersion], before_ms: int) -> dict[str, int]:
+    """For each config the start of the window that a time lies in: a window's slots are forgotten together. If some of
+    them were missing while its counters stand, a resize would count the rest only, and offer their room again."""
+    return {active.name: align(before_ms, active.policy.size_ms) for active in versions}
+
+
+def remove_slots(connection: Connection, before_ms: int, limit: int, name: str | None = None) -> int:
+    """Deletes up to `limit` slots scheduled before a time, of one config or of all."""
+    old = sa.select(slot.c.event_id).where(slot.c.scheduled_at < from_ms(before_ms)).limit(limit)
+    if name is not None:
+        old = old.where(slot.c.config_name == name, slot.c.other_windows.is_(None))
+    return connection.execute(slot.delete().where(slot.c.event_id.in_(old))).rowcount
+
+
+def names_to_prune(connection: Connection, before_ms: int) -> list[str]:
+    """The configs that have counters or runs from before a time."""
+    before = from_ms(before_ms)
+    counted = sa.select(slot_window.c.config_name).where(slot_window.c.window_start < before)
+    in_runs = sa.select(slot_run.c.config_name).where(slot_run.c.resume_at <= before)
+    return sorted(connection.execute(sa.union(counted, in_runs)).scalars().all())
+
+
+def remove_windows(connection: Connection, active: PolicyVersion, before_ms: int) -> int:
+    """Deletes the counters and runs of a config's windows that ended before a time."""
+    last = from_ms(before_ms - active.policy.size_ms)
+    removed = connection.execute(
+        slot_window.delete().where(slot_window.c.config_name == active.name, slot_window.c.window_start <= last)
+    ).rowcount
+    connection.execute(
+        slot_run.delete().where(slot_run.c.config_name == active.name, slot_run.c.resume_at <= from_ms(before_ms))
+    )
+    return removed
