@@ -151,6 +151,10 @@ async def _configure(url: str, name: str) -> None:
         await slots.configure(name, POLICY)
 
 
+COLUMNS = "event_id, config_name, config_version, requested_at, window_start, scheduled_at, created_at"
+"""Those that a slot of one config has; the others are null."""
+
+
 def bulk(table: Table, url: str, quick: bool) -> None:
     events = 50_000 if quick else 1_000_000
     with psycopg.connect(url, autocommit=True) as connection:
@@ -167,7 +171,10 @@ def bulk(table: Table, url: str, quick: bool) -> None:
         ]
         started = time.perf_counter()
         for block in blocks:
-            with psycopg.connect(url) as connection, connection.cursor().copy("COPY copied FROM STDIN") as into:
+            with (
+                psycopg.connect(url) as connection,
+                connection.cursor().copy(f"COPY copied ({COLUMNS}) FROM STDIN") as into,
+            ):
                 into.write(block)
         return share / (time.perf_counter() - started)
 
