@@ -1,7 +1,8 @@
-// The SMS gateway: attempts of the last hour, and who behaves unusually.
+// The SMS gateway: attempts of the last hour, who behaves unusually, and what could not be sent.
 
 import {get, query} from './api.js'
 import {stacked} from './charts.js'
+import {deadLetters} from './dead_letters.js'
 import {badge, card, field, h, select, show, table, update} from './dom.js'
 import {clock, count, rate} from './words.js'
 
@@ -21,11 +22,13 @@ export const notifications = {
       {value: '60'},
     )
     minutes.addEventListener('change', () => shell.refresh())
+    const letters = deadLetters(shell)
     const [totals, series, unusual, users] = [h('div', {class: 'tiles'}), h('div'), h('div'), h('div')]
     show(
       root,
       h('h1', {}, 'Notifications'),
       card('Attempts to send', h('div', {class: 'row'}, field('The last', minutes)), totals, series),
+      letters.element,
       card('Unusual users', unusual),
       card('Users with most attempts', users),
     )
@@ -35,6 +38,7 @@ export const notifications = {
         const [all, top] = await Promise.all([
           get(query(BASE, {minutes: minutes.value})),
           get(query(`${BASE}/users`, {minutes: minutes.value, limit: 20})),
+          letters.refresh(),
         ])
         update(
           totals,
@@ -65,7 +69,7 @@ export const notifications = {
             'p',
             {class: 'soft'},
             all.attempts
-              ? `${(all.rateLimitedShare * 100).toFixed(1)} % were limited; ${rate(all.perMinute)} a minute on average${all.peak ? `, ${count(all.peak.attempts)} in the busiest, at ${clock(all.peak.minute)}` : ''}.`
+              ? `${(all.rateLimitedShare * 100).toFixed(1)} % were limited; ${rate(all.perMinute)} per minute on average${all.peak ? `, ${count(all.peak.attempts)} in the busiest, at ${clock(all.peak.minute)}` : ''}.`
               : 'Nobody has tried to send.',
           ),
         )
@@ -73,7 +77,7 @@ export const notifications = {
           unusual,
           table(
             'Unusual users',
-            ['User', ['A minute, lately', 'number'], ['Before', 'number'], ['Deviations', 'number'], ''],
+            ['User', ['Per minute, lately', 'number'], ['Before', 'number'], ['Deviations', 'number'], ''],
             all.anomalies.map(each => [
               each.userId,
               rate(each.recentPerMinute),
@@ -94,7 +98,7 @@ export const notifications = {
               ['Sent', 'number'],
               ['Limited', 'number'],
               ['Failed', 'number'],
-              ['A minute', 'number'],
+              ['Per minute', 'number'],
             ],
             top.users.map(each => [
               each.userId,
