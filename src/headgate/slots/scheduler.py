@@ -100,7 +100,7 @@ class SlotScheduler(SlotMaintenance):
         cls, url: str, *, carriers: Carriers | None = None, **options: Unpack[SchedulerOptions]
     ) -> AsyncIterator[SlotScheduler]:
         """A scheduler on the database at `url`, migrated and ready; closed when the block ends. `carriers` move what
-        starts at a slot's time when slots are re-planned: `DispatchQueue.slot_carriers()` for queue items.
+        starts at a slot's time when slots are re-planned; left out, the queue items in the same database.
 
         Raises:
             ConfigurationError: the URL is not a database's, or its driver is not installed.
@@ -109,6 +109,12 @@ class SlotScheduler(SlotMaintenance):
         # Imported here: stores bring their drivers, and importing headgate brings none.
         from headgate.slots.stores import slot_stores
 
+        if carriers is None:
+            # The one place where slots know of the queue: a slot that moved without its item would leave it in a
+            # window that is given to others.
+            from headgate.dispatch.stores import QueueCarrier
+
+            carriers = {None: QueueCarrier()}
         store, replans = await slot_stores(url, carriers=carriers)
         async with cls(store, replans=replans, **options) as scheduler:
             yield scheduler

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from headgate.errors import ConfigurationError
+from headgate.errors import ConfigurationError, HeadgateError
 from headgate.server.cli.audit import audit_change
 from headgate.server.cli.parameters import Argument, Group, as_json
 from headgate.server.cli.read_only import missing_file, read_only_settings
@@ -90,7 +90,12 @@ def set_(
 
     settings = Settings.load()
     is_new = missing_file(settings) is not None
-    version, warnings = (None, []) if is_new and not dry_run else run(preview(settings))
+    try:
+        version, warnings = (None, []) if is_new and not dry_run else run(preview(settings))
+    except HeadgateError:
+        if dry_run:
+            raise
+        version, warnings = None, []  # the change itself says why not, and is recorded
     for warning in warnings:
         print_status(f"warning: {warning.detail}")
     if dry_run:

@@ -2,11 +2,12 @@
 
 ;(() => {
   const THEMES = ['system', 'light', 'dark']
+  // Storage may be forbidden.
   const kept = () => {
     try {
       return localStorage.getItem('theme') ?? 'system'
     } catch {
-      return 'system' // storage may be forbidden
+      return 'system'
     }
   }
   let theme = THEMES.includes(kept()) ? kept() : 'system'
