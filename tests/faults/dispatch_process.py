@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -78,8 +78,8 @@ class Saboteur:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def claim(self, item_type: str, limit: int, look_ahead: timedelta, *, now: datetime | None = None) -> Batch:
-        batch: Batch = await self._inner.claim(item_type, limit, look_ahead, now=now)
+    async def claim(self, *which: Any, **options: Any) -> Batch:
+        batch: Batch = await self._inner.claim(*which, **options)
         if batch.items and self._point == "claimed":
             die()
         if batch.items and self._point == "dozing":

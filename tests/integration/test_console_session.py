@@ -360,7 +360,7 @@ async def test_head_is_get_without_a_body(settings: Settings, path: str) -> None
         assert (head.status_code, head.content, got.status_code) == (200, b"", 200)
         assert head.headers["content-type"] == got.headers["content-type"]
         assert int(head.headers["content-length"]) > 0
-        assert (await http.head("/api/v1/slots")).status_code == 405
+        assert (await http.head("/api/v1/limits/acquire")).status_code == 405
 
 
 async def test_no_secret_is_logged(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
