@@ -107,11 +107,15 @@ class _RateLimiter:
         self._plans: dict[str, Plan] = {}
 
     def hit(self, item: _Item, *identifiers: object, cost: int = 1) -> bool:
-        """Charges `cost` if there is room; whether there was."""
+        """Charges `cost` if there is room; whether there was. What can never fit is not an error, as in `limits`."""
+        if not 0 < cost <= item.amount:
+            return cost <= 0
         return self._limiter.acquire(_key(identifiers), self._plan(item), cost).allowed
 
     def test(self, item: _Item, *identifiers: object, cost: int = 1) -> bool:
         """Whether `hit` would be true; charges nothing."""
+        if not 0 < cost <= item.amount:
+            return cost <= 0
         return self._limiter.peek(_key(identifiers), self._plan(item), cost).allowed
 
     def get_window_stats(self, item: _Item, *identifiers: object) -> WindowStats:

@@ -17,6 +17,7 @@ from headgate.extras import require
 from headgate.slots.calendars import Calendar
 
 SHORTEST_INTERVAL, LONGEST_INTERVAL = timedelta(seconds=1), timedelta(days=366)
+FIELDS = 5
 LONGEST_CRON = 255
 GRACE = timedelta(seconds=30)
 """A tick that is no later than this is not missed: `skip` still runs it."""
@@ -152,6 +153,8 @@ def _checked_cron(cron: str) -> str:
 
     if not isinstance(cron, str) or not 0 < len(cron) <= LONGEST_CRON or not cron.isascii() or not cron.isprintable():
         raise ConfigurationError("cron", "must be a cron expression such as 0 16 * * MON-FRI")
+    if len(cron.split()) != FIELDS:  # the parser would take a sixth, of seconds
+        raise ConfigurationError("cron", f"{cron!r} must have five fields, as 0 16 * * MON-FRI; for seconds use every")
     try:
         CronSim(cron, datetime.now(UTC))
     except CronSimError as error:

@@ -28,6 +28,15 @@ PREFIX = "HEADGATE_"
 FILE_VARIABLE = "HEADGATE_SETTINGS_FILE"
 DEFAULT_FILE = "headgate.toml"
 STORES = ("auto", "memory", "database")
+TOP = frozenset(
+    """
+    admin_token api_token audit_key database_migrate database_pool_size database_url dispatch envoy grpc host
+    http ingress kafka_bootstrap kafka_config limits log_format log_level oidc payments plans port redis_url
+    slots sms temporal_address temporal_api_key temporal_build_id temporal_ca_file temporal_cert_file
+    temporal_key_file temporal_namespace temporal_tls traces
+    """.split()
+)
+"""Every setting and table at the top of the file, the service's too; a test compares."""
 
 
 def limiter_options(file: str | Path | None, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -101,6 +110,10 @@ class _Settings:
         return variable if variable in self._environment else ".".join(path)
 
     def refuse_unknown(self) -> None:
+        for name in self._document:
+            if name not in TOP:
+                near = difflib.get_close_matches(name, TOP, 1)
+                raise ConfigurationError(name, "is no setting" + (f"; did you mean {near[0]}?" if near else ""))
         for name in self._limits:
             if name not in self._known:
                 near = difflib.get_close_matches(name, self._known, 1)

@@ -160,3 +160,9 @@ def test_a_wrong_schedule_names_its_field(options: dict[str, Any], field: str) -
     with pytest.raises(ConfigurationError) as caught:
         Schedule.of(**options)
     assert caught.value.field.startswith(field)
+
+
+@pytest.mark.parametrize("cron", ["* * * * * *", "0 16 * *", "@daily"])
+def test_a_cron_expression_has_five_fields(cron: str) -> None:
+    with pytest.raises(ConfigurationError, match="five fields"):
+        Schedule.of(cron=cron)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -88,6 +88,16 @@ def test_a_call_is_still_a_call(tasks: Tasks) -> None:
         return a + b
 
     assert (add(1, 2), add.__doc__, add.item_type) == (3, "Adds.", "ADD")
+
+
+def test_a_generator_is_refused(tasks: Tasks) -> None:
+    """Called, it runs nothing: its item would be completed unrun."""
+
+    async def stream() -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigurationError, match="'stream' is a generator"):
+        tasks.task(stream)
 
 
 @pytest.mark.parametrize(

@@ -83,3 +83,12 @@ def test_items_of_the_library_itself_are_taken() -> None:
     assert [limiter.hit(PerMinute(), "user") for _ in range(3)] == [True, True, False]
     limits = pytest.importorskip("limits")
     assert [limiter.hit(limits.RateLimitItemPerHour(1), "user") for _ in range(2)] == [True, False]
+
+
+def test_a_cost_that_can_never_fit_is_an_answer_and_no_error() -> None:
+    limiter = FixedWindowRateLimiter(storage_from_string("memory://"))
+    three = parse("3/minute")
+    assert not limiter.hit(three, "q", cost=4)
+    assert not limiter.test(three, "q", cost=4)
+    assert limiter.hit(three, "q", cost=0)
+    assert limiter.hit(three, "q", cost=3)

@@ -13,7 +13,7 @@ import pytest
 from headgate import AsyncLimiter, Limiter
 from headgate.errors import ConfigurationError, NotFound
 from headgate.limits.model import Reason
-from headgate.limits.settings_file import limiter_options
+from headgate.limits.settings_file import TOP, limiter_options
 from headgate.testing import FakeClock, eventually
 from tests.unit.limits.both import START
 
@@ -148,3 +148,18 @@ def test_the_service_takes_the_same_file(directory: Path) -> None:
     settings: Any = pytest.importorskip("headgate.server.settings")
     write(directory, FILE)
     assert settings.Settings.load().limits.lease_seconds == 0.5
+
+
+def test_the_names_at_the_top_of_the_file_are_the_services() -> None:
+    from headgate.server.settings import Settings
+
+    assert {*Settings.model_fields, "plans"} == TOP
+
+
+@pytest.mark.parametrize(("text", "name"), [('[limit]\non_error = "closed"', "limit"), ("plan = 1", "plan")])
+def test_a_mistyped_name_at_the_top_is_refused(tmp_path: Path, text: str, name: str) -> None:
+    file = tmp_path / "headgate.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=f"did you mean {name}s?") as caught:
+        limiter_options(file, {})
+    assert caught.value.field == name

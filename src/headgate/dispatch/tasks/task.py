@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import update_wrapper
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from headgate.dispatch.config import DispatchConfig
@@ -14,6 +15,7 @@ from headgate.dispatch.tasks.arguments import RESERVED, Arguments
 from headgate.dispatch.tasks.batches import TaskCall
 from headgate.dispatch.tasks.policies import Backoff
 from headgate.dispatch.tasks.unique import NOT_UNIQUE, Unique
+from headgate.errors import ConfigurationError
 from headgate.limits.model import Plan
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ class Task(Generic[P, R]):
     """
 
     def __init__(self, tasks: Tasks, function: Callable[P, R], definition: Definition) -> None:
+        if isgeneratorfunction(function) or isasyncgenfunction(function):
+            raise ConfigurationError("function", f"{function.__name__!r} is a generator, which nothing would run")
         update_wrapper(self, function)
         self._tasks = tasks
         self.function = function
