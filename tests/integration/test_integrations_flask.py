@@ -7,9 +7,9 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from flask import Flask, Response, current_app, request
+from flask import Flask, Response, abort, current_app, request
 
-from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
+from headgate import AsyncLimiter, Concurrency, FixedWindow, Limiter, Plan
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.integrations.flask import PathRule, client_address, everyone, header, install, principal, rate_limit
 
@@ -205,3 +205,41 @@ def test_mistakes_are_named() -> None:
         app.test_client().get("/")
     with pytest.raises(ConfigurationError, match="Limiter"):
         install(app, AsyncLimiter(plans=PLANS))  # type: ignore[arg-type]
+
+
+def test_an_error_of_the_view_is_settled_when_its_response_is_made() -> None:
+    """Whoever has read the response finds the charge settled and the place free, closed or not."""
+    app, limiter = Flask("errors"), Limiter("memory://", plans=[Plan("places", Concurrency(2)), Plan("t", "100/hour")])
+    install(app, limiter)
+
+    @app.get("/boom")
+    @rate_limit("places", key=header("X-Key"))
+    def boom() -> str:
+        raise RuntimeError
+
+    @app.get("/status/<int:code>")
+    @rate_limit("t", key=header("X-Key"), charge_when=lambda response: response.status_code == 401)
+    def status(code: int) -> str:
+        abort(code)
+
+    client, headers = app.test_client(), {"X-Key": "k"}
+    assert [client.get("/boom", headers=headers).status_code for _ in range(4)] == [500] * 4
+    for code in (401, 403, 401, 403, 403):
+        client.get(f"/status/{code}", headers=headers)
+    assert limiter.peek("k", ["t"]).remaining == 98
+
+
+def test_who_passes_over_a_limit_that_does_not_block_is_not_told_to_come_back() -> None:
+    app, limiter = Flask("watched"), Limiter("memory://")
+    install(app, limiter)
+
+    @app.get("/")
+    @rate_limit("1/minute", key=header("X-Key"), block=False)
+    def hello() -> str:
+        return "hello"
+
+    client = app.test_client()
+    answers = [client.get("/", headers={"X-Key": "k"}) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert ["Retry-After" in answer.headers for answer in answers] == [False, False]
+    assert "RateLimit" in answers[1].headers

@@ -225,7 +225,9 @@ class _Extension:
                 response.headers.items(),
                 native=response,
             )
-            if response.is_streamed:
+            # What Flask makes of an error is streamed to it, though its length is known.
+            is_whole = response.status_code >= 400 and response.content_length is not None
+            if response.is_streamed and not is_whole:
                 settled = SettlingIterator(
                     response.response, lambda: self.request_limiter.settle(charges, known), known
                 )

@@ -227,7 +227,7 @@ class RequestLimiter:
                 if limit.block and isinstance(answer, Refusal):
                     return answer
                 watched = watched if limit.block else reservation.decision
-                fields += answer.fields if isinstance(answer, Admission) else answer.limit_fields
+                fields += _fields_of_pass(answer)
                 if not plans:
                     continue
             if not limit.by_response and limit.block:
@@ -245,7 +245,7 @@ class RequestLimiter:
             if limit.block and isinstance(answer, Refusal):
                 return answer
             watched = watched if limit.block else reservation.decision
-            fields += answer.fields if isinstance(answer, Admission) else answer.limit_fields
+            fields += _fields_of_pass(answer)
         if charges:
             answer = self._answer(await call(self._limiter.acquire_chain, chain(charges)), charges, chain_limits)
             if isinstance(answer, Refusal):
@@ -254,7 +254,7 @@ class RequestLimiter:
         for limit, key, plans, cost in watching:
             watched = await call(self._limiter.acquire, key, plans, cost)
             answer = self._answer(watched, [(key, plan) for plan in plans], (limit,))
-            fields += answer.fields if isinstance(answer, Admission) else answer.limit_fields
+            fields += _fields_of_pass(answer)
         return Admission(fields, tuple(pending), watched)
 
     async def _settle(self, charges: Iterable[ResponseCharge], response: Response | None, call: Call) -> None:
@@ -325,6 +325,13 @@ class RequestLimiter:
         deniers = [limit for limit in limits if decision.plan in limit.plans or limit.choose_plans is not None]
         own = next((limit.on_denied for limit in deniers if limit.on_denied is not None), self.on_denied)
         return denial(decision, fields)._replace(on_denied=own)
+
+
+def _fields_of_pass(answer: Admission | Refusal) -> list[tuple[str, str]]:
+    """The fields of a request that passes, also over a limit that does not block: nobody is told to come back."""
+    if isinstance(answer, Admission):
+        return list(answer.fields)
+    return [(name, value) for name, value in answer.limit_fields if name.lower() != "retry-after"]
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:

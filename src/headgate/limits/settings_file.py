@@ -29,12 +29,41 @@ FILE_VARIABLE = "HEADGATE_SETTINGS_FILE"
 DEFAULT_FILE = "headgate.toml"
 STORES = ("auto", "memory", "database")
 TOP = frozenset(
-    """
-    admin_token api_token audit_key database_migrate database_pool_size database_url dispatch envoy grpc host
-    http ingress kafka_bootstrap kafka_config limits log_format log_level oidc payments plans port redis_url
-    slots sms temporal_address temporal_api_key temporal_build_id temporal_ca_file temporal_cert_file
-    temporal_key_file temporal_namespace temporal_tls traces
-    """.split()
+    [
+        "admin_token",
+        "api_token",
+        "audit_key",
+        "database_migrate",
+        "database_pool_size",
+        "database_url",
+        "dispatch",
+        "envoy",
+        "grpc",
+        "host",
+        "http",
+        "ingress",
+        "kafka_bootstrap",
+        "kafka_config",
+        "limits",
+        "log_format",
+        "log_level",
+        "oidc",
+        "payments",
+        "plans",
+        "port",
+        "redis_url",
+        "slots",
+        "sms",
+        "temporal_address",
+        "temporal_api_key",
+        "temporal_build_id",
+        "temporal_ca_file",
+        "temporal_cert_file",
+        "temporal_key_file",
+        "temporal_namespace",
+        "temporal_tls",
+        "traces",
+    ]
 )
 """Every setting and table at the top of the file, the service's too; a test compares."""
 
