@@ -175,7 +175,7 @@ async def test_readiness_names_the_dependency_that_fails(monkeypatch: pytest.Mon
         answer = await client.get("/health/ready")
     assert answer.status_code == 503
     states = {check["name"]: check["status"] for check in answer.json()["checks"]}
-    assert states == {"database": "UP", "sender": "UP", "broker": "DOWN", "engine": "DOWN"}
+    assert states == {"database": "UP", "sender": "UP", "workers": "UP", "broker": "DOWN", "engine": "DOWN"}
     assert "10.0.0.1" not in answer.text
 
 

@@ -159,6 +159,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 registry=services.registry,
             )
         )
+        services.probes["workers"] = lambda: health.count_workers(services.queue)
         if services.settings.payments.downstream_url is not None:
             services.probes["downstream"] = lambda: check_breaker(services.payments.breaker)
         watching = asyncio.create_task(health.watch(services.registry, services.probes, services.checks))

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry
 
+from headgate.dispatch.queue import DispatchQueue
 from headgate.errors import HeadgateError
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import Probe, services_of
@@ -20,7 +21,7 @@ TIMEOUT_SECONDS = 2.0
 WATCH_SECONDS = 10.0
 """Between two checks of the dependencies for metrics."""
 
-OPTIONAL = {"redis", "kafka", "temporal", "sender", "downstream"}
+OPTIONAL = {"redis", "kafka", "temporal", "sender", "downstream", "workers"}
 """What the service does without for a while: slots, limits and the queue need none of them. Taking every process out of
 service would make its outage ours."""
 
@@ -50,7 +51,8 @@ async def watch(registry: CollectorRegistry, probes: dict[str, Probe], checks: d
     """Asks every dependency now and then, for metrics, until it is cancelled: an outage shows without any caller."""
     metrics = DependencyMetrics(registry)
     while True:
-        for check in await check_all(probes, checks):
+        # Workers are no dependency: `dispatch_workers` counts them.
+        for check in await check_all({name: probes[name] for name in probes if name != "workers"}, checks):
             metrics.checked(check.name, check.status == "UP")
         await asyncio.sleep(WATCH_SECONDS)
 
@@ -72,15 +74,21 @@ async def _check(probes: dict[str, Probe], checks: dict[str, asyncio.Task[Check]
 async def _probe(name: str, probe: Probe) -> Check:
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            await probe()
+            known = await probe()
     except TimeoutError:
         reason = f"no answer within {TIMEOUT_SECONDS} s"
     except HeadgateError as error:
         # The class, not the text: a driver's text may name hosts and users, and this path asks for no token.
         reason = type(error).__name__
     else:
-        return Check(name=name, status="UP")
+        return Check(name=name, status="UP", data=known if isinstance(known, dict) else None)
     return Check(name=name, status="DOWN", data={"reason": reason})
+
+
+async def count_workers(queue: DispatchQueue) -> dict[str, int]:
+    """How many workers are alive, and how many item types nobody works on; their names need a token."""
+    workers, unattended = await queue.workers()
+    return {"alive": sum(worker.alive for worker in workers), "unattended": len(unattended)}
 
 
 def answer(checks: list[Check]) -> Response:

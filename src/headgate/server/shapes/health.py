@@ -10,7 +10,7 @@ class Check(Shape):
 
     name: str
     status: str
-    data: dict[str, str] | None = None
+    data: dict[str, str | int] | None = None
 
 
 class Health(Shape):
