@@ -306,3 +306,9 @@ async def test_a_payments_slot_is_cancelled_at_the_payment() -> None:
         assert (await client.get("/api/v1/slots/payment:p")).json()["owner"] == "payments"
         assert (await client.delete("/api/v1/payments/p")).status_code == 200
         assert (await client.get("/api/v1/slots/payment:p")).status_code == 404
+
+
+async def test_a_direction_that_is_none_is_refused() -> None:
+    async with opened() as client:
+        answer = await client.post("/api/v1/slots/replan", json={"configName": "default", "direction": ""})
+    assert (answer.status_code, answer.json()["field"]) == (400, "direction")

@@ -59,7 +59,7 @@ class ReplanRequest(Shape):
             "since": self.since,
             "until": self.until,
             "notice": self.notice,
-            "direction": self.direction or Direction.EARLIER,
+            "direction": Direction.EARLIER if self.direction is None else self.direction,
             "dry_run": bool(self.dry_run),
         }
 
