@@ -96,6 +96,20 @@ async def test_a_chain_made_anew_without_the_key_is_found(opened: Database) -> N
     ]
 
 
+async def test_a_hash_that_was_kept_shows_that_the_end_was_cut_off(opened: Database) -> None:
+    """Whoever writes to the database can restate the last link, with the key or without."""
+    store = await filled(opened, KEY)
+    kept = (await store.verify_audit()).head
+    assert (await store.verify_audit(kept)).problems == []
+    rows = sa.select(admin_audit.c.end_link, admin_audit.c.end_hash).where(admin_audit.c.id == 3)
+    link, last = await opened.read(lambda connection: tuple(connection.execute(rows).one()))
+    await execute(opened, admin_audit.delete().where(admin_audit.c.id > 3))
+    await execute(opened, audit_chain.update().values(link=link, hash=last))
+    assert (await store.verify_audit()).problems == [], "without it, nothing shows"
+    (problem,) = (await store.verify_audit(kept)).problems
+    assert problem.startswith("no link has the hash that was kept")
+
+
 async def test_a_key_may_be_set_later_and_never_again_be_left_out(opened: Database) -> None:
     await filled(opened)
     keyed = await filled(opened, KEY)

@@ -66,8 +66,11 @@ def link_hash(before: str, place: int, contents: Sequence[object], key: bytes = 
     return hmac.new(key, text, hashlib.sha256).hexdigest() if key else hashlib.sha256(text).hexdigest()
 
 
-def verify(rows: Iterable[AuditRow], head: tuple[int, str] | None, key: bytes = b"") -> Verification:
-    """Compares every row with the chain, and the chain with its last link."""
+def verify(
+    rows: Iterable[AuditRow], head: tuple[int, str] | None, key: bytes = b"", kept: str | None = None
+) -> Verification:
+    """Compares every row with the chain, and the chain with its last link, and with a hash that was kept elsewhere:
+    whoever writes to the database may cut off the end, and restate the last link."""
     problems: list[str] = []
     links: list[_Link] = []
     count, earlier, chained = 0, 0, False
@@ -103,6 +106,8 @@ def verify(rows: Iterable[AuditRow], head: tuple[int, str] | None, key: bytes = 
     last = head or (0, GENESIS)
     if (place, before) != last:
         problems.append(f"the chain ends with link {place}, and should end with link {last[0]}: its end was removed")
+    if kept is not None and kept not in {link.hash for link in links}:
+        problems.append("no link has the hash that was kept: the chain's end was cut off, or the chain was made anew")
     if key and links and not keyed:
         problems.append("no link was made with this key: HEADGATE_AUDIT_KEY is another one, or the chain was made anew")
     return Verification(count, place, before, earlier, problems[:MAX_PROBLEMS])

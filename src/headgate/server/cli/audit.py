@@ -28,13 +28,15 @@ def app() -> None:
 
 
 @app.command("verify")
+@click.option("--kept", metavar="HASH", help="A last hash that was printed before: the chain must still hold it.")
 @as_json
-def verify(as_json: bool) -> None:
-    """Compare the audit with its chain of hashes; exit status 1 if anything was changed, removed or inserted."""
+def verify(kept: str | None, as_json: bool) -> None:
+    """Compare the audit with its chain of hashes; exit status 1 if anything was changed, removed or inserted. Only a
+    hash that was kept shows that the newest entries were cut off."""
 
     async def work(settings: Settings) -> Verification:
         async with open_access_store(settings) as store:
-            return await store.verify_audit()
+            return await store.verify_audit(kept)
 
     with read_only_settings() as settings:
         result = run(work(settings))

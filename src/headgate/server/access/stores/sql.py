@@ -62,9 +62,9 @@ class SqlAccessStore:
         shown = None if detail is None else _plain(detail)[:LONGEST_DETAIL]
         await self._in_chain(_end, number, status, shown)
 
-    async def verify_audit(self) -> Verification:
-        """Compares the audit with its chain of hashes; reads all of it."""
-        return await self._database.read_aside(_verify, self._audit_key)
+    async def verify_audit(self, kept: str | None = None) -> Verification:
+        """Compares the audit with its chain of hashes, and with a hash that was kept; reads all of it."""
+        return await self._database.read_aside(_verify, self._audit_key, kept)
 
     async def _in_chain(self, work: Callable[..., R], *arguments: object) -> R:
         """Adds a link. The first ones of several processes may meet; then the later one goes on from the earlier."""
@@ -158,13 +158,13 @@ def _add_link(connection: Connection, contents: Sequence[object], key: bytes) ->
     return place, added
 
 
-def _verify(connection: Connection, key: bytes) -> Verification:
+def _verify(connection: Connection, key: bytes, kept: str | None = None) -> Verification:
     # The head first: what is added meanwhile is then beyond it, and left out.
     last = connection.execute(sa.select(audit_chain).where(audit_chain.c.name == CHAIN)).first()
     end = sys.maxsize if last is None else last.link
     rows = connection.execution_options(yield_per=1000).execute(sa.select(admin_audit).order_by(admin_audit.c.id))
     known = (_until(end, row) for row in rows if row.begin_link is None or row.begin_link <= end)
-    return verify(known, None if last is None else (end, last.hash), key)
+    return verify(known, None if last is None else (end, last.hash), key, kept)
 
 
 def _until(end: int, row: Row[Any]) -> AuditRow:
