@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 from uuid import uuid4
@@ -26,7 +27,7 @@ from headgate.limits.model import (
 from headgate.limits.ports import Hold, LimitStore
 from headgate.limits.stores.memory import MemoryLimitStore
 from headgate.testing import FakeClock
-from tests.contracts.limit_store import START, T0, Blocking, Replay, blocking, histories, place_histories
+from tests.contracts.limit_store import T0, Blocking, Replay, blocking, histories, place_histories
 from tests.effort import examples
 
 STORES: list[Any] = [
@@ -373,7 +374,8 @@ class _Shortest:
     """A memory store on a clock of its own, asked the shortest fast_path it has, as a limiter does."""
 
     def __init__(self) -> None:
-        self._clock = FakeClock(START)
+        # At the history's own time of day: windows of the calendar end by it.
+        self._clock = FakeClock(datetime.fromtimestamp(T0 / 1e6, UTC))
         self._store = MemoryLimitStore(clock=self._clock)
 
     def __getattr__(self, name: str) -> Any:
