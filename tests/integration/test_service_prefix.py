@@ -59,7 +59,7 @@ async def test_changes_are_recorded_and_answers_not_kept(http: httpx.AsyncClient
     answer = await http.get("admin/audit", headers=ADMIN)
     assert [(each["method"], each["path"]) for each in answer.json()] == [("PUT", "/admin/plans/gold")]
     assert answer.headers["cache-control"] == "no-store"
-    assert (await http.put("api/v1/slots", headers=ADMIN)).headers["allow"] == "POST"
+    assert (await http.put("api/v1/slots", headers=ADMIN)).headers["allow"] == "GET, POST"
 
 
 async def test_the_document_says_where_it_is_served(http: httpx.AsyncClient) -> None:
