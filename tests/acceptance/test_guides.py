@@ -33,6 +33,7 @@ NOT_RUN = {
     "docs/howto/protect-the-service.md": [
         "needs an OpenID provider; tests/integration/test_oidc.py logs in at a real one",
     ],
+    "docs/howto/redis.md": ["it changes the users of your server"],
     "docs/howto/temporal.md": ["changes which build of the running workers is current"],
     "docs/howto/trace-a-payment.md": ["a diagram"],
     "docs/reference/cli.md": [
