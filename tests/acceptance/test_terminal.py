@@ -135,7 +135,7 @@ typed_and_offered = pytest.mark.parametrize(
     ("typed", "offered"),
     [
         ("headgate fo", ["forecast"]),
-        ("headgate slots ", ["assign", "show", "cancel"]),
+        ("headgate slots ", ["assign", "show", "list", "explain", "cancel", "replan", "reconcile"]),
         ("headgate slots assign --f", ["--file"]),
         ("headgate worker s", ["sender"]),
         ("headgate migrate sql --dialect p", ["postgresql"]),

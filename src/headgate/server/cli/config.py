@@ -130,7 +130,6 @@ def history(config_name: str | None, as_json: bool) -> None:
             "windowSize",
             "spread",
             "maxDelay",
-            "firstWindow",
             "calendar",
         ]
         print_table(columns, [[_text(row[column]) for column in columns] for row in rows])
