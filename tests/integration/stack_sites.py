@@ -71,7 +71,8 @@ def field(native: Any, name: str) -> str | None:
     return value
 
 
-def asked(headers: Mapping[str, Any]) -> tuple[int, dict[str, str]]:
+def answer_for(headers: Mapping[str, Any]) -> tuple[int, dict[str, str]]:
+    """The status and the headers that a request wants."""
     return int(headers.get("X-Status", 200)), {"X-Tokens": headers.get("X-Tokens", "0")}
 
 
@@ -104,7 +105,6 @@ def asgi_site(app: Any) -> Site:
 
         async def receive() -> dict[str, Any]:
             if not gone.is_set():
-                asked.set()
                 await gone.wait()
             return {"type": "http.disconnect"}
 
@@ -114,7 +114,6 @@ def asgi_site(app: Any) -> Site:
             if message["type"] == "http.response.body":
                 gone.set()
 
-        asked = asyncio.Event()
         with suppress(Exception):
             await app(_scope(path), _request_first(receive), send)
 

@@ -41,8 +41,8 @@ from tests.integration.stack_sites import (
     Setup,
     Site,
     Stack,
+    answer_for,
     asgi_site,
-    asked,
     cancel_when_waiting,
     wait_for_ever,
 )
@@ -50,7 +50,7 @@ from tests.integration.stacks_wsgi import django_async_stack, django_stack, flas
 
 
 async def _item(request: Request) -> Response:
-    status, headers = asked(request.headers)
+    status, headers = answer_for(request.headers)
     return PlainTextResponse("hello", status, headers)
 
 
@@ -59,7 +59,7 @@ async def _stream(request: Request) -> Response:
         for part in PARTS:
             yield part
 
-    return StreamingResponse(parts(), headers=asked(request.headers)[1])
+    return StreamingResponse(parts(), headers=answer_for(request.headers)[1])
 
 
 async def _error(request: Request) -> Response:
@@ -133,7 +133,7 @@ async def quart_stack(setup: Setup) -> AsyncIterator[Site]:
     app = Quart(__name__)
 
     async def item(id: int = 0) -> QuartResponse:
-        status, headers = asked(dict(quart_request.headers))
+        status, headers = answer_for(dict(quart_request.headers))
         return QuartResponse("hello", status, headers)
 
     async def stream() -> QuartResponse:
@@ -141,7 +141,7 @@ async def quart_stack(setup: Setup) -> AsyncIterator[Site]:
             for part in PARTS:
                 yield part
 
-        return QuartResponse(parts(), headers=asked(dict(quart_request.headers))[1])
+        return QuartResponse(parts(), headers=answer_for(dict(quart_request.headers))[1])
 
     async def error() -> QuartResponse:
         raise RuntimeError("a mistake")
@@ -188,7 +188,7 @@ async def quart_stack(setup: Setup) -> AsyncIterator[Site]:
 @asynccontextmanager
 async def litestar_stack(setup: Setup) -> AsyncIterator[Site]:
     async def item(request: litestar.Request[Any, Any, Any]) -> litestar.Response[str]:
-        status, headers = asked(request.headers)
+        status, headers = answer_for(request.headers)
         return litestar.Response("hello", status_code=status, headers=headers, media_type="text/plain")
 
     async def other(request: litestar.Request[Any, Any, Any]) -> litestar.Response[str]:
@@ -199,7 +199,7 @@ async def litestar_stack(setup: Setup) -> AsyncIterator[Site]:
             for part in PARTS:
                 yield part
 
-        return Stream(parts(), headers=asked(request.headers)[1])
+        return Stream(parts(), headers=answer_for(request.headers)[1])
 
     async def error() -> str:
         raise RuntimeError("a mistake")
@@ -254,11 +254,11 @@ async def aiohttp_stack(setup: Setup) -> AsyncIterator[Site]:
     ended = asyncio.Event()
 
     async def item(request: web.Request) -> web.Response:
-        status, headers = asked(request.headers)
+        status, headers = answer_for(request.headers)
         return web.Response(text="hello", status=status, headers=headers)
 
     async def stream(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers=asked(request.headers)[1])
+        response = web.StreamResponse(headers=answer_for(request.headers)[1])
         try:
             await response.prepare(request)
             for part in PARTS:

@@ -26,7 +26,16 @@ if not settings.configured:
 
 from headgate.integrations import django as django_integration
 from headgate.integrations import flask
-from tests.integration.stack_sites import PARTS, PEER, Answer, Setup, Site, asked, cancel_when_waiting, wait_for_ever
+from tests.integration.stack_sites import (
+    PARTS,
+    PEER,
+    Answer,
+    Setup,
+    Site,
+    answer_for,
+    cancel_when_waiting,
+    wait_for_ever,
+)
 
 # -- Flask -------------------------------------------------------------------------------------------------------------
 
@@ -36,11 +45,11 @@ async def flask_stack(setup: Setup) -> AsyncIterator[Site]:
     app = Flask(__name__)
 
     def item(id: int = 0) -> FlaskResponse:
-        status, headers = asked(dict(flask_request.headers))
+        status, headers = answer_for(dict(flask_request.headers))
         return FlaskResponse("hello", status, headers)
 
     def stream() -> FlaskResponse:
-        return FlaskResponse(iter(PARTS), headers=asked(dict(flask_request.headers))[1])
+        return FlaskResponse(iter(PARTS), headers=answer_for(dict(flask_request.headers))[1])
 
     def error() -> FlaskResponse:
         raise RuntimeError("a mistake")
@@ -81,11 +90,11 @@ urlpatterns: list[Any] = []
 
 def _django_views(setup: Setup, is_async: bool) -> list[Any]:
     def item(request: HttpRequest, id: int = 0) -> HttpResponse:
-        status, headers = asked(request.headers)
+        status, headers = answer_for(request.headers)
         return HttpResponse("hello", status=status, headers=headers)
 
     def stream(request: HttpRequest) -> HttpResponse:
-        return StreamingHttpResponse(iter(PARTS), headers=asked(request.headers)[1])
+        return StreamingHttpResponse(iter(PARTS), headers=answer_for(request.headers)[1])
 
     def error(request: HttpRequest) -> HttpResponse:
         raise RuntimeError("a mistake")
@@ -104,7 +113,7 @@ def _django_views(setup: Setup, is_async: bool) -> list[Any]:
             for part in PARTS:
                 yield part
 
-        return StreamingHttpResponse(parts(), headers=asked(request.headers)[1])
+        return StreamingHttpResponse(parts(), headers=answer_for(request.headers)[1])
 
     async def wait(request: HttpRequest) -> HttpResponse:
         await wait_for_ever()
