@@ -22,9 +22,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from headgate.errors import ConfigurationError, StoreUnavailable
-from headgate.extras import DATABASES, require
-from headgate.sql.errors import DRIVER_ERRORS, translated
+from headgate.errors import StoreUnavailable
+from headgate.sql.errors import DRIVER_ERRORS, ReadOnlyServer, is_read_only, translated
+from headgate.sql.hosts import HostOrder
+from headgate.sql.url import database_url, has_several_hosts
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -37,38 +38,9 @@ ASIDE = 2
 """How many long reads go on at once."""
 LONGEST_SILENCE_SECONDS = 5
 """Between two statements of a transaction on PostgreSQL. Callers who wait for its locks have a deadline of 30."""
-_CONNECT_ARGS = {"connect_timeout": 10}
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_DRIVERS = {
-    "sqlite": "sqlite+pysqlite",
-    "postgresql": "postgresql+psycopg",
-    "postgres": "postgresql+psycopg",
-    "oracle": "oracle+oracledb",
-}
-
-
-def database_url(text: str) -> URL:
-    """The SQLAlchemy URL for what a user typed: `sqlite:///x.db`, `postgresql://…`, `oracle://…`."""
-    try:
-        url = sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):
-        raise ConfigurationError(
-            "database_url", "not a database URL; write for example sqlite:///headgate.db or postgresql://host/name"
-        ) from None
-    if "@" in (url.host or ""):
-        # Said before a driver says it cannot find that host, and with it half a password.
-        raise ConfigurationError("database_url", "write the sign @ in a user's name or password as %40")
-    family = url.drivername.partition("+")[0]
-    if family not in _DRIVERS:
-        raise ConfigurationError(
-            "database_url", f"{family!r} is not a database headgate knows; use sqlite, postgresql or oracle"
-        )
-    if family in DATABASES:
-        require(f"a database at {family}://", DATABASES[family])
-    return url.set(drivername=_DRIVERS[family])
 
 
 class Database:
@@ -86,12 +58,13 @@ class Database:
         self._autocommit: Engine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         self._cut_at = float("-inf")
+        self._several_hosts = has_several_hosts(self.url)
         if self.dialect == "postgresql":
             # Imported here: it needs greenlet, which SQLite's users do not have.
             from sqlalchemy.ext.asyncio import create_async_engine
 
             self.async_engine = create_async_engine(
-                self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None, connect_args=_CONNECT_ARGS
+                self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None
             )
             self._engine: Engine = self.async_engine.sync_engine
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -99,6 +72,9 @@ class Database:
             sa.event.listen(self._engine, "connect", _bound_silence)
             sa.event.listen(self._engine, "reset", _end_transaction)
             sa.event.listen(self._engine, "checkout", self._refuse_older)
+            sa.event.listen(self._engine, "handle_error", _leave_read_only_server)
+            if self._several_hosts:
+                HostOrder().listen(self._engine)
         else:
             # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
             width = 1 if self.dialect == "sqlite" else pool_size
@@ -138,7 +114,7 @@ class Database:
         if self._aside is None:
             engine = self._engine
             if self._threads is None:
-                engine = sa.create_engine(self.url, pool_size=ASIDE, connect_args=_CONNECT_ARGS)
+                engine = sa.create_engine(self.url, pool_size=ASIDE)
             self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
         return await self._run(*self._aside, self._deadline, True, work, args, kwargs)
 
@@ -209,15 +185,23 @@ class Database:
         with engine.connect() as connection, connection.begin():
             try:
                 return work(connection, *args, **kwargs)
-            except StoreUnavailable:
-                if connection.invalidated:
-                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we.
+            except BaseException as error:
+                if isinstance(error, ReadOnlyServer):
+                    connection.invalidate()
+                # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
+                # there are several hosts, also when it did not answer in time: another host may have taken over.
+                if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
                     self._cut_at = time.monotonic()
                 raise
 
     def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
         if record.info[BORN] < self._cut_at:
             raise sa.exc.DisconnectionError("others of its age were cut")
+
+
+def _leave_read_only_server(context: Any) -> None:
+    if is_read_only(context.original_exception):
+        context.is_disconnect = True
 
 
 def _end_transaction(connection: Any, _record: Any, state: Any) -> None:
@@ -248,7 +232,9 @@ def _in_transaction(engine: Engine, read_only: bool, work: Callable[..., R], arg
 
 def _threaded_engine(url: URL, width: int) -> Engine:
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_size=width, max_overflow=0)
+        engine = sa.create_engine(url, pool_size=width, max_overflow=0)
+        sa.event.listen(engine, "connect", lambda *_: _use_numbers_for_booleans(engine))
+        return engine
     engine = sa.create_engine(
         url,
         poolclass=sa.pool.QueuePool if url.database not in (None, "", ":memory:") else sa.pool.StaticPool,
@@ -258,6 +244,11 @@ def _threaded_engine(url: URL, width: int) -> Engine:
         sa.event.listen(engine, "do_connect", _create_file)
     sa.event.listen(engine, "connect", _prepare_sqlite)
     return engine
+
+
+def _use_numbers_for_booleans(oracle: Engine) -> None:
+    """Oracle has BOOLEAN since 23 only. The tables, and what is compared with them, are the same on every version."""
+    oracle.dialect.supports_native_boolean = False
 
 
 def _create_file(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:
