@@ -24,6 +24,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from headgate.errors import StoreUnavailable
 from headgate.sql.errors import DRIVER_ERRORS, ReadOnlyServer, is_read_only, translated
+from headgate.sql.hints import Hints
 from headgate.sql.hosts import HostOrder
 from headgate.sql.url import database_url, has_several_hosts
 
@@ -34,6 +35,7 @@ BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
 
 BORN = "headgate_born"
+NEWS = "headgate_news"
 ASIDE = 2
 """How many long reads go on at once."""
 LONGEST_SILENCE_SECONDS = 5
@@ -51,6 +53,7 @@ class Database:
         self.dialect = self.url.get_backend_name()
         self._file = self.url.database if self.dialect == "sqlite" else None
         self._deadline = deadline
+        self.hints = Hints(self)
         self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
         """Where transactions run; None for the event loop."""
@@ -144,11 +147,19 @@ class Database:
         self._holders += 1
         return self
 
+    async def watch_connection(self) -> sqlite3.Connection | None:
+        """A connection to an SQLite file that never waits for a lock, and is the caller's to close; `None` if this is
+        no file."""
+        if self._threads is None or self.dialect != "sqlite" or isinstance(self._engine.pool, sa.pool.StaticPool):
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _watch_connection, self._engine)
+
     async def close(self) -> None:
         """The last holder's ends every connection. Transactions in flight on worker threads finish first."""
         self._holders -= 1
         if self._holders:
             return
+        await self.hints.close()
         if self._aside is not None:
             await asyncio.to_thread(self._aside[1].shutdown)
             self._aside[0].dispose()
@@ -175,24 +186,49 @@ class Database:
                 # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
                 loop = asyncio.get_running_loop()
                 return await asyncio.shield(
-                    loop.run_in_executor(threads, _in_transaction, engine, read_only, work, args, kwargs)
+                    loop.run_in_executor(threads, self._on_thread, loop, engine, read_only, work, args, kwargs)
                 )
         except DRIVER_ERRORS as error:
             raise translated(error, self._file) from error
 
     def _on_loop(self, engine: Engine, work: Callable[..., R], args: Any, kwargs: Any) -> R:
-        """`_in_transaction` on psycopg's async connection. Where there are no transactions, beginning one is free."""
-        with engine.connect() as connection, connection.begin():
-            try:
-                return work(connection, *args, **kwargs)
-            except BaseException as error:
-                if isinstance(error, ReadOnlyServer):
-                    connection.invalidate()
-                # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
-                # there are several hosts, also when it did not answer in time: another host may have taken over.
-                if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
-                    self._cut_at = time.monotonic()
-                raise
+        """`_on_thread` on psycopg's async connection. Where there are no transactions, beginning one is free."""
+        with engine.connect() as connection:
+            news = connection.info[NEWS] = set[str]()
+            with connection.begin():
+                try:
+                    result = work(connection, *args, **kwargs)
+                except BaseException as error:
+                    if isinstance(error, ReadOnlyServer):
+                        connection.invalidate()
+                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
+                    # there are several hosts, also when it did not answer in time: another host may have taken over.
+                    if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
+                        self._cut_at = time.monotonic()
+                    raise
+        if news:
+            self.hints.ring_everywhere(news)
+        return result
+
+    def _on_thread(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        read_only: bool,
+        work: Callable[..., R],
+        args: Any,
+        kwargs: Any,
+    ) -> R:
+        with engine.connect() as connection:
+            news = connection.info[NEWS] = set[str]()
+            with connection.begin():
+                if self.dialect == "sqlite":
+                    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                result = work(connection, *args, **kwargs)
+        if news:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(self.hints.ring_everywhere, news)
+        return result
 
     def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
         if record.info[BORN] < self._cut_at:
@@ -223,11 +259,20 @@ def _bound_silence(connection: Any, _record: Any) -> None:
     connection.commit()
 
 
-def _in_transaction(engine: Engine, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
-    with engine.connect() as connection, connection.begin():
-        if engine.dialect.name == "sqlite":
-            connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
-        return work(connection, *args, **kwargs)
+def announce(connection: Connection, name: str) -> None:
+    """Rings the bells of a name (`Database.hints`) when the caller's transaction has been committed."""
+    news: set[str] | None = connection.info.get(NEWS)
+    if news is not None:
+        news.add(name)
+
+
+def _watch_connection(engine: Engine) -> sqlite3.Connection:
+    connection = engine.raw_connection()
+    opened = connection.driver_connection
+    assert isinstance(opened, sqlite3.Connection)
+    connection.detach()
+    opened.execute("PRAGMA busy_timeout=0").close()
+    return opened
 
 
 def _threaded_engine(url: URL, width: int) -> Engine:

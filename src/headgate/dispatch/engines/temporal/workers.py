@@ -38,8 +38,8 @@ class Concurrency(NamedTuple):
 
 
 LONGEST_HEARTBEAT_PAUSE = timedelta(seconds=4)
-"""Heartbeats are sent at least this often. Left alone the SDK keeps them back for 80 % of their timeout: a server that is
-slow for the rest then takes a living worker for a dead one."""
+"""Heartbeats are sent at least this often. Left alone, the SDK keeps them back for 80 % of their timeout: a server that
+is slow for the rest then takes a living worker for a dead one."""
 
 DISPATCH = Concurrency(5, 10)
 INIT = Concurrency(100, 200)
