@@ -24,6 +24,7 @@ __all__ = ["browser", "chromium", "page"]
 
 SOON = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:00Z")
 PARTY = {"name": "Alice", "iban": "DE89370400440532013000"}
+ERRORS = {"a-dead": "boom 1", "b-dead": "boom 2 and more"}
 STATUSES = {"a-dead": "DEAD_LETTER", "b-dead": "DEAD_LETTER", "c-done": "COMPLETED", "d-off": "CANCELLED"}
 MORE_THAN_A_PAGE = 60
 TYPED = {"Key": "user:1", "Plans": "tiny", "Payment id": "pay-1", "Event id": "e-1", "Name": "made-by-hand"}
@@ -61,7 +62,7 @@ ROUTES = (
     "limits/tiny",
     "dispatch",
     "dispatch/JOB",
-    "dispatch/JOB/DEAD_LETTER",
+    "dispatch/JOB?status=DEAD_LETTER",
     "dispatch/JOB/item/a-dead",
     "dispatch/JOB/item/m-00",
     "dispatch/PAYMENT/item/pay-2",
@@ -88,12 +89,23 @@ def _versions(http: httpx.Client) -> int:
 EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"dispatch/JOB/item/a-dead\|Requeue": lambda http: _status(http, "a-dead") == "READY",
     r"dispatch/JOB/item/a-dead\|Discard": lambda http: _status(http, "a-dead") == "CANCELLED",
-    r"dispatch/JOB/item/m-00\|Discard": lambda http: _status(http, "m-00") == "CANCELLED",
-    r"dispatch/PAYMENT/item/pay-2\|Discard": lambda http: (
+    r"dispatch/JOB/item/m-00\|Cancel": lambda http: _status(http, "m-00") == "CANCELLED",
+    r"dispatch/JOB/item/m-00\|Reschedule": lambda http: (
+        http.get("/admin/dispatch/JOB/items/m-00").json()["executeAt"].startswith("2031-05-01")
+    ),
+    r"dispatch/PAYMENT/item/pay-2\|Cancel": lambda http: (
         http.get("/admin/dispatch/PAYMENT/items/pay-2").json()["status"] == "CANCELLED"
     ),
-    r"dispatch/JOB.*\|Requeue all 2 dead letters": lambda http: _status(http, "b-dead") == "READY",
-    r"dispatch/JOB.*\|Discard them all": lambda http: _status(http, "b-dead") == "CANCELLED",
+    r"dispatch/JOB.*\|Requeue the 1 that failed with boom \*": lambda http: (
+        (_status(http, "a-dead"), _status(http, "b-dead")) == ("READY", "DEAD_LETTER")
+    ),
+    r"dispatch/JOB.*\|Discard the 1 that failed with boom \*": lambda http: (
+        (_status(http, "a-dead"), _status(http, "b-dead")) == ("CANCELLED", "DEAD_LETTER")
+    ),
+    r"dispatch/JOB.*\|Requeue the 1 that failed with boom \* and more": lambda http: _status(http, "b-dead") == "READY",
+    r"dispatch/JOB.*\|Discard the 1 that failed with boom \* and more": lambda http: (
+        _status(http, "b-dead") == "CANCELLED"
+    ),
     r"dispatch.*\|Stop dispatching": lambda http: (
         not all(each["enabled"] for each in http.get("/admin/dispatch").json()["itemTypes"])
     ),
@@ -172,6 +184,9 @@ def stock(console: Console, http: httpx.Client) -> None:
         for name, status in STATUSES.items():
             change = "UPDATE headgate_dispatch_queue SET queue_status = ? WHERE item_type = 'JOB' AND item_id = ?"
             database.execute(change, (status, name))
+        for name, error in ERRORS.items():
+            change = "UPDATE headgate_dispatch_queue SET last_error = ? WHERE item_type = 'JOB' AND item_id = ?"
+            database.execute(change, (error, name))
         for name in ("l-one", "l-two"):
             letter = {"messageId": name, "userId": 7, "message": "hello"}
             database.execute(
@@ -263,6 +278,8 @@ def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]
         pytest.fail(f"{expected} does nothing")
     if page.locator("#dialog[open]").count():
         assert not [each for each in asked if each.method != "GET"], f"{expected} does not wait for an answer"
+        for field in page.locator("#dialog input[type=datetime-local]").all():
+            field.fill("2031-05-01T12:00:00")
         page.locator("#dialog button").last.click()
         until(lambda: page.evaluate("true") and [each for each in asked if each.method != "GET"])
     until(lambda: page.evaluate("true") and len(made) >= len(asked))
@@ -313,9 +330,9 @@ def test_marked_items_are_moved(page: Page, console: Console, verb: str, becomes
     with console.api() as http:
         stock(console, http)
         log_in(page, console)
-        show(page, "dispatch/JOB/DEAD_LETTER")
+        show(page, "dispatch/JOB/DEAD_LETTER")  # an older form of the address
         page.get_by_label("Mark a-dead").check()
-        page.get_by_role("button", name=f"{verb} 1 marked item").click()
+        page.get_by_role("button", name=f"{verb} 1 item").click()
         page.get_by_role("dialog").get_by_role("button", name=verb).click()
         until(lambda: page.evaluate("true") and _status(http, "a-dead") == becomes)
         assert _status(http, "b-dead") == "DEAD_LETTER"
@@ -331,3 +348,65 @@ def test_nothing_is_done_if_the_user_does_not_agree(page: Page, console: Console
             page.get_by_role("button", name="Leave it").click()
             expect(page.get_by_role("dialog")).to_be_hidden()
         assert _status(http, "a-dead") == "DEAD_LETTER"
+
+
+def test_every_state_of_a_list_is_in_the_address(page: Page, console: Console) -> None:
+    with console.api() as http:
+        stock(console, http)
+    log_in(page, console)
+    show(page, "dispatch/JOB")
+    page.get_by_label("Status").select_option("READY")
+    expect(page).to_have_url(re.compile(r"#/dispatch/JOB\?status=READY$"))
+    expect(page.get_by_label("Status")).to_be_focused()
+    page.get_by_label("Id begins with").fill("m-")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text(f"{MORE_THAN_A_PAGE} items match.")).to_be_visible()
+    for _ in range(2):
+        page.get_by_role("columnheader", name="Item").get_by_role("link").click()
+    expect(page.get_by_role("columnheader", name="Item")).to_have_attribute("aria-sort", "descending")
+    page.get_by_role("link", name="Next page").click()
+    rows = page.get_by_role("table", name="Items of JOB").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("m-09")
+    expect(rows).to_have_count(MORE_THAN_A_PAGE - 50 + 1)
+    page.reload()
+    expect(rows.nth(1)).to_contain_text("m-09")
+    expect(page.get_by_label("Id begins with")).to_have_value("m-")
+    page.go_back()
+    expect(rows.nth(1)).to_contain_text("m-59")
+    page.get_by_role("link", name="Clear").click()
+    expect(page.get_by_text("more than 50", exact=False)).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"#/dispatch/JOB\?sort=-id$"))
+
+
+def test_all_that_match_are_changed_after_a_preview_and_recorded(page: Page, console: Console) -> None:
+    with console.api() as http:
+        stock(console, http)
+        log_in(page, console)
+        show(page, "dispatch/JOB?prefix=m-0")
+        page.get_by_role("button", name="Select all 10 that match").click()
+        expect(page.get_by_text("10 selected")).to_be_visible()
+        page.get_by_role("button", name="Requeue all that match").click()
+        expect(page.get_by_role("status")).to_contain_text("None of the 10 items that match can be requeued")
+        page.get_by_role("button", name="Reschedule all that match").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog.get_by_role("heading", name="Reschedule 10 items?")).to_be_visible()
+        dialog.get_by_label("New lane").fill("slow")
+        dialog.get_by_role("button", name="Reschedule").click()
+        slow = "/admin/dispatch/JOB/items?lane=slow&total=true"
+        until(lambda: page.evaluate("true") and http.get(slow).json()["total"] == 10)
+        show(page, "dispatch/JOB?lane=slow")
+        with sqlite3.connect(console.directory / "headgate.db", timeout=30) as database:
+            database.execute("UPDATE headgate_dispatch_queue SET queue_status = 'COMPLETED' WHERE item_id = 'm-01'")
+        page.get_by_role("button", name="Select all 10 that match").click()
+        page.get_by_role("button", name="Cancel all that match").click()
+        expect(dialog).to_contain_text("10 match; 1 of them can’t be cancelled")
+        dialog.get_by_role("button", name="Leave it").click()
+        assert _status(http, "m-00") == "READY"
+        page.get_by_role("button", name="Cancel all that match").click()
+        dialog.get_by_role("button", name="Cancel").click()
+        until(lambda: page.evaluate("true") and _status(http, "m-00") == "CANCELLED")
+        assert [_status(http, name) for name in ("m-01", "m-10")] == ["COMPLETED", "READY"]
+        entry = http.get("/admin/audit?limit=1").json()[0]
+        assert (entry["caller"], entry["path"]) == ("operator", "/admin/dispatch/JOB/cancel")
+        assert '"lane":"slow"' in entry["detail"].replace(" ", "")
+        stock(console, http)

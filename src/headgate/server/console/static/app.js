@@ -1,5 +1,6 @@
 // The shell: who is logged in, which page is shown, and when it is refreshed.
 
+import {address, parsed} from './address.js'
 import {call, get, Problem, Unreachable} from './api.js'
 import {audit} from './audit.js'
 import {configs} from './configs.js'
@@ -19,6 +20,7 @@ const RETRY_MS = 3000
 
 let session = {loginRequired: true, name: null, scopes: []}
 let current = null // the page shown: {name, refresh, every, failures}
+let shownPath = location.hash.split('?')[0]
 let paused = false
 let timer
 
@@ -42,8 +44,8 @@ const shell = {
     }
   },
   refresh: () => refresh(),
-  go: (...path) => {
-    const hash = `#/${path.map(encodeURIComponent).join('/')}`
+  go: (...parts) => {
+    const hash = address(...parts)
     // The same address again changes nothing by itself.
     if (location.hash === hash) open()
     else location.hash = hash
@@ -127,22 +129,14 @@ function who() {
 }
 
 function route() {
-  const [name, ...rest] = location.hash
-    .replace(/^#\//, '')
-    .split('/')
-    .map(part => {
-      try {
-        return decodeURIComponent(part)
-      } catch {
-        return part
-      }
-    })
-  return [Object.hasOwn(PAGES, name) ? name : 'overview', rest]
+  const {parts, query} = parsed(location.hash)
+  const [name, ...rest] = parts
+  return [Object.hasOwn(PAGES, name) ? name : 'overview', rest, query]
 }
 
 function open() {
   clearTimeout(timer)
-  const [name, rest] = route()
+  const [name, rest, query] = route()
   const page = PAGES[name]
   document.title = `${page.title} · headgate`
   tabs(name)
@@ -159,7 +153,7 @@ function open() {
     pulse()
     return
   }
-  const opened = {name, failures: 0, ...page.open(show(main), shell, rest)}
+  const opened = {name, failures: 0, ...page.open(show(main), shell, rest, query)}
   current = opened
   refresh()
 }
@@ -233,7 +227,13 @@ document.querySelector('.skip')?.addEventListener('click', event => {
 })
 addEventListener('hashchange', () => {
   if (!location.hash.startsWith('#/') && location.hash) return
+  // Another filter, order or page of the same list: whoever works with it stays where they are.
+  const path = location.hash.split('?')[0]
+  const key = path === shownPath ? /** @type {HTMLElement} */ (document.activeElement)?.dataset.key : undefined
+  shownPath = path
   if (session.name) open()
+  const again = [...document.querySelectorAll('main [data-key]')].find(each => each.dataset.key === key)
+  if (again) return again.focus()
   at('main').focus({preventScroll: true})
   scrollTo(0, 0)
 })
