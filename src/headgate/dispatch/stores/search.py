@@ -11,6 +11,7 @@ from headgate.dispatch.model import Item
 from headgate.dispatch.search import ANYTHING, BY_ID, ErrorGroup, ItemFilter, ItemOrder, grouped
 from headgate.dispatch.stores.rows import CHUNK, item
 from headgate.dispatch.stores.tables import DEAD, among, only, queue
+from headgate.sql.prefix import begins_with
 
 ESCAPE = "\\"
 
@@ -84,9 +85,7 @@ def conditions(chosen: ItemFilter) -> list[sa.ColumnElement[bool]]:
         # As a literal, so that the planner may take the index of dead letters.
         wanted.append(sa.literal_column(f"(queue_status = '{chosen.status.value}')", sa.Boolean))
     if chosen.prefix is not None:
-        # The second lets the index begin there. LIKE would not tell capital letters from small ones on SQLite.
-        wanted.append(sa.func.substr(queue.c.item_id, 1, len(chosen.prefix)) == chosen.prefix)
-        wanted.append(queue.c.item_id >= chosen.prefix)
+        wanted.append(begins_with(queue.c.item_id, chosen.prefix))
     if chosen.error is not None:
         wanted.append(queue.c.last_error.ilike(_pattern(chosen.error), escape=ESCAPE))
     if chosen.lane is not None:

@@ -34,6 +34,7 @@ from headgate.server.http import (
     plans,
     problem,
     reconciliation,
+    search,
     slots,
     workers,
 )
@@ -89,6 +90,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(dead_letters.router)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
+    app.include_router(search.router)
     app.include_router(config.router)
     app.include_router(plans.router)
     app.include_router(audit.router)
