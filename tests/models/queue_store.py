@@ -37,7 +37,7 @@ from headgate.dispatch.model import (
 )
 from headgate.dispatch.periodic import PeriodicTask
 from headgate.dispatch.ports import Follower
-from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, grouped
+from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
 from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from headgate.durations import EPOCH
@@ -349,6 +349,13 @@ class MemoryQueueStore:
             ErrorGroup(item.last_error, 1, item.item_id, item.updated_at, item.updated_at)
             for item in self._items.values()
             if item.item_type == item_type and item.status is Status.DEAD_LETTER
+        )
+
+    async def lanes(self, item_type: str) -> list[LaneDepth]:
+        return lane_depths(
+            (item.lane, item.status, 1, item.due_at)
+            for item in self._matching(item_type, ItemFilter())
+            if item.status not in FINISHED and item.status is not Status.FAILED
         )
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:

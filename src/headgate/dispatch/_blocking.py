@@ -22,7 +22,7 @@ from headgate.dispatch.model import (
     PruneResult,
     QueueStats,
 )
-from headgate.dispatch.search import ErrorGroup, FilterOptions
+from headgate.dispatch.search import ErrorGroup, FilterOptions, LaneDepth
 from headgate.dispatch.status import Status
 from headgate.slots.model import AssignedSlot
 
@@ -220,6 +220,14 @@ class BlockingDispatchQueue(BackgroundQueue):
             NotFound: there is no such item type.
         """
         return self._run(lambda queue: queue.error_groups(item_type))
+
+    def lanes(self, item_type: str) -> Sequence[LaneDepth]:
+        """What of each lane is not finished, the longest lane first.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.lanes(item_type))
 
     def progress_of(self, item_type: str, item_ids: Iterable[str]) -> dict[str, Progress]:
         """By item id: how far the executions that run now say they are; those that say nothing are left out.

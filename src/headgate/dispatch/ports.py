@@ -27,7 +27,7 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.periodic import PeriodicStore
-from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder
+from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import DEFAULT_LANE, DEFAULT_PRIORITY, UNLIMITED, Places
 
@@ -156,6 +156,10 @@ class QueueStore(Protocol):
 
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         """Dead letters grouped by their errors, the largest group first."""
+        ...
+
+    async def lanes(self, item_type: str) -> list[LaneDepth]:
+        """What of each lane is not finished, the longest lane first."""
         ...
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:

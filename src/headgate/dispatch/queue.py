@@ -36,7 +36,7 @@ from headgate.dispatch.model import (
 )
 from headgate.dispatch.portions import portions
 from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.search import ErrorGroup, FilterOptions, ItemFilter, ItemOrder, checked_filter
+from headgate.dispatch.search import ErrorGroup, FilterOptions, ItemFilter, ItemOrder, LaneDepth, checked_filter
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
@@ -371,6 +371,15 @@ class DispatchQueue:
         """
         await self._check_known(checked_type(item_type))
         return await self.store.error_groups(item_type)
+
+    async def lanes(self, item_type: str) -> Sequence[LaneDepth]:
+        """What of each lane is not finished, the longest lane first.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        await self._check_known(checked_type(item_type))
+        return await self.store.lanes(item_type)
 
     async def progress_of(self, item_type: str, item_ids: Iterable[str]) -> dict[str, Progress]:
         """By item id: how far the executions that run now say they are; those that say nothing are left out.

@@ -71,6 +71,41 @@ class ErrorGroup:
     last_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class LaneDepth:
+    """What of a lane is not finished."""
+
+    lane: str
+    ready: int
+    in_flight: int
+    dead_letters: int
+    oldest_due_at: datetime | None
+    """When the first of the READY items is due; None if there is none."""
+
+
+def lane_depths(counts: Iterable[tuple[str, Status, int, datetime | None]]) -> list[LaneDepth]:
+    """Lanes from how many items of a lane have a status, and when the first of them is due; the longest lane first."""
+    lanes: dict[str, dict[Status, int]] = {}
+    due: dict[str, datetime | None] = {}
+    for lane, status, items, first_due in counts:
+        depth = lanes.setdefault(lane, {})
+        depth[status] = depth.get(status, 0) + items
+        if status is Status.READY and first_due is not None:
+            known = due.get(lane)
+            due[lane] = first_due if known is None else min(known, first_due)
+    depths = [
+        LaneDepth(
+            lane,
+            depth.get(Status.READY, 0),
+            depth.get(Status.CLAIMED, 0) + depth.get(Status.DISPATCHED, 0),
+            depth.get(Status.DEAD_LETTER, 0),
+            due.get(lane),
+        )
+        for lane, depth in lanes.items()
+    ]
+    return sorted(depths, key=lambda one: (-one.ready, -one.in_flight, one.lane))
+
+
 def group_of(error: str | None) -> str:
     """The name of the group that an error belongs to: its first line, with `*` for what differs."""
     line = (error or "").strip().partition("\n")[0]

@@ -8,7 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from headgate.dispatch.model import Item
-from headgate.dispatch.search import ANYTHING, BY_ID, ErrorGroup, ItemFilter, ItemOrder, grouped
+from headgate.dispatch.search import ANYTHING, BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
+from headgate.dispatch.status import Status
 from headgate.dispatch.stores.rows import CHUNK, item
 from headgate.dispatch.stores.tables import DEAD, among, only, queue
 from headgate.sql.prefix import begins_with
@@ -124,3 +125,16 @@ def dead_errors(item_type: str, dialect: str) -> sa.Select[Any]:
 def error_groups(connection: sa.Connection, item_type: str) -> list[ErrorGroup]:
     rows = connection.execute(dead_errors(item_type, connection.dialect.name))
     return grouped(ErrorGroup(*row) for row in rows)
+
+
+_OPEN = (Status.READY, Status.CLAIMED, Status.DISPATCHED, Status.DEAD_LETTER)
+
+
+def lanes(connection: sa.Connection, item_type: str) -> list[LaneDepth]:
+    """What of each lane is not finished."""
+    statement = (
+        sa.select(queue.c.lane, queue.c.queue_status, sa.func.count(), sa.func.min(queue.c.due_at))
+        .where(queue.c.item_type == item_type, queue.c.queue_status.in_([status.value for status in _OPEN]))
+        .group_by(queue.c.lane, queue.c.queue_status)
+    )
+    return lane_depths((lane, Status(status), items, due) for lane, status, items, due in connection.execute(statement))

@@ -26,7 +26,7 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.ports import Follower
-from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder
+from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import (
     admin_queries,
@@ -250,6 +250,9 @@ class SqlQueueStore:
 
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         return await self._database.read_aside(search.error_groups, item_type)
+
+    async def lanes(self, item_type: str) -> list[LaneDepth]:
+        return await self._database.read_aside(search.lanes, item_type)
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         return await self._database.read(admin_queries.stats, item_type, now)

@@ -18,6 +18,7 @@ from headgate.server.http import (
     batch,
     config,
     dead_letters,
+    dependencies,
     dispatch,
     feeds,
     forecast,
@@ -96,6 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(audit.router)
     app.include_router(dispatch.router)
     app.include_router(workers.router)
+    app.include_router(dependencies.router)
     app.include_router(periodic.router)
     app.include_router(health.router)
     app.include_router(metrics.router)

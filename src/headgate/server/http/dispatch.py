@@ -29,6 +29,7 @@ from headgate.server.shapes.dispatch import (
     ErrorGroupsShown,
     ItemDetailShown,
     ItemsShown,
+    LanesShown,
     QueueStatsShown,
     Redirected,
 )
@@ -158,6 +159,13 @@ async def preview(request: Request) -> Response:
 async def errors(request: Request) -> Response:
     """The largest group first. `*` in an error stands for what differs; the list of items takes it as `error`."""
     return json_response(ErrorGroupsShown.of(errors=await services_of(request).queue.error_groups(_item_type(request))))
+
+
+@_shows("/{itemType}/lanes", "Show how deep each lane is", LanesShown)
+async def lanes(request: Request) -> Response:
+    """What of each lane waits, runs or is dead; the longest lane first, up to 1000 of them."""
+    depths = await services_of(request).queue.lanes(_item_type(request))
+    return json_response(LanesShown.of(lanes=depths[:LONGEST_PAGE], total=len(depths)))
 
 
 @_shows("/{itemType}/items/{itemId:path}", "Show one item", ItemDetailShown, path("itemId", EVENT_ID))

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Request, Response
 
 from headgate.apps.payments.model import PaymentFilter
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, StoreUnavailable
 from headgate.server.http.parameters import query
 from headgate.server.http.problem import documented, invalid
 from headgate.server.http.raw_routes import json_response
@@ -145,8 +145,10 @@ async def _keys(services: Services, text: str) -> list[Found]:
     if not plans:
         return []
     decision = await services.admission.limiter.peek(text, plans)
+    if decision.degraded:
+        raise StoreUnavailable("the store of limits does not answer")
     spent = [state.plan for state in decision.states if state.remaining < state.limit]
-    if decision.degraded or not spent:
+    if not spent:
         return []
     return [Found.of(kind="key", id=text, plans=spent, exact=True, href="/api/v1/limits/peek")]
 

@@ -196,6 +196,24 @@ class ErrorGroupsShown(Shape):
     errors: list[ErrorGroupShown]
 
 
+class LaneShown(Shape):
+    """What of a lane is not finished."""
+
+    lane: str
+    ready: int
+    in_flight: int
+    dead_letters: int
+    oldest_due_at: Instant | None
+
+
+class LanesShown(Shape):
+    """The lanes of an item type, the longest first."""
+
+    lanes: list[LaneShown]
+    total: int
+    """How many lanes there are; at most 1000 are listed."""
+
+
 class AuditEntryShown(Shape):
     """One line of the audit."""
 

@@ -6,16 +6,36 @@ import {audit} from './audit.js'
 import {configs} from './configs.js'
 import {dispatch} from './dispatch.js'
 import {at, button, h, say, show, update} from './dom.js'
+import {feeds} from './feeds.js'
 import {limits} from './limits.js'
 import {loginPage} from './login.js'
+import {messages} from './messages.js'
 import {notifications} from './notifications.js'
 import {overview} from './overview.js'
 import {payments} from './payments.js'
+import {periodic} from './periodic.js'
+import {replan} from './replan.js'
+import {search, watchBox} from './search.js'
 import {slots} from './slots.js'
 import {clock} from './words.js'
 import {workers} from './workers.js'
 
-const PAGES = {overview, slots, configs, limits, dispatch, workers, payments, notifications, audit}
+const PAGES = {
+  overview,
+  slots,
+  configs,
+  replan,
+  limits,
+  dispatch,
+  periodic,
+  workers,
+  payments,
+  feeds,
+  notifications,
+  messages,
+  audit,
+  search,
+}
 const RETRY_MS = 3000
 
 let session = {loginRequired: true, name: null, scopes: []}
@@ -74,6 +94,7 @@ function tabs(active) {
   update(
     at('tabs'),
     Object.entries(PAGES).map(([name, page]) => {
+      if (page.hidden) return null
       const locked = page.needs && !may(page.needs)
       return h(
         'li',
@@ -141,7 +162,9 @@ function open() {
   document.title = `${page.title} · headgate`
   tabs(name)
   who()
+  at('search').hidden = !may('read')
   banner('')
+  document.body.classList.remove('stale')
   const main = at('main')
   if (page.needs && !may(page.needs)) {
     current = null
@@ -173,6 +196,8 @@ async function refresh() {
     page.failures += 1
     await troubled(error)
   }
+  // What is shown may not be so any more: it turns grey until the service answers again.
+  document.body.classList.toggle('stale', page.failures > 0)
   pulse()
   if (current === page && page.every && !paused && !document.hidden) {
     timer = setTimeout(refresh, page.failures ? Math.min(RETRY_MS * page.failures, 30_000) : page.every)
@@ -216,6 +241,7 @@ async function begin() {
   show(at('tabs'))
   show(at('who'))
   show(at('pulse'))
+  at('search').hidden = true
   document.title = 'Log in · headgate'
   loginPage(show(at('main')), begin)
 }
@@ -237,6 +263,7 @@ addEventListener('hashchange', () => {
   at('main').focus({preventScroll: true})
   scrollTo(0, 0)
 })
+watchBox(shell)
 // A fault of our own must show: a button that silently does nothing is worse.
 addEventListener('error', event => banner(`The console failed: ${event.message}`))
 addEventListener('unhandledrejection', event => banner(`The console failed: ${event.reason?.message ?? event.reason}`))

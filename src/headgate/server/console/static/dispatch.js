@@ -6,6 +6,7 @@ import {agreed} from './dialog.js'
 import {badge, button, h, link, show, update} from './dom.js'
 import {itemView} from './item.js'
 import {listView} from './items.js'
+import {laneView} from './lanes.js'
 import {BASE, STATUSES, status} from './queue.js'
 import {count, span} from './words.js'
 
@@ -21,7 +22,9 @@ export const dispatch = {
       ? null
       : part === 'item'
         ? itemView(body, shell, type, rest[0] ?? '')
-        : listView(body, shell, type, filtered)
+        : part === 'lanes'
+          ? laneView(body, shell, type)
+          : listView(body, shell, type, filtered)
 
     async function turn(config) {
       const stop = config.enabled

@@ -107,7 +107,15 @@ export function listView(root, shell, type, query) {
     const given = {...filter, sort: query.sort, cursor: query.cursor, limit: PAGE, total: 'true'}
     const [page] = await Promise.all([get(asQuery(`${path(BASE, type)}/items`, given)), grouped?.()])
     const matching = page.total > MOST_COUNTED ? `more than ${count(MOST_COUNTED)}` : count(page.total)
-    update(total, h('p', {class: 'soft'}, `${matching} ${page.total === 1 ? 'item matches' : 'items match'}.`))
+    update(
+      total,
+      h(
+        'p',
+        {class: 'soft'},
+        `${matching} ${page.total === 1 ? 'item matches' : 'items match'}. `,
+        link('Lanes', 'dispatch', type, 'lanes'),
+      ),
+    )
     update(actions, buttons(page.items, matching))
     update(
       items,
