@@ -17,13 +17,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx2 as httpx
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from headgate import DispatchQueue
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars"]
-SIZE = {"width": 1280, "height": 900}
+SIZE: ViewportSize = {"width": 1280, "height": 900}
 PARTY = {"name": "Acme Ltd", "iban": "DE89370400440532013000"}
 PAYEE = {"name": "Bob Builder", "iban": "GB29NWBK60161331926819"}
 ERRORS = (

@@ -73,7 +73,7 @@ def _page(
 def _behind(columns: Sequence[sa.Column[Any]], place: Sequence[Any], descending: bool) -> sa.ColumnElement[bool]:
     """Written out: Oracle compares no rows."""
     first, value = columns[0], place[0]
-    beyond = first < value if descending else first > value
+    beyond: sa.ColumnElement[bool] = first < value if descending else first > value
     if len(columns) == 1:
         return beyond
     return sa.or_(beyond, sa.and_(first == value, _behind(columns[1:], place[1:], descending)))

@@ -258,7 +258,8 @@ addEventListener('hashchange', () => {
   const key = path === shownPath ? /** @type {HTMLElement} */ (document.activeElement)?.dataset.key : undefined
   shownPath = path
   if (session.name) open()
-  const again = [...document.querySelectorAll('main [data-key]')].find(each => each.dataset.key === key)
+  const keyed = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main [data-key]')])
+  const again = keyed.find(each => each.dataset.key === key)
   if (again) return again.focus()
   at('main').focus({preventScroll: true})
   scrollTo(0, 0)

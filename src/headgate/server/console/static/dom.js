@@ -68,7 +68,11 @@ const isAlike = (old, fresh) =>
 /** A card with a heading. */
 export const card = (title, ...children) => h('section', {class: 'card'}, h('h2', {}, title), ...children)
 
-/** A table; headings are texts, or `[text, class, order]`; a row is a list of cells. */
+/** A table; headings are texts, or `[text, class, order]`; a row is a list of cells. Without rows, it says `empty`.
+ *  @param {string} caption
+ *  @param {any[]} headings
+ *  @param {any[][]} rows
+ *  @param {any} [empty] */
 export function table(caption, headings, rows, empty = 'Nothing here.') {
   const columns = headings.map(heading => (Array.isArray(heading) ? heading : [heading, '']))
   if (!rows.length) return h('p', {class: 'empty'}, empty)
