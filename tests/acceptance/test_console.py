@@ -196,8 +196,8 @@ def test_axe_finds_nothing_on_any_page(
     expect(page.get_by_label("Token")).to_be_visible()
     problems = violations(page, "login")
     log_in(page, console)
-    addresses = [*PAGES, *DETAILS]
-    for address in addresses:
+    # What lies within pages is looked at once in each scheme, and once in each width.
+    for address in [*PAGES, *(DETAILS if (scheme == "dark") == (width == 390) else ())]:
         page.goto(f"/#/{address}")
         expect(page.get_by_role("heading", level=1)).to_have_text(re.split("[/?]", address)[0].capitalize())
         page.wait_for_load_state("networkidle")

@@ -114,6 +114,9 @@ EFFECTS: dict[str, Callable[[httpx.Client], bool]] = {
     r"dispatch/JOB/item/m-00\|Reschedule": lambda http: (
         http.get("/admin/dispatch/JOB/items/m-00").json()["executeAt"].startswith("2031-05-01")
     ),
+    r"dispatch/PAYMENT/item/pay-2\|Reschedule": lambda http: (
+        http.get("/admin/dispatch/PAYMENT/items/pay-2").json()["priority"] == 3
+    ),
     r"dispatch/PAYMENT/item/pay-2\|Cancel": lambda http: (
         http.get("/admin/dispatch/PAYMENT/items/pay-2").json()["status"] == "CANCELLED"
     ),
@@ -308,10 +311,13 @@ def press(page: Page, expected: Press, scope: str) -> list[tuple[str, str, int]]
         until(lambda: here or asked or page.evaluate(STATE) != before, within=20)
     except AssertionError:
         pytest.fail(f"{expected} does nothing")
+    if any("/preview?" in each.url for each in asked):
+        page.locator("#dialog[open]").wait_for()  # which says how many
     if page.locator("#dialog[open]").count():
         assert not [each for each in asked if each.method != "GET"], f"{expected} does not wait for an answer"
-        for field in page.locator("#dialog input[type=datetime-local]").all():
-            field.fill("2031-05-01T12:00:00")
+        for kind, text in (("datetime-local", "2031-05-01T12:00:00"), ("number", "3")):
+            for field in page.locator(f"#dialog input[type={kind}]").all():
+                field.fill(text)
         page.locator("#dialog button").last.click()
         until(lambda: page.evaluate("true") and [each for each in asked if each.method != "GET"])
     until(lambda: page.evaluate("true") and len(made) >= len(asked))
@@ -331,6 +337,11 @@ def check(console: Console, expected: Press, calls: list[tuple[str, str, int]]) 
             assert effect(http), name
 
 
+def ends_something(control: str) -> bool:
+    """Whether there is nothing more to press afterwards."""
+    return control.endswith(("|Log out", "|Cancel"))
+
+
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_control_of_a_page_does_something(page: Page, console: Console, route: str) -> None:
     with console.api() as http:
@@ -338,7 +349,7 @@ def test_every_control_of_a_page_does_something(page: Page, console: Console, ro
         log_in(page, console)
         scope = ONCE if route == "overview" else IN_PAGE
         show(page, route)
-        found: list[str] = sorted(set(page.evaluate(FIND, scope)), key=lambda each: ("Log out" in each, each))
+        found: list[str] = sorted(set(page.evaluate(FIND, scope)), key=lambda each: (ends_something(each), each))
         assert found, route
         for control in found:
             if re.match(r"A\|\|.*JOB/item/m-[0-9]|INPUT\|checkbox\|mark m-", control) and "m-00" not in control:
@@ -387,14 +398,14 @@ def test_every_state_of_a_list_is_in_the_address(page: Page, console: Console) -
         stock(console, http)
     log_in(page, console)
     show(page, "dispatch/JOB")
+    page.get_by_label("Status").focus()
     page.get_by_label("Status").select_option("READY")
     expect(page).to_have_url(re.compile(r"#/dispatch/JOB\?status=READY$"))
     expect(page.get_by_label("Status")).to_be_focused()
     page.get_by_label("Id begins with").fill("m-")
     page.keyboard.press("Enter")
     expect(page.get_by_text(f"{MORE_THAN_A_PAGE} items match.")).to_be_visible()
-    for _ in range(2):
-        page.get_by_role("columnheader", name="Item").get_by_role("link").click()
+    page.get_by_role("columnheader", name="Item").get_by_role("link").click()
     expect(page.get_by_role("columnheader", name="Item")).to_have_attribute("aria-sort", "descending")
     page.get_by_role("link", name="Next page").click()
     rows = page.get_by_role("table", name="Items of JOB").get_by_role("row")

@@ -9,8 +9,8 @@ export function itemView(root, shell, type, id) {
   const shown = h('div')
   show(root, h('p', {}, link(`← Items of ${type}`, 'dispatch', type)), shown)
 
-  const act = async verb => {
-    await changed(shell, type, verb, {ids: [id]}, id)
+  const act = async (verb, fixed) => {
+    await changed(shell, type, verb, {ids: [id]}, id, {fixed})
     shell.refresh()
   }
 
@@ -47,7 +47,7 @@ export function itemView(root, shell, type, id) {
           'div',
           {class: 'row'},
           verbsFor([item.status]).map(verb =>
-            button(VERBS[verb].title, () => act(verb), {kind: VERBS[verb].kind, 'data-key': verb}),
+            button(VERBS[verb].title, () => act(verb, item.slotted), {kind: VERBS[verb].kind, 'data-key': verb}),
           ),
           type === 'PAYMENT' && link('Show the payment', 'payments', id),
         ),

@@ -64,8 +64,9 @@ export const VERBS = {
 export const verbsFor = statuses =>
   Object.keys(VERBS).filter(verb => statuses.every(each => each === '' || VERBS[verb].takes(each)))
 
-/** Changes items, by their `ids` or all that match `filter`, if the user agrees; whether it was done. */
-export async function changed(shell, type, verb, selection, what) {
+/** Changes items, by their `ids` or all that match `filter`, if the user agrees; whether it was done. The time of
+ *  items with a booked slot is `fixed`. */
+export async function changed(shell, type, verb, selection, what, {fixed = false} = {}) {
   const {title, past, effect, kind} = VERBS[verb]
   let [whom, text] = [what, effect]
   if (selection.filter) {
@@ -82,7 +83,7 @@ export async function changed(shell, type, verb, selection, what) {
     if (changing < matching)
       text = `${count(matching)} match; ${count(matching - changing)} of them can’t be ${past} and stay as they are. ${effect}`
   }
-  const fields = verb === 'reschedule' ? [h('div', {class: 'grid'}, scheduleFields())] : []
+  const fields = verb === 'reschedule' ? [h('div', {class: 'grid'}, scheduleFields(fixed))] : []
   const values = await asked(`${title} ${whom}?`, text, title, {kind, fields})
   if (values === null) return false
   const change = verb === 'reschedule' ? schedule(values) : {}
@@ -97,8 +98,8 @@ export async function changed(shell, type, verb, selection, what) {
   return Boolean(done)
 }
 
-const scheduleFields = () => [
-  field('New time', input({name: 'executeAt', type: 'datetime-local', step: 1}), ZONE),
+const scheduleFields = fixed => [
+  !fixed && field('New time', input({name: 'executeAt', type: 'datetime-local', step: 1}), ZONE),
   field('New priority', input({name: 'priority', type: 'number', min: 0, max: 9}), '0 first, 9 last'),
   field('New lane', input({name: 'lane', maxlength: 64})),
 ]
