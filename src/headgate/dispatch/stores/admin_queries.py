@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from headgate.dispatch.changes import checked_redirection, redirected
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import checked_redirection, redirected
 from headgate.dispatch.heartbeats import is_attended, of_type
 from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from headgate.dispatch.ports import Follower

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from headgate.dispatch.changes import Changed, ItemChange
+from headgate.dispatch.changes import Changed, ItemChange, Preview
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import (
@@ -27,7 +27,7 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.ports import Follower
-from headgate.dispatch.search import ErrorGroup, ItemFilter
+from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import (
     admin_queries,
@@ -232,14 +232,30 @@ class SqlQueueStore:
         progress, result = await self._database.read(reports.find, item_type, item_id)
         return ItemReport(progress, encrypting.shown(self._encryption, "result", item_type, item_id, result))
 
-    async def items(self, item_type: str, chosen: ItemFilter | None, limit: int, after: str | None) -> list[Item]:
-        return await self._database.read(search.items, item_type, chosen, limit, after)
+    async def items(
+        self,
+        item_type: str,
+        chosen: ItemFilter | None,
+        limit: int,
+        after: str | None,
+        order: ItemOrder = BY_ID,
+    ) -> list[Item]:
+        return await self._database.read(search.items, item_type, chosen, limit, after, order)
+
+    async def count(self, item_type: str, chosen: ItemFilter, at_most: int) -> int:
+        return await self._database.read_aside(search.count, item_type, chosen, at_most)
+
+    async def progress_of(self, item_type: str, item_ids: Sequence[str]) -> dict[str, Progress]:
+        return await self._database.read(reports.progress_of, item_type, item_ids)
 
     async def statuses(self, item_type: str, item_ids: Sequence[str]) -> dict[Status, int]:
         return await self._database.read_aside(admin_queries.statuses, item_type, item_ids)
 
     async def error_groups(self, item_type: str) -> list[ErrorGroup]:
         return await self._database.read_aside(search.error_groups, item_type)
+
+    async def lanes(self, item_type: str) -> list[LaneDepth]:
+        return await self._database.read_aside(search.lanes, item_type)
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         return await self._database.read(admin_queries.stats, item_type, now)
@@ -283,6 +299,18 @@ class SqlQueueStore:
                 count, claims = count + changed.total, claims + changed.in_flight
         await self._moved(item_type)
         return Changed(count, claims)
+
+    async def preview(
+        self, item_type: str, chosen: ItemFilter, change: ItemChange, *, now: datetime | None = None
+    ) -> Preview:
+        follower, matching, changing = self._followers.get(item_type), 0, 0
+        after: str | None = ""
+        while after is not None:
+            some, after = await self._database.read_aside(
+                changes.preview_matching, item_type, chosen, after or None, change, now, follower
+            )
+            matching, changing = matching + some.matching, changing + some.changing
+        return Preview(matching, changing)
 
     async def audit(self, item_type: str, item_id: str | None, limit: int, before: int | None) -> list[AuditEntry]:
         return await self._database.read(admin_queries.audit_entries, item_type, item_id, limit, before)

@@ -18,6 +18,7 @@ from headgate.server.http import (
     batch,
     config,
     dead_letters,
+    dependencies,
     dispatch,
     feeds,
     forecast,
@@ -34,6 +35,7 @@ from headgate.server.http import (
     plans,
     problem,
     reconciliation,
+    search,
     slots,
     workers,
 )
@@ -89,11 +91,13 @@ def create_app(settings: Settings) -> FastAPI:
     app.include_router(dead_letters.router)
     app.include_router(notification_analytics.router)
     app.include_router(forecast.router)
+    app.include_router(search.router)
     app.include_router(config.router)
     app.include_router(plans.router)
     app.include_router(audit.router)
     app.include_router(dispatch.router)
     app.include_router(workers.router)
+    app.include_router(dependencies.router)
     app.include_router(periodic.router)
     app.include_router(health.router)
     app.include_router(metrics.router)
