@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -36,12 +37,12 @@ ALIVE_SECONDS = 5.0
 ACCESS_SECONDS = 2.0
 """How often it is checked whether the reader may still read."""
 RETRY_MS = 2000
-LONGEST_ID = 64
+VERSION = r"([0-9a-f]{12}(\.[0-9a-f]{12}){3})?"
 router = APIRouter(prefix="/api/v1/console", tags=["console"])
 
 LAST_ID = {
     "type": "string",
-    "maxLength": LONGEST_ID,
+    "pattern": f"^{VERSION}$",
     "description": "As the header Last-Event-ID, for readers that can't set one: continues an earlier stream.",
 }
 
@@ -64,8 +65,8 @@ async def stream(request: Request) -> Response:
         detail = f"{MAX_STREAMS} readers are connected to this process; read /api/v1/console/overview instead"
         raise Problem(503, "too-many-streams", "Too Many Streams", detail, headers={"Retry-After": "30"})
     last_id = request.headers.get("last-event-id") or request.query_params.get("lastEventId", "")
-    if len(last_id) > LONGEST_ID:
-        raise invalid("lastEventId", f"must have at most {LONGEST_ID} characters; leave it out to begin anew")
+    if not re.fullmatch(VERSION, last_id):
+        raise invalid("lastEventId", "is no id of an event; leave it out to begin anew")
     scope, ended = request.scope, services.streams.ended
     events = overview_events(services.overview.read, lambda: may_read(services, scope), ended, last_id)
     return OverviewStream(events, services.streams)
