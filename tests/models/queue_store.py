@@ -334,6 +334,13 @@ class MemoryQueueStore:
             if item.status not in FINISHED and item.status is not Status.FAILED
         )
 
+    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
+        waiting = (Status.READY, Status.CLAIMED, Status.DISPATCHED)
+        due = [
+            item.execute_at for item in self._items.values() if item.item_type == item_type and item.status in waiting
+        ]
+        return [sum(each > at for each in due) for at in times]
+
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)
         depth = Counter(item.status for item in self._items.values() if item.item_type == item_type)

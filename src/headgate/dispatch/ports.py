@@ -166,6 +166,10 @@ class QueueStore(Protocol):
         """How many items stand where."""
         ...
 
+    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
+        """How many of the items that wait now are not due yet at each of these times."""
+        ...
+
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:
@@ -387,6 +391,10 @@ class DispatchObserver(Protocol):
 
     def finished(self, item_type: str, completed: int, failed: int) -> None:
         """Outcomes of executions were recorded."""
+        return
+
+    def executed(self, item_type: str, seconds: float) -> None:
+        """An execution in this process ended, well or badly, after that long."""
         return
 
     def dead_lettered(self, item_type: str, items: int) -> None:

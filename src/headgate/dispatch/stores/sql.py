@@ -260,6 +260,9 @@ class SqlQueueStore:
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         return await self._database.read(admin_queries.stats, item_type, now)
 
+    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
+        return await self._database.read_aside(admin_queries.left_at, item_type, times)
+
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:
