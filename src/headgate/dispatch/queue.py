@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -12,7 +11,7 @@ from headgate import tracing
 from headgate.batching import Batcher
 from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Rescheduling
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
-from headgate.dispatch.encryption import encryption_of, shown_key
+from headgate.dispatch.encryption import encryption_of, readable
 from headgate.dispatch.heartbeats import Worker, unattended
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
@@ -27,7 +26,15 @@ from headgate.dispatch.model import (
 )
 from headgate.dispatch.portions import portions
 from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.search import ErrorGroup, FilterOptions, ItemFilter, checked_filter
+from headgate.dispatch.search import (
+    LONGEST_PAGE,
+    ErrorGroup,
+    FilterOptions,
+    ItemFilter,
+    checked_filter,
+    checked_ids,
+    checked_limit,
+)
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
@@ -35,9 +42,6 @@ from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Origin, Span
-
-LONGEST_PAGE = 1000
-
 
 StopExecutions = Callable[[Sequence[Claim]], Awaitable[None]]
 """Stops executions of items that were cancelled, where they do not find out by themselves."""
@@ -225,6 +229,21 @@ class DispatchQueue:
             results += await self.store.enqueue(portion, within=connection)
         return results
 
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, connection: Any = None
+    ) -> Sequence[EnqueueResult]:
+        """Queues members and the head that names them: the head, and up to 5000 members, in one transaction, and then
+        the others. The results are in this order, the head's last.
+
+        Raises:
+            InvalidInput: the key was used before, for other calls; nothing was queued.
+        """
+        first, *others = list(portions(members)) or [[]]
+        *results, of_head = await self.store.enqueue_group(head, first, within=connection)
+        for portion in others:
+            results += await self.store.enqueue(portion, within=connection)
+        return [*results, of_head]
+
     async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         return await self.enqueue_requests(requests)
 
@@ -331,7 +350,7 @@ class DispatchQueue:
         if after is not None:
             checked_id(after, "after")
         chosen = checked_filter(status=status, prefix=prefix, lane=lane, error=error, since=since, until=until)
-        return await self.store.items(item_type, chosen, _checked_limit(limit), after)
+        return await self.store.items(item_type, chosen, checked_limit(limit), after)
 
     async def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
         """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
@@ -355,7 +374,7 @@ class DispatchQueue:
         item, context = row
         entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
         progress, result = await self.store.report(item_type, item_id)
-        return ItemDetail(item, _readable(context), entries[::-1], progress, _readable(result))
+        return ItemDetail(item, readable(context), entries[::-1], progress, readable(result))
 
     async def audit(
         self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
@@ -371,7 +390,7 @@ class DispatchQueue:
             checked_id(item_id, "item_id")
         if before is not None and (not isinstance(before, int) or not 0 < before < 2**63):
             raise InvalidInput("before", "must be the auditId of an entry")
-        return await self.store.audit(item_type, item_id, _checked_limit(limit), before)
+        return await self.store.audit(item_type, item_id, checked_limit(limit), before)
 
     # -- operating -----------------------------------------------------------------------------------------------
 
@@ -451,7 +470,7 @@ class DispatchQueue:
         await self._check_known(checked_type(item_type))
         if item_ids is None:
             return await self.store.change_items(item_type, chosen, change)
-        return await self.store.change_items(item_type, _checked_ids(item_ids), change)
+        return await self.store.change_items(item_type, checked_ids(item_ids), change)
 
     async def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
@@ -463,7 +482,7 @@ class DispatchQueue:
 
     async def _redirect(self, item_type: str, item_ids: Iterable[str] | None, to: Status) -> int:
         await self._check_known(checked_type(item_type))
-        ids = None if item_ids is None else _checked_ids(item_ids)
+        ids = None if item_ids is None else checked_ids(item_ids)
         return await self.store.redirect(item_type, ids, to)
 
     async def _check_known(self, item_type: str) -> None:
@@ -476,27 +495,3 @@ def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:
     """The queueing of one item, as part of a trace; its traceparent is what the item carries."""
     attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
     return tracing.begin("queue.enqueue", attributes, parent=parent, kind="PRODUCER")
-
-
-def _checked_ids(item_ids: Iterable[str]) -> list[str]:
-    if isinstance(item_ids, str):
-        raise InvalidInput("ids", "must be a list of item ids, not one text")
-    return [checked_id(item_id, "ids") for item_id in item_ids]
-
-
-def _checked_limit(limit: object) -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LONGEST_PAGE:
-        raise InvalidInput("limit", f"must be a whole number from 1 to {LONGEST_PAGE}")
-    return limit
-
-
-def _readable(context: str | None) -> Any:
-    """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
-    if context is None:
-        return None
-    if (key := shown_key(context)) is not None:
-        return f"encrypted with the key {key}"
-    try:
-        return json.loads(context)
-    except (ValueError, RecursionError):
-        return context

@@ -7,12 +7,12 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from headgate.dispatch.changes import Cancellation, Changed, ItemChange
+from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Rescheduling
 from headgate.dispatch.model import Claim, Item
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import ItemFilter
 from headgate.dispatch.status import IN_FLIGHT, Status
-from headgate.dispatch.stores import following, search
+from headgate.dispatch.stores import booked_slots, following, search
 from headgate.dispatch.stores.admin_queries import UPDATE_ITEM
 from headgate.dispatch.stores.rows import CHUNK, chunks, entry, item, item_columns, of_items, write_audit
 from headgate.dispatch.stores.tables import context, queue
@@ -27,8 +27,11 @@ def change_listed(
     change: ItemChange,
     now: datetime | None,
     follower: Follower | None,
+    *,
+    with_slots: bool = True,
 ) -> Changed:
-    """Changes all of these items; `NotFound` or `Conflict`, and none, if one is not there or can't be changed."""
+    """Changes all of these items; `NotFound` or `Conflict`, and none, if one is not there or can't be changed. Their
+    slots follow, unless the caller sees to them."""
     moment = now or database_clock(connection)
     wanted = list(dict.fromkeys(item_ids))
     rows: dict[str, Item] = {}
@@ -38,10 +41,11 @@ def change_listed(
         if item_id not in rows:
             raise NotFound("item", item_id)
     items = list(rows.values())
-    changed = [change.applied(one, moment, is_followed=follower is not None) for one in items]
+    slotted = _slotted(connection, items, change, follower)
+    changed = [change.applied(one, moment, is_followed=one.item_id in slotted) for one in items]
     if isinstance(change, Cancellation):
         following.checked_moves(connection, follower, items, Status.CANCELLED)
-    return _write(connection, items, changed, change, moment, follower)
+    return _write(connection, items, changed, change, moment, follower, with_slots=with_slots)
 
 
 def change_matching(
@@ -61,12 +65,14 @@ def change_matching(
     moment = now or database_clock(connection)
     ids = [row.item_id for row in page]
     items, changed = [], []
-    for one in _locked(connection, item_type, ids).values():
+    locked = _locked(connection, item_type, ids)
+    slotted = _slotted(connection, list(locked.values()), change, follower)
+    for one in locked.values():
         # Somebody else may have moved it before it was locked.
         if not chosen.matches(one):
             continue
         try:
-            changed.append(change.applied(one, moment, is_followed=follower is not None))
+            changed.append(change.applied(one, moment, is_followed=one.item_id in slotted))
         except Conflict:
             continue
         items.append(one)
@@ -75,6 +81,17 @@ def change_matching(
         changed = [one for one in changed if one.item_id in allowed]
         items = [one for one in items if one.item_id in allowed]
     return _write(connection, items, changed, change, moment, follower), ids[-1]
+
+
+def _slotted(
+    connection: sa.Connection, items: Sequence[Item], change: ItemChange, follower: Follower | None
+) -> set[str]:
+    """The items that an application follows; and, where a time is changed, those that carry a slot."""
+    if follower is not None:
+        return {one.item_id for one in items}
+    if isinstance(change, Rescheduling) and change.execute_at is not None:
+        return booked_slots.carried_slots(connection, items)
+    return set()
 
 
 def _locked(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, Item]:
@@ -90,6 +107,8 @@ def _write(
     change: ItemChange,
     now: datetime,
     follower: Follower | None,
+    *,
+    with_slots: bool = True,
 ) -> Changed:
     if not items:
         return Changed(0, [])
@@ -105,6 +124,8 @@ def _write(
             connection.execute(sa.delete(context).where(context.c.item_type == items[0].item_type, gone))
         if follower is not None:
             follower.follow(connection, following.item_moves(items, Status.CANCELLED), now)
+        if with_slots:
+            booked_slots.give_back(connection, items, now)
     write_audit(
         connection,
         [

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 
 from headgate.dispatch.model import LONGEST_ERROR
-from headgate.dispatch.queue import LONGEST_PAGE
+from headgate.dispatch.search import LONGEST_PAGE
 from headgate.dispatch.status import Status
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import read_object
-from headgate.server.http.parameters import WholeNumber, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, check_query, json_body, path, query
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -134,6 +134,7 @@ async def stats(request: Request) -> Response:
 )
 async def items(request: Request) -> Response:
     """A page of the items that match, in order of their ids. `next` is the cursor of the next page, if there is one."""
+    check_query(request)
     parameters, limit = request.query_params, LIMIT.of(request)
     for name in ("cursor", "after"):
         if name in parameters:
@@ -168,6 +169,7 @@ async def item(request: Request) -> Response:
 @_shows("/{itemType}/audit", "Show what happened", AuditShown, OF_ITEM, LIMIT.document(), BEFORE.document())
 async def audit(request: Request) -> Response:
     """Audit entries, newest first."""
+    check_query(request)
     entries = await services_of(request).queue.audit(
         _item_type(request),
         item_id=request.query_params.get("itemId"),

@@ -124,10 +124,14 @@ export const configs = {
       const seen = await shell.attempt(() => moved(true))
       if (!seen) return
       if (!seen.moved) {
-        say(`Nothing to move: all ${count(seen.examined)} booked slots of ${name} are where they belong.`)
+        say(
+          seen.joint
+            ? `Nothing to move: ${count(seen.joint)} of the ${count(seen.examined)} booked slots of ${name} are under several configs and stay, the others are where they belong.`
+            : `Nothing to move: all ${count(seen.examined)} booked slots of ${name} are where they belong.`,
+        )
         return
       }
-      const text = `${count(seen.moved)} of ${count(seen.examined)} booked slots would be earlier, by ${span(seen.savedMs / seen.moved)} on average; the last one at ${moment(seen.lastAfter)} instead of ${moment(seen.lastBefore)}. Items and payments move with them.`
+      const text = `${count(seen.moved)} of ${count(seen.examined)} booked slots would be earlier, by ${span(seen.savedMs / seen.moved)} on average; the last one at ${moment(seen.lastAfter)} instead of ${moment(seen.lastBefore)}. Items and payments move with them.${seen.joint ? ` ${count(seen.joint)} under several configs stay.` : ''}`
       if (!(await agreed(`Re-plan ${name}?`, text, 'Move them', {kind: 'main'}))) return
       await shell.attempt(
         () => moved(false),
