@@ -20,6 +20,8 @@ Headgate = Callable[..., str]
 def headgate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Headgate:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADGATE_DATABASE_URL", raising=False)
+    # It would keep writing to this test's standard error.
+    monkeypatch.setattr("headgate.server.logs.configure", lambda settings: None)
 
     def run(*arguments: str, status: int = 0) -> str:
         with pytest.raises(SystemExit) as ended:
