@@ -36,6 +36,7 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.periodic import PeriodicTask
+from headgate.dispatch.portions import is_group
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
@@ -120,6 +121,15 @@ class MemoryQueueStore:
         for item_type in {request.item_type for request in requests}:
             self._bells[item_type].set()
         return results
+
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+    ) -> list[EnqueueResult]:
+        for (_, item_id), item in self._items.items():
+            mark = item.init_workflow_id
+            if item_id == head.item_id and is_group(mark) and mark != head.init_workflow_id:
+                raise InvalidInput("key", "was used before, for other calls")
+        return await self.enqueue([*members, head], within=within)
 
     async def claim(
         self,

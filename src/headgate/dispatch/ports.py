@@ -60,6 +60,16 @@ class QueueStore(Protocol):
         caller's, in the store's own terms; the items are then queued if and when that commits."""
         ...
 
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+    ) -> list[EnqueueResult]:
+        """Queues members and the head that names them, as `enqueue` does; the results are in this order.
+
+        Raises:
+            InvalidInput: an item of the head's id is another group's, by its `init_workflow_id`; nothing was queued.
+        """
+        ...
+
     async def claim(
         self,
         item_type: str,

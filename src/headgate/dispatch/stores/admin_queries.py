@@ -14,7 +14,7 @@ from headgate.dispatch.heartbeats import is_attended, of_type
 from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import following
+from headgate.dispatch.stores import booked_slots, following
 from headgate.dispatch.stores.rows import (
     CHUNK,
     THIS_ITEM,
@@ -277,6 +277,7 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
                     context.c.item_type == items[0].item_type, context.c.item_id.in_([one.item_id for one in some])
                 )
             )
+        booked_slots.give_back(connection, items, now)
     write_audit(
         connection,
         [entry(one.item_type, one.item_id, one.batch_id, action, one.status, to, one.last_error, now) for one in items],
