@@ -9,7 +9,15 @@ from typing import Any, TypedDict, Unpack
 
 from headgate import tracing
 from headgate.batching import Batcher
-from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Rescheduling
+from headgate.dispatch.changes import (
+    Cancellation,
+    Changed,
+    ItemChange,
+    Preview,
+    Redirection,
+    Rescheduling,
+    change_named,
+)
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
 from headgate.dispatch.encryption import encryption_of, readable
 from headgate.dispatch.heartbeats import Worker, unattended
@@ -21,6 +29,7 @@ from headgate.dispatch.model import (
     EnqueueResult,
     Item,
     ItemDetail,
+    Progress,
     PruneResult,
     QueueStats,
 )
@@ -31,6 +40,8 @@ from headgate.dispatch.search import (
     ErrorGroup,
     FilterOptions,
     ItemFilter,
+    ItemOrder,
+    LaneDepth,
     checked_filter,
     checked_ids,
     checked_limit,
@@ -42,6 +53,9 @@ from headgate.errors import HeadgateError, InvalidInput, NotFound
 from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Origin, Span
+
+MOST_COUNTED = 100_000
+"""Items that match are counted up to here: the count is for an operator's eyes, and must stay cheap."""
 
 StopExecutions = Callable[[Sequence[Claim]], Awaitable[None]]
 """Stops executions of items that were cancelled, where they do not find out by themselves."""
@@ -335,32 +349,68 @@ class DispatchQueue:
         error: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
+        error_group: str | None = None,
         limit: int = 100,
         after: str | None = None,
+        sort: str | None = None,
     ) -> list[Item]:
         """A page of items in order of their ids; `after` is the last id of the page before. `prefix` is what their ids
         begin with, `error` what their last errors hold, with `*` for any characters; their times are not before
-        `since`, and before `until`.
+        `since`, and before `until`. `error_group` is the name of a group as `error_groups` has it.
+
+        `sort` is `id`, `executeAt` or `updatedAt`, with `-` before it for the last first. Sorted by a time, `after` is
+        `ItemOrder.of(sort).cursor(item)` of the last item.
 
         Raises:
-            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
+            InvalidInput: the status, the limit, an id, a time, the lane, the error or the order is wrong.
             NotFound: there is no such item type.
         """
         await self._check_known(checked_type(item_type))
+        order = ItemOrder.of(sort)
         if after is not None:
-            checked_id(after, "after")
-        chosen = checked_filter(status=status, prefix=prefix, lane=lane, error=error, since=since, until=until)
-        return await self.store.items(item_type, chosen, checked_limit(limit), after)
+            order.place(after)
+        chosen = checked_filter(
+            status=status, prefix=prefix, lane=lane, error=error, since=since, until=until, error_group=error_group
+        )
+        return await self.store.items(item_type, chosen, checked_limit(limit), after, order)
+
+    async def count(self, item_type: str, **matching: Unpack[FilterOptions]) -> int:
+        """How many items match, as in `list`; 100,001 if they are more than 100,000.
+
+        Raises:
+            InvalidInput: a value is wrong.
+            NotFound: there is no such item type.
+        """
+        await self._check_known(checked_type(item_type))
+        return await self.store.count(item_type, checked_filter(**matching), MOST_COUNTED + 1)
 
     async def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
         """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
-        such as numbers and ids, is `*` in its name; `list(item_type, error=name)` finds them.
+        such as numbers and ids, is `*` in its name; `list(item_type, "DEAD_LETTER", error_group=name)` lists a group.
 
         Raises:
             NotFound: there is no such item type.
         """
         await self._check_known(checked_type(item_type))
         return await self.store.error_groups(item_type)
+
+    async def lanes(self, item_type: str) -> Sequence[LaneDepth]:
+        """What of each lane is not finished, the longest lane first.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        await self._check_known(checked_type(item_type))
+        return await self.store.lanes(item_type)
+
+    async def progress_of(self, item_type: str, item_ids: Iterable[str]) -> dict[str, Progress]:
+        """By item id: how far the executions that run now say they are; those that say nothing are left out.
+
+        Raises:
+            InvalidInput: an id is wrong.
+        """
+        ids = checked_ids(item_ids)
+        return await self.store.progress_of(checked_type(item_type), ids) if ids else {}
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit.
@@ -394,24 +444,31 @@ class DispatchQueue:
 
     # -- operating -----------------------------------------------------------------------------------------------
 
-    async def requeue(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Makes dead letters READY again, as new; without ids, all of the type. All or, if one of them is not a dead
-        letter, none.
+    async def requeue(
+        self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
+    ) -> int:
+        """Makes dead letters READY again, as new, and returns how many: those with these ids, all or none; or those
+        that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
-            Conflict: one of them is not a dead letter; nothing was changed.
+            Conflict: one of the ids is not a dead letter; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return await self._redirect(item_type, item_ids, Status.READY)
+        return await self._redirect(item_type, item_ids, matching, Status.READY)
 
-    async def discard(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none.
+    async def discard(
+        self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
+    ) -> int:
+        """Cancels items that are READY or dead letters, and returns how many: those with these ids, all or none; or
+        those that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
-            Conflict: one of them is in flight or finished; nothing was changed.
+            Conflict: one of the ids is in flight or finished; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return await self._redirect(item_type, item_ids, Status.CANCELLED)
+        return await self._redirect(item_type, item_ids, matching, Status.CANCELLED)
 
     async def cancel(
         self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]
@@ -472,6 +529,20 @@ class DispatchQueue:
             return await self.store.change_items(item_type, chosen, change)
         return await self.store.change_items(item_type, checked_ids(item_ids), change)
 
+    async def preview(self, item_type: str, change: str, **matching: Unpack[FilterOptions]) -> Preview:
+        """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
+        `reschedule` (to another time). Nothing is changed.
+
+        Raises:
+            InvalidInput: a value is wrong, or no filter is given.
+            NotFound: there is no such item type.
+        """
+        previewed, chosen = change_named(change), checked_filter(**matching)
+        if chosen == ItemFilter():
+            raise InvalidInput("filter", "give what the items must match")
+        await self._check_known(checked_type(item_type))
+        return await self.store.preview(item_type, chosen, previewed)
+
     async def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.
 
@@ -480,7 +551,11 @@ class DispatchQueue:
         """
         return await self.store.prune(parse_instant(before, "before"))
 
-    async def _redirect(self, item_type: str, item_ids: Iterable[str] | None, to: Status) -> int:
+    async def _redirect(
+        self, item_type: str, item_ids: Iterable[str] | None, matching: FilterOptions, to: Status
+    ) -> int:
+        if matching:
+            return (await self._change(item_type, item_ids, matching, Redirection(to))).total
         await self._check_known(checked_type(item_type))
         ids = None if item_ids is None else checked_ids(item_ids)
         return await self.store.redirect(item_type, ids, to)

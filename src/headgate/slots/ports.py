@@ -103,6 +103,10 @@ class SlotStore(Protocol):
         """The first `limit` records of booked and cancelled slots behind a cursor, by scheduled time."""
         ...
 
+    async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:
+        """The first `limit` booked slots whose events' ids begin so, in order of the ids."""
+        ...
+
     async def record(self, event_id: str) -> ListedSlot | None:
         """The record of the event's slot; None if it has none, or it was cancelled."""
         ...

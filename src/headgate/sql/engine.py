@@ -23,9 +23,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from headgate.errors import ConfigurationError, StoreUnavailable
-from headgate.extras import DATABASES, require
-from headgate.sql.errors import DRIVER_ERRORS, translated
+from headgate.errors import StoreUnavailable
+from headgate.sql.errors import DRIVER_ERRORS, ReadOnlyServer, is_read_only, translated
+from headgate.sql.hints import Hints
+from headgate.sql.hosts import HostOrder
+from headgate.sql.url import database_url, has_several_hosts
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -34,6 +36,7 @@ BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
 
 BORN = "headgate_born"
+NEWS = "headgate_news"
 ASIDE = 2
 """How many long reads go on at once."""
 LONGEST_SILENCE_SECONDS = 5
@@ -49,34 +52,6 @@ longer, while psycopg tries to cancel the statement at a server that does not an
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_DRIVERS = {
-    "sqlite": "sqlite+pysqlite",
-    "postgresql": "postgresql+psycopg",
-    "postgres": "postgresql+psycopg",
-    "oracle": "oracle+oracledb",
-}
-
-
-def database_url(text: str) -> URL:
-    """The SQLAlchemy URL for what a user typed: `sqlite:///x.db`, `postgresql://…`, `oracle://…`."""
-    try:
-        url = sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):
-        raise ConfigurationError(
-            "database_url", "not a database URL; write for example sqlite:///headgate.db or postgresql://host/name"
-        ) from None
-    if "@" in (url.host or ""):
-        # Said before a driver says it cannot find that host, and with it half a password.
-        raise ConfigurationError("database_url", "write the sign @ in a user's name or password as %40")
-    family = url.drivername.partition("+")[0]
-    if family not in _DRIVERS:
-        raise ConfigurationError(
-            "database_url", f"{family!r} is not a database headgate knows; use sqlite, postgresql or oracle"
-        )
-    if family in DATABASES:
-        require(f"a database at {family}://", DATABASES[family])
-    return url.set(drivername=_DRIVERS[family])
-
 
 class Database:
     """A pool of connections to one database, shared between stores: `share` it, and close it as often."""
@@ -88,7 +63,7 @@ class Database:
         if deadline is None:
             deadline = FILE_DEADLINE if self.dialect == "sqlite" else DEADLINE
         self._deadline = deadline
-        self._connect_args = {"connect_timeout": max(2, round(deadline))}
+        self.hints = Hints(self)
         self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
         """Where transactions run; None for the event loop."""
@@ -96,16 +71,13 @@ class Database:
         self._autocommit: Engine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         self._cut_at = float("-inf")
+        self._several_hosts = has_several_hosts(self.url)
         if self.dialect == "postgresql":
             # Imported here: it needs greenlet, which SQLite's users do not have.
             from sqlalchemy.ext.asyncio import create_async_engine
 
             self.async_engine = create_async_engine(
-                self.url,
-                pool_size=pool_size,
-                max_overflow=0,
-                pool_reset_on_return=None,
-                connect_args=self._connect_args,
+                self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None
             )
             self._engine: Engine = self.async_engine.sync_engine
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -113,6 +85,9 @@ class Database:
             sa.event.listen(self._engine, "connect", self._bound_statements)
             sa.event.listen(self._engine, "reset", _end_transaction)
             sa.event.listen(self._engine, "checkout", self._refuse_older)
+            sa.event.listen(self._engine, "handle_error", _leave_read_only_server)
+            if self._several_hosts:
+                HostOrder().listen(self._engine)
         else:
             # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
             width = 1 if self.dialect == "sqlite" else pool_size
@@ -149,7 +124,7 @@ class Database:
         if self._aside is None:
             engine = self._engine
             if self._threads is None:
-                engine = sa.create_engine(self.url, pool_size=ASIDE, connect_args=self._connect_args)
+                engine = sa.create_engine(self.url, pool_size=ASIDE)
                 sa.event.listen(engine, "connect", self._bound_statements)
             self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
         return await self._run(*self._aside, self._deadline, True, work, args, kwargs)
@@ -180,11 +155,19 @@ class Database:
         self._holders += 1
         return self
 
+    async def watch_connection(self) -> sqlite3.Connection | None:
+        """A connection to an SQLite file that never waits for a lock, and is the caller's to close; `None` if this is
+        no file."""
+        if self._threads is None or self.dialect != "sqlite" or isinstance(self._engine.pool, sa.pool.StaticPool):
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _watch_connection, self._engine)
+
     async def close(self) -> None:
         """The last holder's ends every connection. Transactions in flight on worker threads finish first."""
         self._holders -= 1
         if self._holders:
             return
+        await self.hints.close()
         if self._aside is not None:
             await asyncio.to_thread(self._aside[1].shutdown)
             self._aside[0].dispose()
@@ -215,7 +198,7 @@ class Database:
                     return await greenlet_spawn(self._on_loop, engine, use, deadline, work, args, kwargs)
                 # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
                 return await asyncio.shield(
-                    loop.run_in_executor(threads, _in_transaction, engine, use, read_only, work, args, kwargs)
+                    loop.run_in_executor(threads, self._on_thread, loop, engine, use, read_only, work, args, kwargs)
                 )
         except DRIVER_ERRORS as error:
             raise translated(TimeoutError() if use.is_cut else error, self._file) from error
@@ -226,21 +209,54 @@ class Database:
     def _on_loop(
         self, engine: Engine, use: _Use, deadline: float | None, work: Callable[..., R], args: Any, kwargs: Any
     ) -> R:
-        """`_in_transaction` on psycopg's async connection. Where there are no transactions, beginning one is free."""
+        """`_on_thread` on psycopg's async connection. Where there are no transactions, beginning one is free."""
         with engine.connect() as connection:
+            news = connection.info[NEWS] = set[str]()
             use.connection = connection
             try:
                 with connection.begin():
-                    if deadline is None:
-                        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-                    return work(connection, *args, **kwargs)
-            except StoreUnavailable:
-                if connection.invalidated:
-                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we.
-                    self._cut_at = time.monotonic()
-                raise
+                    try:
+                        if deadline is None:
+                            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+                        result = work(connection, *args, **kwargs)
+                    except BaseException as error:
+                        if isinstance(error, ReadOnlyServer):
+                            connection.invalidate()
+                        # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
+                        # there are several hosts, also when it did not answer in time: another may have taken over.
+                        if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
+                            self._cut_at = time.monotonic()
+                        raise
             finally:
                 use.connection = None
+        if news:
+            self.hints.ring_everywhere(news)
+        return result
+
+    def _on_thread(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        use: _Use,
+        read_only: bool,
+        work: Callable[..., R],
+        args: Any,
+        kwargs: Any,
+    ) -> R:
+        with engine.connect() as connection:
+            news = connection.info[NEWS] = set[str]()
+            use.connection = connection
+            try:
+                with connection.begin():
+                    if self.dialect == "sqlite":
+                        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                    result = work(connection, *args, **kwargs)
+            finally:
+                use.connection = None
+        if news:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(self.hints.ring_everywhere, news)
+        return result
 
     def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
         if record.info[BORN] < self._cut_at:
@@ -280,6 +296,11 @@ class _Use:
             end.shutdown(socket.SHUT_RDWR)
 
 
+def _leave_read_only_server(context: Any) -> None:
+    if is_read_only(context.original_exception):
+        context.is_disconnect = True
+
+
 def _end_transaction(connection: Any, _record: Any, state: Any) -> None:
     """What a pool does by itself when a connection comes back, but only if there is something to end (IDLE is 0)."""
     if connection.driver_connection.pgconn.transaction_status and not state.terminate_only:
@@ -290,21 +311,27 @@ def _note_birth(_connection: Any, record: Any) -> None:
     record.info[BORN] = time.monotonic()
 
 
-def _in_transaction(engine: Engine, use: _Use, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
-    with engine.connect() as connection:
-        use.connection = connection
-        try:
-            with connection.begin():
-                if engine.dialect.name == "sqlite":
-                    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
-                return work(connection, *args, **kwargs)
-        finally:
-            use.connection = None
+def announce(connection: Connection, name: str) -> None:
+    """Rings the bells of a name (`Database.hints`) when the caller's transaction has been committed."""
+    news: set[str] | None = connection.info.get(NEWS)
+    if news is not None:
+        news.add(name)
+
+
+def _watch_connection(engine: Engine) -> sqlite3.Connection:
+    connection = engine.raw_connection()
+    opened = connection.driver_connection
+    assert isinstance(opened, sqlite3.Connection)
+    connection.detach()
+    opened.execute("PRAGMA busy_timeout=0").close()
+    return opened
 
 
 def _threaded_engine(url: URL, width: int) -> Engine:
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_size=width, max_overflow=0)
+        engine = sa.create_engine(url, pool_size=width, max_overflow=0)
+        sa.event.listen(engine, "connect", lambda *_: _use_numbers_for_booleans(engine))
+        return engine
     engine = sa.create_engine(
         url,
         poolclass=sa.pool.QueuePool if url.database not in (None, "", ":memory:") else sa.pool.StaticPool,
@@ -314,6 +341,11 @@ def _threaded_engine(url: URL, width: int) -> Engine:
         sa.event.listen(engine, "do_connect", _create_file)
     sa.event.listen(engine, "connect", _prepare_sqlite)
     return engine
+
+
+def _use_numbers_for_booleans(oracle: Engine) -> None:
+    """Oracle has BOOLEAN since 23 only. The tables, and what is compared with them, are the same on every version."""
+    oracle.dialect.supports_native_boolean = False
 
 
 def _create_file(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:

@@ -20,6 +20,7 @@ class Recorder:
     def __init__(self) -> None:
         self.dialect = oracle.dialect()
         self.statements: list[str] = []
+        self.info: dict[str, Any] = {}
 
     def execute(self, statement: Any, parameters: Any = None) -> Any:
         if isinstance(parameters, dict):
@@ -101,6 +102,7 @@ def test_the_clock_is_utc() -> None:
 def test_listing_and_counting_slots_is_written_in_oracles_words(recorder: Recorder) -> None:
     connection: Any = recorder
     slot_records.page(connection, SlotFilter("c", owner=""), Cursor(5, "e", 7), 10)
+    slot_records.beginning(connection, "e", 10)
     slot_records.keep_cancelled(connection, ["e"], from_ms(0), Cancellation("r", "a"))
     slot_records.prune_cancelled(connection, 5, 10)
     text = "\n".join(recorder.statements)

@@ -8,8 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from headgate.dispatch.changes import checked_redirection, redirected
 from headgate.dispatch.config import DispatchConfig
-from headgate.dispatch.decisions import checked_redirection, redirected
 from headgate.dispatch.heartbeats import is_attended, of_type
 from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from headgate.dispatch.ports import Follower
@@ -155,6 +155,16 @@ def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> Qu
     workers = stored_workers(connection, moment)
     mine = of_type(workers, item_type)
     return QueueStats(item_type, depth, age, in_flight, len(mine), is_attended(mine, item_type))
+
+
+def left_at(connection: sa.Connection, item_type: str, times: Sequence[datetime]) -> list[int]:
+    if not times:
+        return []
+    # One pass over what waits, whatever the number of times.
+    later = [sa.func.sum(sa.case((queue.c.scheduled_exec_time > at, 1), else_=0)) for at in times]
+    waiting = queue.c.queue_status.in_([Status.READY, Status.CLAIMED, Status.DISPATCHED])
+    row = connection.execute(sa.select(*later).where(queue.c.item_type == item_type, waiting)).one()
+    return [int(count or 0) for count in row]
 
 
 def audit_entries(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
 
-from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Rescheduling
+from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Preview, Rescheduling
 from headgate.dispatch.model import Claim, Item
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import ItemFilter
@@ -43,8 +44,8 @@ def change_listed(
     items = list(rows.values())
     slotted = _slotted(connection, items, change, follower)
     changed = [change.applied(one, moment, is_followed=one.item_id in slotted) for one in items]
-    if isinstance(change, Cancellation):
-        following.checked_moves(connection, follower, items, Status.CANCELLED)
+    if change.to is not None:
+        following.checked_moves(connection, follower, items, change.to)
     return _write(connection, items, changed, change, moment, follower, with_slots=with_slots)
 
 
@@ -59,28 +60,49 @@ def change_matching(
 ) -> tuple[Changed, str | None]:
     """Changes some of the matching items past the id `after`, but for those that can't be. Returns what came of it, and
     the last id it looked at; None when there are no more."""
-    page = connection.execute(search.page(item_type, chosen, CHUNK, after)).all()
-    if not page:
+    ids = search.page_ids(connection, item_type, chosen, CHUNK, after)
+    if not ids:
         return Changed(0, []), None
     moment = now or database_clock(connection)
-    ids = [row.item_id for row in page]
-    items, changed = [], []
-    locked = _locked(connection, item_type, ids)
-    slotted = _slotted(connection, list(locked.values()), change, follower)
-    for one in locked.values():
-        # Somebody else may have moved it before it was locked.
-        if not chosen.matches(one):
-            continue
-        try:
-            changed.append(change.applied(one, moment, is_followed=one.item_id in slotted))
-        except Conflict:
-            continue
-        items.append(one)
-    if isinstance(change, Cancellation):
-        allowed = {one.item_id for one in following.allowed_items(connection, follower, items, Status.CANCELLED)}
-        changed = [one for one in changed if one.item_id in allowed]
-        items = [one for one in items if one.item_id in allowed]
+    # Somebody else may have moved some of them before they were locked.
+    matching = [one for one in _locked(connection, item_type, ids).values() if chosen.matches(one)]
+    items, changed = _changeable(connection, matching, change, moment, follower)
     return _write(connection, items, changed, change, moment, follower), ids[-1]
+
+
+def preview_matching(
+    connection: sa.Connection,
+    item_type: str,
+    chosen: ItemFilter,
+    after: str | None,
+    change: ItemChange,
+    now: datetime | None,
+    follower: Follower | None,
+) -> tuple[Preview, str | None]:
+    """What `change_matching` would do to some of the matching items. Writes and locks nothing."""
+    rows = connection.execute(search.page(item_type, chosen, CHUNK, after)).all()
+    if not rows:
+        return Preview(0, 0), None
+    moment = now or database_clock(connection)
+    matching = [one for one in map(item, rows) if chosen.matches(one)]
+    items, _ = _changeable(connection, matching, change, moment, follower)
+    return Preview(len(matching), len(items)), rows[-1].item_id
+
+
+def _changeable(
+    connection: sa.Connection, matching: Sequence[Item], change: ItemChange, now: datetime, follower: Follower | None
+) -> tuple[list[Item], list[Item]]:
+    """Those of the items that can be changed, before and after it."""
+    pairs = []
+    slotted = _slotted(connection, matching, change, follower)
+    for one in matching:
+        with contextlib.suppress(Conflict):
+            pairs.append((one, change.applied(one, now, is_followed=one.item_id in slotted)))
+    if change.to is not None:
+        allowed = following.allowed_items(connection, follower, [before for before, _ in pairs], change.to)
+        ids = {one.item_id for one in allowed}
+        pairs = [pair for pair in pairs if pair[0].item_id in ids]
+    return [before for before, _ in pairs], [after for _, after in pairs]
 
 
 def _slotted(
@@ -118,14 +140,14 @@ def _write(
         key = {"b_type": columns.pop("item_type"), "b_id": columns.pop("item_id"), "b_before": before.status.value}
         updates.append(columns | key)
     connection.execute(UPDATE_ITEM, updates)
-    if isinstance(change, Cancellation):
+    if change.to is Status.CANCELLED:
         for some in chunks(items):
             gone = context.c.item_id.in_([one.item_id for one in some])
             connection.execute(sa.delete(context).where(context.c.item_type == items[0].item_type, gone))
-        if follower is not None:
-            follower.follow(connection, following.item_moves(items, Status.CANCELLED), now)
-        if with_slots:
-            booked_slots.give_back(connection, items, now)
+    if change.to is not None and follower is not None:
+        follower.follow(connection, following.item_moves(items, change.to), now)
+    if change.to is Status.CANCELLED and with_slots:
+        booked_slots.give_back(connection, items, now)
     write_audit(
         connection,
         [

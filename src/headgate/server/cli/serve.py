@@ -121,6 +121,7 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
     class AnnouncingServer(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             deadline.arm()
+            app.state.services.streams.end()
             super().handle_exit(sig, frame)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -27,7 +27,7 @@ from headgate.server.wiring.dispatch import dispatch_guard, load_domains, load_t
 from headgate.server.wiring.doctor import server_probes
 from headgate.server.wiring.notifications import open_notifications, run_sender
 from headgate.server.wiring.payments import open_payments
-from headgate.server.wiring.queue import dispatch_observer, open_queue
+from headgate.server.wiring.queue import open_dispatch_observer, open_queue
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
@@ -123,7 +123,14 @@ async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Sh
     stop = asyncio.Event()
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
-    async with traces_sent(), _show(shown), tasks, tasks.running(observer=dispatch_observer(registry)):
+    own = settings.model_copy(update={"database_url": tasks.url})
+    async with (
+        traces_sent(),
+        _show(shown),
+        open_dispatch_observer(own, registry) as observer,
+        tasks,
+        tasks.running(observer=observer),
+    ):
         print_status(f"headgate worker {name} is working on {', '.join(tasks.item_types)}")
         await stop.wait()
 
@@ -156,10 +163,10 @@ async def _dispatch(
     stop: asyncio.Event,
     registry: CollectorRegistry | None,
 ) -> None:
-    observer = dispatch_observer(registry)
     # Messages are left to the sender: this process only writes them.
     quiet = settings.model_copy(update={"sms": settings.sms.model_copy(update={"sender": "worker"})})
     async with (
+        open_dispatch_observer(settings, registry) as observer,
         dispatch_guard(settings) as guard,
         open_slots(settings) as slots,
         open_queue(settings) as queue,

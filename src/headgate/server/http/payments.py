@@ -67,6 +67,7 @@ STATUS = query("status", {"type": "string", "enum": list(PaymentStatus), "descri
 FEED_ID = query("feed", members.EVENT_ID | {"description": "The id of the feed that brought them."})
 FROM = query("from", members.INSTANT | {"description": "Scheduled at or after this time."})
 TO = query("to", members.INSTANT | {"description": "Scheduled before this time."})
+PREFIX = query("prefix", members.EVENT_ID | {"description": "What their ids begin with."})
 CURSOR = query("cursor", members.EVENT_ID | {"description": "`next` of the page before."})
 LIMIT = WholeNumber("limit", 1, LONGEST_PAGE, default=100)
 
@@ -173,7 +174,7 @@ async def show(request: Request) -> Response:
     summary="List payments",
     response_model=PaymentPage,
     responses=documented(400),
-    openapi_extra={"parameters": [STATUS, FEED_ID, FROM, TO, LIMIT.document(), CURSOR]},
+    openapi_extra={"parameters": [STATUS, FEED_ID, FROM, TO, PREFIX, LIMIT.document(), CURSOR]},
 )
 async def list_payments(request: Request) -> Response:
     """Payments in order of their ids; `next` of one page is the `cursor` of the next one."""
@@ -184,6 +185,7 @@ async def list_payments(request: Request) -> Response:
         checked_id(given["feed"], "feed") if "feed" in given else None,
         parse_instant(given["from"], "from") if "from" in given else None,
         parse_instant(given["to"], "to") if "to" in given else None,
+        checked_id(given["prefix"], "prefix") if "prefix" in given else None,
     )
     operations = services_of(request).payments.operations
     after = checked_id(given["cursor"], "cursor") if "cursor" in given else None

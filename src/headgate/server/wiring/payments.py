@@ -48,7 +48,12 @@ if TYPE_CHECKING:
 
 
 from headgate.server.wiring.dispatch import local_dispatch
-from headgate.server.wiring.downstream import OperatorInquiry, downstream_observer, open_downstream, payment_observer
+from headgate.server.wiring.downstream import (
+    OperatorInquiry,
+    open_downstream,
+    open_downstream_observer,
+    payment_observer,
+)
 from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.queue import queue_encryption
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
@@ -105,8 +110,8 @@ async def open_payments(
 
     payment_settings = settings.payments
     rules = rule_book(settings)
-    watcher = downstream_observer(registry)
     async with AsyncExitStack() as stack:
+        watcher = await stack.enter_async_context(open_downstream_observer(settings, registry))
         store = await _payment_store(settings, stack)
         breaker_store = SqlBreakerStore(await _database(settings, stack))
         bank, simulator = await open_downstream(settings, queue, breaker_store, simulator, watcher, stack)
@@ -166,7 +171,7 @@ async def open_payments(
             simulator,
             breaker_store,
         )
-        if registry is not None and watcher is not None:
+        if registry is not None:
             metering = asyncio.create_task(
                 PaymentMeter(store, breaker_store, payment_settings.tps, payment_observer(registry), watcher).run()
             )

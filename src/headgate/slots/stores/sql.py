@@ -133,6 +133,9 @@ class SqlSlotStore:
     async def page(self, selection: SlotFilter, after: Cursor | None, limit: int) -> list[ListedSlot]:
         return await self._database.read(slot_records.page, selection, after, limit)
 
+    async def beginning(self, prefix: str, limit: int) -> list[ListedSlot]:
+        return await self._database.read(slot_records.beginning, prefix, limit)
+
     async def record(self, event_id: str) -> ListedSlot | None:
         return await self._database.read(slot_records.find, event_id)
 

@@ -17,7 +17,7 @@ from headgate.apps.payments.lifecycle import PaymentEvent, PaymentStatus, dead_l
 from headgate.apps.payments.model import ITEM_TYPE, OWNER, PaymentRecord, slot_id
 from headgate.apps.payments.stores.statements import audit_row, reason_columns, record, where_in
 from headgate.apps.payments.stores.tables import payment, payment_audit
-from headgate.dispatch.decisions import checked_redirection
+from headgate.dispatch.changes import checked_redirection
 from headgate.dispatch.model import ItemMove
 from headgate.dispatch.status import Status
 from headgate.dispatch.stores import admin_queries
