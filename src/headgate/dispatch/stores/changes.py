@@ -95,6 +95,7 @@ def _changeable(
     """Those of the items that can be changed, before and after it."""
     slotted = _slotted(connection, matching, change, follower)
     pairs = []
+    slotted = _slotted(connection, matching, change, follower)
     for one in matching:
         with contextlib.suppress(Conflict):
             pairs.append((one, change.applied(one, now, is_followed=one.item_id in slotted)))
