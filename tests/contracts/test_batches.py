@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from headgate import BatchOutcome, InvalidInput, Tasks
 from headgate.dispatch.status import Status
-from headgate.sql.engine import database_url
+from headgate.sql.url import database_url
 from headgate.testing import eventually
 from tests.contracts.conftest import slot_store_url
 from tests.contracts.test_tasks import ended, working

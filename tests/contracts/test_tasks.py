@@ -19,7 +19,7 @@ from headgate import Conflict, Discard, InvalidInput, Retry, Snooze, Task, Tasks
 from headgate.dispatch.model import ItemDetail
 from headgate.dispatch.periodic import Periodic
 from headgate.dispatch.status import Status
-from headgate.sql.engine import database_url
+from headgate.sql.url import database_url
 from headgate.testing import eventually
 from tests.contracts.conftest import slot_store_url
 

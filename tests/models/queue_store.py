@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from bisect import bisect_right, insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,7 +16,7 @@ from headgate.clock import Clock, SystemClock
 from headgate.dispatch.changes import Changed, ItemChange, Preview, checked_redirection, redirected
 from headgate.dispatch.config import DispatchConfig
 from headgate.dispatch.decisions import batch_name, within_bytes
-from headgate.dispatch.heartbeats import FORGOTTEN, Worker, WorkerInfo, is_alive, is_attended, of_type
+from headgate.dispatch.heartbeats import is_attended, of_type
 from headgate.dispatch.model import (
     CLAIM_BYTES,
     Action,
@@ -42,33 +42,9 @@ from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
 from headgate.dispatch.turns import UNLIMITED, Places, in_turns, rotated
 from headgate.durations import EPOCH
 from headgate.errors import Conflict, InvalidInput, NotFound
+from tests.models.worker_store import MemoryWorkerStore
 
 Key = tuple[str, str]
-
-
-class MemoryWorkerStore:
-    """A `WorkerStore` that lives and dies with the process."""
-
-    def __init__(self, clock: Callable[[datetime | None], datetime]) -> None:
-        self._clock = clock
-        self._workers: dict[str, Worker] = {}
-
-    async def beat(self, info: WorkerInfo, running: int | None, *, now: datetime | None = None) -> None:
-        moment = self._clock(now)
-        before = self._workers.get(info.worker_id)
-        started = moment if before is None else before.started_at
-        if before is None:
-            kept = {key: worker for key, worker in self._workers.items() if worker.seen_at >= moment - FORGOTTEN}
-            self._workers = kept
-        self._workers[info.worker_id] = Worker(info, running, started, moment, True)
-
-    async def leave(self, worker_id: str) -> None:
-        self._workers.pop(worker_id, None)
-
-    async def workers(self, *, now: datetime | None = None) -> list[Worker]:
-        moment = self._clock(now)
-        workers = sorted(self._workers.values(), key=lambda one: (one.info.host, one.info.pid, one.started_at))
-        return [replace(worker, alive=is_alive(worker.seen_at, moment)) for worker in workers]
 
 
 class MemoryPeriodicStore:

@@ -22,9 +22,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine
 from sqlalchemy.util import greenlet_spawn
 
-from headgate.errors import ConfigurationError, StoreUnavailable
-from headgate.extras import DATABASES, require
-from headgate.sql.errors import DRIVER_ERRORS, translated
+from headgate.errors import StoreUnavailable
+from headgate.sql.errors import DRIVER_ERRORS, ReadOnlyServer, is_read_only, translated
+from headgate.sql.hints import Hints
+from headgate.sql.hosts import HostOrder
+from headgate.sql.url import database_url, has_several_hosts
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -33,42 +35,14 @@ BUSY_SECONDS = 30
 """How long a writer waits for SQLite's one write lock."""
 
 BORN = "headgate_born"
+NEWS = "headgate_news"
 ASIDE = 2
 """How many long reads go on at once."""
 LONGEST_SILENCE_SECONDS = 5
 """Between two statements of a transaction on PostgreSQL. Callers who wait for its locks have a deadline of 30."""
-_CONNECT_ARGS = {"connect_timeout": 10}
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_DRIVERS = {
-    "sqlite": "sqlite+pysqlite",
-    "postgresql": "postgresql+psycopg",
-    "postgres": "postgresql+psycopg",
-    "oracle": "oracle+oracledb",
-}
-
-
-def database_url(text: str) -> URL:
-    """The SQLAlchemy URL for what a user typed: `sqlite:///x.db`, `postgresql://…`, `oracle://…`."""
-    try:
-        url = sa.make_url(text)
-    except (sa.exc.ArgumentError, ValueError):
-        raise ConfigurationError(
-            "database_url", "not a database URL; write for example sqlite:///headgate.db or postgresql://host/name"
-        ) from None
-    if "@" in (url.host or ""):
-        # Said before a driver says it cannot find that host, and with it half a password.
-        raise ConfigurationError("database_url", "write the sign @ in a user's name or password as %40")
-    family = url.drivername.partition("+")[0]
-    if family not in _DRIVERS:
-        raise ConfigurationError(
-            "database_url", f"{family!r} is not a database headgate knows; use sqlite, postgresql or oracle"
-        )
-    if family in DATABASES:
-        require(f"a database at {family}://", DATABASES[family])
-    return url.set(drivername=_DRIVERS[family])
 
 
 class Database:
@@ -79,6 +53,7 @@ class Database:
         self.dialect = self.url.get_backend_name()
         self._file = self.url.database if self.dialect == "sqlite" else None
         self._deadline = deadline
+        self.hints = Hints(self)
         self._holders = 1
         self._threads: ThreadPoolExecutor | None = None
         """Where transactions run; None for the event loop."""
@@ -86,12 +61,13 @@ class Database:
         self._autocommit: Engine | None = None
         self._aside: tuple[Engine, ThreadPoolExecutor] | None = None
         self._cut_at = float("-inf")
+        self._several_hosts = has_several_hosts(self.url)
         if self.dialect == "postgresql":
             # Imported here: it needs greenlet, which SQLite's users do not have.
             from sqlalchemy.ext.asyncio import create_async_engine
 
             self.async_engine = create_async_engine(
-                self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None, connect_args=_CONNECT_ARGS
+                self.url, pool_size=pool_size, max_overflow=0, pool_reset_on_return=None
             )
             self._engine: Engine = self.async_engine.sync_engine
             self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -99,6 +75,9 @@ class Database:
             sa.event.listen(self._engine, "connect", _bound_silence)
             sa.event.listen(self._engine, "reset", _end_transaction)
             sa.event.listen(self._engine, "checkout", self._refuse_older)
+            sa.event.listen(self._engine, "handle_error", _leave_read_only_server)
+            if self._several_hosts:
+                HostOrder().listen(self._engine)
         else:
             # SQLite has one writer at a time anyway; a second thread would only wait in its busy handler.
             width = 1 if self.dialect == "sqlite" else pool_size
@@ -138,7 +117,7 @@ class Database:
         if self._aside is None:
             engine = self._engine
             if self._threads is None:
-                engine = sa.create_engine(self.url, pool_size=ASIDE, connect_args=_CONNECT_ARGS)
+                engine = sa.create_engine(self.url, pool_size=ASIDE)
             self._aside = engine, ThreadPoolExecutor(ASIDE, thread_name_prefix="headgate-sql-aside")
         return await self._run(*self._aside, self._deadline, True, work, args, kwargs)
 
@@ -168,11 +147,19 @@ class Database:
         self._holders += 1
         return self
 
+    async def watch_connection(self) -> sqlite3.Connection | None:
+        """A connection to an SQLite file that never waits for a lock, and is the caller's to close; `None` if this is
+        no file."""
+        if self._threads is None or self.dialect != "sqlite" or isinstance(self._engine.pool, sa.pool.StaticPool):
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _watch_connection, self._engine)
+
     async def close(self) -> None:
         """The last holder's ends every connection. Transactions in flight on worker threads finish first."""
         self._holders -= 1
         if self._holders:
             return
+        await self.hints.close()
         if self._aside is not None:
             await asyncio.to_thread(self._aside[1].shutdown)
             self._aside[0].dispose()
@@ -199,25 +186,58 @@ class Database:
                 # Shielded: a caller that is cancelled stops waiting, but the thread's transaction still ends properly.
                 loop = asyncio.get_running_loop()
                 return await asyncio.shield(
-                    loop.run_in_executor(threads, _in_transaction, engine, read_only, work, args, kwargs)
+                    loop.run_in_executor(threads, self._on_thread, loop, engine, read_only, work, args, kwargs)
                 )
         except DRIVER_ERRORS as error:
             raise translated(error, self._file) from error
 
     def _on_loop(self, engine: Engine, work: Callable[..., R], args: Any, kwargs: Any) -> R:
-        """`_in_transaction` on psycopg's async connection. Where there are no transactions, beginning one is free."""
-        with engine.connect() as connection, connection.begin():
-            try:
-                return work(connection, *args, **kwargs)
-            except StoreUnavailable:
-                if connection.invalidated:
-                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we.
-                    self._cut_at = time.monotonic()
-                raise
+        """`_on_thread` on psycopg's async connection. Where there are no transactions, beginning one is free."""
+        with engine.connect() as connection:
+            news = connection.info[NEWS] = set[str]()
+            with connection.begin():
+                try:
+                    result = work(connection, *args, **kwargs)
+                except BaseException as error:
+                    if isinstance(error, ReadOnlyServer):
+                        connection.invalidate()
+                    # A pipeline found it broken. SQLAlchemy would presume the rest of the pool dead; so must we. If
+                    # there are several hosts, also when it did not answer in time: another host may have taken over.
+                    if connection.invalidated and (self._several_hosts or isinstance(error, StoreUnavailable)):
+                        self._cut_at = time.monotonic()
+                    raise
+        if news:
+            self.hints.ring_everywhere(news)
+        return result
+
+    def _on_thread(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        read_only: bool,
+        work: Callable[..., R],
+        args: Any,
+        kwargs: Any,
+    ) -> R:
+        with engine.connect() as connection:
+            news = connection.info[NEWS] = set[str]()
+            with connection.begin():
+                if self.dialect == "sqlite":
+                    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+                result = work(connection, *args, **kwargs)
+        if news:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(self.hints.ring_everywhere, news)
+        return result
 
     def _refuse_older(self, _connection: Any, record: Any, _proxy: Any) -> None:
         if record.info[BORN] < self._cut_at:
             raise sa.exc.DisconnectionError("others of its age were cut")
+
+
+def _leave_read_only_server(context: Any) -> None:
+    if is_read_only(context.original_exception):
+        context.is_disconnect = True
 
 
 def _end_transaction(connection: Any, _record: Any, state: Any) -> None:
@@ -239,16 +259,27 @@ def _bound_silence(connection: Any, _record: Any) -> None:
     connection.commit()
 
 
-def _in_transaction(engine: Engine, read_only: bool, work: Callable[..., R], args: Any, kwargs: Any) -> R:
-    with engine.connect() as connection, connection.begin():
-        if engine.dialect.name == "sqlite":
-            connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
-        return work(connection, *args, **kwargs)
+def announce(connection: Connection, name: str) -> None:
+    """Rings the bells of a name (`Database.hints`) when the caller's transaction has been committed."""
+    news: set[str] | None = connection.info.get(NEWS)
+    if news is not None:
+        news.add(name)
+
+
+def _watch_connection(engine: Engine) -> sqlite3.Connection:
+    connection = engine.raw_connection()
+    opened = connection.driver_connection
+    assert isinstance(opened, sqlite3.Connection)
+    connection.detach()
+    opened.execute("PRAGMA busy_timeout=0").close()
+    return opened
 
 
 def _threaded_engine(url: URL, width: int) -> Engine:
     if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, pool_size=width, max_overflow=0)
+        engine = sa.create_engine(url, pool_size=width, max_overflow=0)
+        sa.event.listen(engine, "connect", lambda *_: _use_numbers_for_booleans(engine))
+        return engine
     engine = sa.create_engine(
         url,
         poolclass=sa.pool.QueuePool if url.database not in (None, "", ":memory:") else sa.pool.StaticPool,
@@ -258,6 +289,11 @@ def _threaded_engine(url: URL, width: int) -> Engine:
         sa.event.listen(engine, "do_connect", _create_file)
     sa.event.listen(engine, "connect", _prepare_sqlite)
     return engine
+
+
+def _use_numbers_for_booleans(oracle: Engine) -> None:
+    """Oracle has BOOLEAN since 23 only. The tables, and what is compared with them, are the same on every version."""
+    oracle.dialect.supports_native_boolean = False
 
 
 def _create_file(_dialect: Any, _record: Any, arguments: Any, _options: Any) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from headgate import BlockingDispatchQueue, DispatchQueue, InvalidInput, NotFound
-from headgate.sql.engine import database_url
+from headgate.sql.url import database_url
 from tests.contracts.conftest import slot_store_url
 
 

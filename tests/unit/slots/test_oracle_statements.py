@@ -20,6 +20,7 @@ class Recorder:
     def __init__(self) -> None:
         self.dialect = oracle.dialect()
         self.statements: list[str] = []
+        self.info: dict[str, Any] = {}
 
     def execute(self, statement: Any, parameters: Any = None) -> Any:
         if isinstance(parameters, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -39,12 +40,12 @@ from headgate.dispatch.stores import (
     search,
     transactions,
 )
-from headgate.dispatch.stores.notify import Hints, ring
 from headgate.dispatch.stores.periodic import SqlPeriodicStore
 from headgate.dispatch.stores.workers import SqlWorkerStore
 from headgate.dispatch.turns import UNLIMITED, Places
 from headgate.errors import Conflict
 from headgate.sql.engine import Database
+from headgate.sql.hints import ring
 
 if TYPE_CHECKING:
     from headgate.dispatch.stores.claims import Claims
@@ -73,7 +74,9 @@ class SqlQueueStore:
         self._claim_bytes = claim_bytes
         self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
-        self._hints = Hints(database)
+        self._hints = database.hints
+        self._bells: dict[str, asyncio.Event] = {}
+        """By item type."""
         self._postgres = database.dialect == "postgresql"
         self._statements: Any = portable
         self._claims: Claims | None = None
@@ -133,6 +136,7 @@ class SqlQueueStore:
         places: Places = UNLIMITED,
         now: datetime | None = None,
     ) -> Batch:
+        self._bell(item_type)  # what is enqueued from here on rings, for `wait`
         batch = await self._claim(item_type, limit, look_ahead, places, now)
         if self._encryption is None:
             return batch
@@ -197,10 +201,9 @@ class SqlQueueStore:
         return await self._database.write(reports.record_progress, progress, now)
 
     async def wait(self, item_type: str, timeout: float) -> None:
-        await self._hints.wait(item_type, timeout)
+        await self._hints.wait(self._bell(item_type), timeout)
 
     async def close(self) -> None:
-        await self._hints.close()
         await self._database.close()
 
     # -- operating -----------------------------------------------------------------------------------------------
@@ -334,6 +337,12 @@ class SqlQueueStore:
         if self._claims is not None:
             self._claims.forget(item_type)
         await self._notify(item_type)
+
+    def _bell(self, item_type: str) -> asyncio.Event:
+        bell = self._bells.get(item_type)
+        if bell is None:
+            bell = self._bells[item_type] = self._hints.bell(item_type)
+        return bell
 
     def _tell(self, item_type: str) -> None:
         """There is room for another item of a type with limited places. Only a hint: polling finds it too."""

@@ -23,6 +23,7 @@ class Recorder:
     def __init__(self) -> None:
         self.dialect = oracle.dialect()
         self.statements: list[str] = []
+        self.info: dict[str, Any] = {}
 
     def execute(self, statement: Any, _parameters: Any = None) -> Any:
         compiled = statement.compile(dialect=self.dialect, compile_kwargs={"render_postcompile": True})
@@ -91,7 +92,7 @@ def everything(connection: Any) -> None:
     outbox.first_ids(connection, "t", 100)
     outbox.records_of(connection, "t", list(range(2500)))
     outbox.remove(connection, list(range(2500)))
-    outbox.is_free(connection, "t", "me")
+    outbox.free_after(connection, "t", "me")
     outbox.lease(connection, "t", "me")
     outbox.leave(connection, "t", "me")
 
