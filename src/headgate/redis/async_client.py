@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from headgate.errors import StoreUnavailable
-from headgate.redis.async_connection import AsyncConnections, AsyncRedisConnection
+from headgate.redis.async_connection import AsyncConnections, AsyncRedisConnection, Receiver
 from headgate.redis.discovery import Candidates, Discovery, Query, Result, master, slot_map
 from headgate.redis.protocol import ASKING, Script
 from headgate.redis.redirects import (
@@ -54,14 +54,22 @@ class AsyncRedisClient:
 
     def call(self, command: bytes, slot: int = 0) -> asyncio.Future[Any] | None:
         """A future of the reply, a value or `ErrorReply`; `None` if there is no connection to the right server yet."""
+        future = asyncio.get_running_loop().create_future()
+        return future if self.send(command, slot, future) else None
+
+    def send(self, command: bytes, slot: int, receiver: Receiver) -> bool:
+        """Sends a command whose reply goes to `receiver`; false if there is no connection to the right server yet."""
         address = self._master
         if address is None:
             slots = self._slots
             address = None if slots is None else slots.lookup(slot)
             if address is None:
-                return None
+                return False
         connection = self._connections.find(address)
-        return None if connection is None else connection.call(command)
+        if connection is None:
+            return False
+        connection.send(command, receiver)
+        return True
 
     # async only: end
     async def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
