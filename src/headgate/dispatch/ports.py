@@ -365,6 +365,10 @@ class OutcomeSink(Protocol):
         say so, `StoreError`, and none may begin."""
         ...
 
+    def was_on(self, item_type: str) -> bool:
+        """Whether the kill switch is known to have been on less than a second ago. Reads no store."""
+        ...
+
 
 class Guard(Protocol):
     """Holds an execution back until its item type's limit admits it."""
