@@ -68,7 +68,7 @@ def everything(connection: Any) -> None:
     message_statements.renew(connection, ids, "me", timedelta(seconds=1))
     message_statements.release(connection, ids, "me")
     message_statements.settle(connection, [outcome])
-    message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0)
+    message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0, "me")
     message_statements.status_of(connection, "m")
     message_statements.receive(connection, Receipt("p", True, provider_id="x"))
     message_statements.bury(connection, [DeadLetter("l", "m", "k", "v", "r", 1)], [outcome])
