@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from sqlalchemy.engine import Connection
 
-from headgate.errors import StoreError
-from headgate.messaging import Record
+from headgate.errors import Conflict, StoreError
+from headgate.messaging import Delivered, Record
+from headgate.sql import hints, outbox
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
-from headgate.sql.outbox import SqlOutbox
+from headgate.sql.hints import Hints
+from headgate.sql.outbox import OutboxSource, SqlOutbox
+from headgate.testing import eventually
 from tests.contracts.message_log import MessageLogContract, publish, take, values
 
 
@@ -59,3 +64,119 @@ class TestSqlOutbox(MessageLogContract):
         (failure,) = await log.publish([Record("t" * 300, "k", "v")]) if log.database.dialect != "sqlite" else [None]
         assert log.database.dialect == "sqlite" or isinstance(failure, StoreError)
         await publish(log, Record(topic, "k", "v"))
+
+
+class TestBells:
+    """A reader that hears bells need not poll. Here it would look again after an hour."""
+
+    @pytest.fixture(autouse=True)
+    def slow_poll(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(outbox, "HEARD_POLL_SECONDS", 3600.0)
+
+    @pytest.fixture
+    def url(self, request: pytest.FixtureRequest) -> str:
+        if getattr(request, "param", "sqlite") == "postgresql":
+            return str(request.getfixturevalue("postgres_url"))
+        return f"sqlite:///{request.getfixturevalue('tmp_path') / 'outbox.db'}"
+
+    @pytest.fixture
+    async def log(self, url: str) -> AsyncIterator[SqlOutbox]:
+        opened = await database(url)
+        log = SqlOutbox(opened, poll_seconds=3600)
+        yield log
+        await log.close()
+        await opened.close()
+
+    @pytest.fixture
+    async def elsewhere(self, log: SqlOutbox, url: str) -> AsyncIterator[SqlOutbox]:
+        """The log of another process: it shares nothing but the database."""
+        opened = Database(url)
+        other = SqlOutbox(opened)
+        yield other
+        await other.close()
+        await opened.close()
+
+    async def waiting(self, log: SqlOutbox) -> tuple[OutboxSource, asyncio.Task[list[Delivered]]]:
+        """A reader that has looked, and a call that waits."""
+        source = await log.read("t", "readers")
+        reading = asyncio.create_task(source.receive(10, 60))
+        await eventually(lambda: source._look_at > 0 and log.database.hints.are_heard)
+        source._bell.clear()
+        return source, reading
+
+    async def test_a_record_of_this_process_wakes_the_reader(self, log: SqlOutbox) -> None:
+        source, reading = await self.waiting(log)
+        await publish(log, Record("t", "k", "v"))
+        assert values(await asyncio.wait_for(reading, 10)) == ["v"]
+        await source.close()
+
+    @pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+    async def test_a_record_of_another_process_wakes_the_reader(self, log: SqlOutbox, elsewhere: SqlOutbox) -> None:
+        source, reading = await self.waiting(log)
+        await publish(elsewhere, Record("t", "k", "v"))
+        assert values(await asyncio.wait_for(reading, 10)) == ["v"]
+        await source.close()
+
+    async def test_a_record_that_came_between_two_calls_is_taken_by_the_next(self, log: SqlOutbox) -> None:
+        source, reading = await self.waiting(log)
+        reading.cancel()
+        await publish(log, Record("t", "k", "v"))
+        await eventually(source._bell.is_set)
+        assert values(await source.receive(10, 0)) == ["v"]
+        await source.close()
+
+    async def test_a_full_reader_keeps_the_ring_for_its_next_call(self, log: SqlOutbox) -> None:
+        source, reading = await self.waiting(log)
+        reading.cancel()
+        await publish(log, Record("t", "k", "v"))
+        await eventually(source._bell.is_set)
+        assert await source.receive(0, 0) == []
+        assert values(await source.receive(10, 0)) == ["v"]
+        await source.close()
+
+    async def test_a_transaction_that_is_rolled_back_rings_no_bell(
+        self, log: SqlOutbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Hints, "_watch_commits", _watch_nothing)
+        source, reading = await self.waiting(log)
+
+        def append_and_fail(connection: Connection) -> None:
+            outbox.append(connection, [Record("t", "k", "v")])
+            raise Conflict("undone")
+
+        with pytest.raises(Conflict):
+            await log.database.write(append_and_fail)
+        await log.database.read(lambda _: None)
+        assert not source._bell.is_set()
+        reading.cancel()
+        await source.close()
+
+    async def test_a_reader_that_leaves_wakes_its_heir(self, log: SqlOutbox, elsewhere: SqlOutbox) -> None:
+        first = await elsewhere.read("t", "readers")
+        assert await first.receive(10, 0) == []
+        heir, reading = await self.waiting(log)
+        await publish(elsewhere, Record("t", "k", "v"))
+        await first.close()
+        assert values(await asyncio.wait_for(reading, 10)) == ["v"]
+        await heir.close()
+
+    async def test_where_no_bell_is_heard_the_reader_polls(
+        self, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Behind a pooler that hands each transaction to another connection, LISTEN succeeds and nothing comes."""
+        monkeypatch.setattr(hints, "ring", lambda _connection, _name: None)
+        opened, other = await database(postgres_url), Database(postgres_url)
+        source = await SqlOutbox(opened, poll_seconds=0.01).read("t", "readers")
+        reading = asyncio.create_task(source.receive(10, 60))
+        await eventually(lambda: source._look_at > 0)
+        await other.write(outbox.append, [Record("t", "k", "v")])
+        assert values(await asyncio.wait_for(reading, 10)) == ["v"]
+        assert not opened.hints.are_heard
+        await source.close()
+        await other.close()
+        await opened.close()
+
+
+async def _watch_nothing(hints: Hints) -> None:
+    """Rings after no commit."""
+    hints._is_listening = True

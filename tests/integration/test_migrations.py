@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
 import headgate
@@ -61,6 +62,11 @@ async def test_migrations_make_exactly_the_tables_the_code_uses(url: str) -> Non
     assert await migrate.status(database) == (applied[-1], [])
     assert await migrate.upgrade(database) == []
     await database.close()
+
+
+def test_the_steps_are_applied_in_the_order_of_their_files() -> None:
+    directory = ScriptDirectory.from_config(migrate._config())
+    assert migrate._known() == [step.revision for step in reversed(list(directory.walk_revisions()))]
 
 
 def _to(connection: Connection, revision: str) -> None:

@@ -16,9 +16,10 @@ from headgate.dispatch.model import Claim, EnqueueRequest
 from headgate.dispatch.ports import STARTED, QueueStore
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import notify, postgres, postgres_claims, queue_store
+from headgate.dispatch.stores import postgres, postgres_claims, queue_store
 from headgate.dispatch.stores.sql import SqlQueueStore
 from headgate.errors import StoreError, StoreUnavailable
+from headgate.sql import hints
 from headgate.sql.engine import Database
 from headgate.sql.pipeline import BY_KEY, Statement
 from headgate.testing import eventually
@@ -308,7 +309,7 @@ async def test_concurrent_claims_of_one_store_share_the_items(store: QueueStore)
 async def test_who_queues_right_after_another_is_heard_of_too(store: QueueStore, postgres_url: str) -> None:
     """At most so many hints a second, but the last item of a burst must not wait for the next poll."""
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as listener:
-        await listener.execute(f"LISTEN {notify.CHANNEL}")
+        await listener.execute(f"LISTEN {hints.CHANNEL}")
         # All in one turn of the loop, so that only the first is due to be told of.
         await asyncio.gather(*(store.enqueue([EnqueueRequest.of("PAY", name, {})]) for name in "abc"))
         payloads = [notice.payload async for notice in listener.notifies(timeout=20, stop_after=2)]

@@ -121,7 +121,9 @@ class Limiter(ActivePlans):
                         return decision
         except (TypeError, KeyError):
             check_key(key)
-        return self._acquire_and_observe(self._chain(key, plans, cost))
+        if self._refresh_at_us is not None:
+            self._maybe_refresh()
+        return self._acquire_and_observe(self._book.chain(key, plans, cost))
 
     def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
         """`acquire` over any (key, plan, cost): all or nothing, in one decision. Raises what `acquire` does."""
@@ -307,7 +309,8 @@ class Limiter(ActivePlans):
         return self._book.chain(key, plans, cost)
 
     def _acquire_and_observe(self, chain: list[Charge]) -> Decision:
-        return self._health.observe(self._acquire_with_lease(chain))
+        decision = self._decide_on_store(chain) if self._leases is None else self._acquire_with_lease(chain)
+        return self._health.observe(decision if decision is not None else self._fall_back(chain))
 
     def _acquire_with_lease(self, chain: list[Charge]) -> Decision:
         if self._leases is None or not self._may_lease or not self._leases.is_leasable(chain):
@@ -404,8 +407,7 @@ class Limiter(ActivePlans):
         return decision
 
     def _refill(self, lease: LocalLease, cost: int, leases: LocalLeases) -> Decision | None:
-        """The store's decision on `cost`, with more than that credited to the lease if the store has it; `None` if the
-        store is unavailable."""
+        """The store's decision on `cost`; more than that is credited to the lease. `None` if it is unavailable."""
         with lease.refilling():
             decision = None
             if self._return_tokens(lease):

@@ -25,6 +25,7 @@ POLICY = "RateLimit-Policy"
 LIMIT = "RateLimit"
 RETRY_AFTER = "Retry-After"
 RAW_LIMIT = LIMIT.lower().encode()
+RAW_RETRY_AFTER = RETRY_AFTER.lower().encode()
 
 PROBLEM_JSON = "application/problem+json"
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
@@ -81,6 +82,13 @@ def fields(decision: Decision, rules: Sequence[Rule], keys: Sequence[str] | None
     if not decision.allowed:
         result.append((RETRY_AFTER, str(retry_after(decision))))
     return result
+
+
+def raw_fields(decision: Decision, rules: Sequence[Rule]) -> RawFields:
+    """`fields` in bytes and lower case, as ASGI wants them."""
+    if decision.reason is OK and len(rules) == 1 and not rules[0].shadow:
+        return prepared_fields(rules[0]).raw_fields(decision)
+    return [(name.lower().encode(), value.encode()) for name, value in fields(decision, rules)]
 
 
 def legacy_fields(decision: Decision, now: float) -> list[tuple[str, str]]:

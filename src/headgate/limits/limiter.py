@@ -125,7 +125,9 @@ class AsyncLimiter(ActivePlans):
                         return decision
         except (TypeError, KeyError):
             check_key(key)
-        return await self._acquire_and_observe(await self._chain(key, plans, cost))
+        if self._refresh_at_us is not None:
+            await self._maybe_refresh()
+        return await self._acquire_and_observe(self._book.chain(key, plans, cost))
 
     async def acquire_chain(self, links: Iterable[tuple[str, str, int]]) -> Decision:
         """`acquire` over any (key, plan, cost): all or nothing, in one decision. Raises what `acquire` does."""
@@ -317,7 +319,8 @@ class AsyncLimiter(ActivePlans):
         return self._book.chain(key, plans, cost)
 
     async def _acquire_and_observe(self, chain: list[Charge]) -> Decision:
-        return self._health.observe(await self._acquire_with_lease(chain))
+        decision = await (self._decide_on_store(chain) if self._leases is None else self._acquire_with_lease(chain))
+        return self._health.observe(decision if decision is not None else await self._fall_back(chain))
 
     async def _acquire_with_lease(self, chain: list[Charge]) -> Decision:
         if self._leases is None or not self._may_lease or not self._leases.is_leasable(chain):
@@ -448,8 +451,7 @@ class AsyncLimiter(ActivePlans):
 
     # async only: end
     async def _refill(self, lease: LocalLease, cost: int, leases: LocalLeases) -> Decision | None:
-        """The store's decision on `cost`, with more than that credited to the lease if the store has it; `None` if the
-        store is unavailable."""
+        """The store's decision on `cost`; more than that is credited to the lease. `None` if it is unavailable."""
         with lease.refilling():
             decision = None
             if await self._return_tokens(lease):

@@ -13,10 +13,18 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from headgate.errors import StoreUnavailable
-from headgate.redis.async_connection import AsyncConnections, AsyncRedisConnection
+from headgate.redis.async_connection import AsyncConnections, AsyncRedisConnection, Receiver
 from headgate.redis.discovery import Candidates, Discovery, Query, Result, master, slot_map
 from headgate.redis.protocol import ASKING, Script
-from headgate.redis.redirects import MAX_REDIRECTS, Action, ErrorReply, SlotMap, redirect_of, store_error
+from headgate.redis.redirects import (
+    MAX_REDIRECTS,
+    TRY_AGAIN_SECONDS,
+    Action,
+    ErrorReply,
+    SlotMap,
+    redirect_of,
+    store_error,
+)
 from headgate.redis.single_flight import AsyncSingleFlight
 from headgate.redis.url import Address, RedisUrl, Topology
 
@@ -46,14 +54,22 @@ class AsyncRedisClient:
 
     def call(self, command: bytes, slot: int = 0) -> asyncio.Future[Any] | None:
         """A future of the reply, a value or `ErrorReply`; `None` if there is no connection to the right server yet."""
+        future = asyncio.get_running_loop().create_future()
+        return future if self.send(command, slot, future) else None
+
+    def send(self, command: bytes, slot: int, receiver: Receiver) -> bool:
+        """Sends a command whose reply goes to `receiver`; false if there is no connection to the right server yet."""
         address = self._master
         if address is None:
             slots = self._slots
             address = None if slots is None else slots.lookup(slot)
             if address is None:
-                return None
+                return False
         connection = self._connections.find(address)
-        return None if connection is None else connection.call(command)
+        if connection is None:
+            return False
+        connection.send(command, receiver)
+        return True
 
     # async only: end
     async def execute(self, command: bytes, script: Script | None = None, slot: int = 0) -> Any:
@@ -111,8 +127,11 @@ class AsyncRedisClient:
         return await self._within_timeout(self._follow_redirects(error_reply, command, script, slot))
 
     async def _follow_redirects(self, error_reply: ErrorReply, command: bytes, script: Script | None, slot: int) -> Any:
-        for _ in range(MAX_REDIRECTS):
+        redirects, asking = 0, False
+        pauses, end = iter(TRY_AGAIN_SECONDS), time.monotonic() + self.url.timeout
+        while redirects < MAX_REDIRECTS:
             action, address = redirect_of(*error_reply)
+            redirects += 1
             if action is Action.WITH_SCRIPT and script is not None:
                 command, address = script.with_source(command), error_reply.server
             elif action is Action.MOVED:
@@ -120,11 +139,18 @@ class AsyncRedisClient:
             elif action is Action.NEW_MASTER and self.url.topology is Topology.SENTINEL:
                 self._forget(error_reply.server)
                 address = await self._owner(slot)
+            elif action is Action.TRY_AGAIN:
+                pause = next(pauses, None)
+                if pause is None or time.monotonic() + pause > end:
+                    break
+                await asyncio.sleep(pause)
+                redirects, address = 0, await self._owner(slot)
             if address is None:
                 self._forget(error_reply.server)
                 break
-            commands = (ASKING, command) if action is Action.ASK else (command,)
-            reply = await self._send(address, *commands)
+            # A node that imports the slot, and lacks the script, must be asked again as it was before.
+            asking = action is Action.ASK or (asking and action is Action.WITH_SCRIPT)
+            reply = await self._send(address, *((ASKING, command) if asking else (command,)))
             if not isinstance(reply, ErrorReply):
                 return reply
             error_reply = reply

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import deque
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import hiredis
 
@@ -22,6 +22,16 @@ from headgate.redis.url import Address, Login, RedisUrl
 MAX_PACKET_CALLS = 32
 """A packet of this many calls is sent at once, so that Redis works on it while the next one is built."""
 _INCOMPLETE = object()
+
+
+class Receiver(Protocol):
+    """What a reply is given to: a future, or something cheaper."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, reply: Any, /) -> None: ...
+
+    def set_exception(self, error: BaseException, /) -> None: ...
 
 
 class AsyncRedisConnection(asyncio.Protocol):
@@ -54,7 +64,7 @@ class AsyncRedisConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader(notEnoughData=_INCOMPLETE)
         self._closing = False
-        self._waiting: deque[asyncio.Future[Any]] = deque()
+        self._waiting: deque[Receiver] = deque()
         self._outgoing: list[bytes] = []
         self._sent = self._answered = 0
         self._packets: deque[tuple[float, int]] = deque()
@@ -104,17 +114,21 @@ class AsyncRedisConnection(asyncio.Protocol):
     def call(self, command: bytes) -> asyncio.Future[Any]:
         """A future of the reply to `command`: a value, or `ErrorReply`."""
         future = self.loop.create_future()
+        self.send(command, future)
+        return future
+
+    def send(self, command: bytes, receiver: Receiver) -> None:
+        """Sends a command, whose reply goes to `receiver`."""
         if self.closed:
-            future.set_exception(unreachable(self.address, self.timeout, ConnectionResetError("connection closed")))
-            return future
+            receiver.set_exception(unreachable(self.address, self.timeout, ConnectionResetError("connection closed")))
+            return
         outgoing = self._outgoing
         if not outgoing:
             self.loop.call_soon(self._flush)
         outgoing.append(command)
-        self._waiting.append(future)
+        self._waiting.append(receiver)
         if len(outgoing) >= MAX_PACKET_CALLS:
             self._flush()
-        return future
 
     def close(self) -> None:
         self._end(ConnectionResetError("connection closed"))

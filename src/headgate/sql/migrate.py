@@ -12,12 +12,8 @@ import contextlib
 import io
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import alembic.command
-import alembic.config
-import alembic.runtime.migration
-import alembic.script
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
@@ -25,7 +21,12 @@ from headgate.errors import ConfigurationError, HeadgateError
 from headgate.sql.engine import Database
 from headgate.sql.migration_policy import Migrations, permitted_migrations
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 log = logging.getLogger(__name__)
+
+VERSIONS = Path(__file__).with_name("migrations") / "versions"
 
 OLDEST_RUNNABLE = "0012_slot_owner"
 """The step that a program must know to run on this version's schema. Raised by whoever takes away a column or a table
@@ -125,7 +126,7 @@ def script(dialect: str) -> str:
     config = _config()
     config.output_buffer = buffer = io.StringIO()
     config.attributes["dialect"] = dialect
-    alembic.command.upgrade(config, "head", sql=True)
+    _alembic().upgrade(config, "head", sql=True)
     floor = str(sa.schema.CreateTable(_floor).compile()).strip()
     return f"{buffer.getvalue()}\n{floor};\n\nINSERT INTO {FLOOR_TABLE} (version_num) VALUES ('{OLDEST_RUNNABLE}');\n"
 
@@ -145,7 +146,7 @@ def _upgrade(connection: Connection) -> list[str]:
     missing = pending(connection)
     if missing:
         _adopt(connection)
-        alembic.command.upgrade(_config(connection), "head")
+        _alembic().upgrade(_config(connection), "head")
         _set_floor(connection, OLDEST_RUNNABLE)
     return missing
 
@@ -155,7 +156,7 @@ def _downgrade(connection: Connection) -> str:
     _adopt(connection)
     revision = current(connection)
     assert revision is not None
-    alembic.command.downgrade(_config(connection), "-1")
+    _alembic().downgrade(_config(connection), "-1")
     known, left = _known(), _revision(connection, REVISION_TABLE)
     if left is None:
         connection.execute(_floor.delete())
@@ -173,7 +174,7 @@ def _adopt(connection: Connection) -> None:
     """Writes down where a database stands that version 0.2.0 migrated."""
     earlier = _revision(connection, FLOOR_TABLE)
     if earlier is not None and _revision(connection, REVISION_TABLE) is None:
-        alembic.command.stamp(_config(connection), earlier)
+        _alembic().stamp(_config(connection), earlier)
 
 
 def _set_floor(connection: Connection, revision: str) -> None:
@@ -225,19 +226,29 @@ def _filled(connection: Connection, places: list[tuple[str, str | None]]) -> lis
 
 
 def _revision(connection: Connection, table: str) -> str | None:
-    context = alembic.runtime.migration.MigrationContext.configure(connection, opts={"version_table": table})
-    return context.get_current_revision()
+    if not sa.inspect(connection).has_table(table):
+        return None
+    revision: str | None = connection.execute(sa.select(sa.column("version_num")).select_from(sa.table(table))).scalar()
+    return revision
 
 
 def _known() -> list[str]:
-    """The steps of this version, oldest first."""
-    directory = alembic.script.ScriptDirectory.from_config(_config())
-    return [revision.revision for revision in reversed(list(directory.walk_revisions()))]
+    """The steps of this version, oldest first: the names of their files."""
+    return sorted(file.stem for file in VERSIONS.glob("[0-9]*.py"))
 
 
-def _config(connection: Connection | None = None) -> alembic.config.Config:
-    config = alembic.config.Config()
-    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+def _alembic() -> Any:
+    # Imported here: most programs find their database up to date, and Alembic is a tenth of an idle service's memory.
+    import alembic.command
+
+    return alembic.command
+
+
+def _config(connection: Connection | None = None) -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(VERSIONS.parent))
     if connection is not None:
         config.attributes["connection"] = connection
     return config

@@ -4,12 +4,15 @@ A record is published by inserting it, alone or in a transaction that changes ot
 time, by a lease that it renews with every call to `receive`, takes records in the order of their ids and deletes them
 when they are done. A record may be available only from a time on. A record whose
 transaction commits late has a low id and is simply taken next; nothing is skipped, because nothing remembers a place.
+
+A reader looks when a bell says that there may be records (`Database.hints`), and once a second besides; where no bell
+of another process can be heard, every `poll_seconds`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
 import uuid
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -20,13 +23,15 @@ from sqlalchemy.engine import Connection, Row
 from headgate.batching import Batcher
 from headgate.errors import Conflict, HeadgateError
 from headgate.messaging import Delivered, Record
-from headgate.sql.engine import Database
+from headgate.sql.engine import Database, announce
 from headgate.sql.outbox_tables import outbox, outbox_reader
 from headgate.sql.schema import now
 
 LEASE = timedelta(seconds=30)
 """A reader that says nothing for so long is taken for dead."""
 POLL_SECONDS = 0.2
+HEARD_POLL_SECONDS = 1.0
+"""How often a reader that hears bells looks: for records whose time has come, and for those of an older version."""
 BATCH = 1000
 MAX_IN_LIST = 900
 
@@ -74,6 +79,10 @@ class OutboxSource:
         self._poll_seconds = poll_seconds
         self._lease = lease
         self._owner = uuid.uuid4().hex
+        self._bell = database.hints.bell(bell_of(topic), any_commit=True)
+        self._look_at = 0.0
+        """When to look for records, whether the bell rang or not."""
+        self._is_leased = False
         self._renew_at = 0.0
         self._held: set[int] = set()
         """Handed out and not yet removed."""
@@ -81,21 +90,42 @@ class OutboxSource:
         """Committed and not yet removed, because the database was away."""
 
     async def receive(self, max_records: int, wait: float) -> list[Delivered]:
-        deadline = time.monotonic() + wait
+        now = asyncio.get_running_loop().time
+        deadline = now() + wait
         while True:
-            if await self._leased():
-                await self.commit([])
-                fresh = await self._fresh(max_records) if max_records else []
+            if now() >= self._look_at or self._bell.is_set() or (self._is_leased and now() >= self._renew_at):
+                fresh = await self._look(max_records)
                 if fresh:
-                    self._held.update(delivered.position for delivered in fresh)
                     return fresh
-            else:
-                # Whoever holds the topic now is given what we had.
-                self._held.clear()
-            left = deadline - time.monotonic()
+            left = deadline - now()
             if left <= 0:
                 return []
-            await asyncio.sleep(min(self._poll_seconds, left))
+            if max_records == 0:
+                # The bell is for a call that takes records.
+                await asyncio.sleep(min(left, self._poll_seconds))
+            elif await self._database.hints.wait(self._bell, min(left, self._look_at - now())):
+                self._look_at = 0.0
+
+    async def _look(self, max_records: int) -> list[Delivered]:
+        """Renews the lease, and takes what is there."""
+        if max_records:
+            # Before it looks: what is published from here on rings again.
+            self._bell.clear()
+        fresh: list[Delivered] = []
+        pause = HEARD_POLL_SECONDS if self._database.hints.are_heard else self._poll_seconds
+        free_in = await self._lease_topic()
+        if free_in:
+            # Whoever holds the topic now is given what we had.
+            self._held.clear()
+            pause = min(pause, free_in)
+        else:
+            await self.commit([])
+            fresh = await self._fresh(max_records) if max_records else []
+            self._held.update(delivered.position for delivered in fresh)
+        if max_records:
+            # If there was something, there may be more.
+            self._look_at = 0.0 if fresh else asyncio.get_running_loop().time() + pause
+        return fresh
 
     async def _fresh(self, max_records: int) -> list[Delivered]:
         # Records that are held come first again, so as many more are read.
@@ -116,25 +146,33 @@ class OutboxSource:
     async def close(self) -> None:
         await self._database.write(leave, self._topic, self._owner)
 
-    async def _leased(self) -> bool:
-        """Whether we hold the lease. Asking costs a write only when it is to be had or to be renewed."""
-        asked_at = time.monotonic()
-        if asked_at < self._renew_at:
-            return True
-        if not await self._database.read(is_free, self._topic, self._owner):
-            return False
-        try:
-            leased = await self._database.write(lease, self._topic, self._owner, self._lease)
-        except Conflict:
-            return False  # another reader came first
-        if leased:
-            self._renew_at = asked_at + self._lease.total_seconds() / 3
-        return leased
+    async def _lease_topic(self) -> float:
+        """0 if we hold the lease; else the seconds until another's ends. Costs a write only when the lease is to be had
+        or to be renewed."""
+        asked_at = asyncio.get_running_loop().time()
+        if self._is_leased and asked_at < self._renew_at:
+            return 0.0
+        self._is_leased = False
+        free_in = await self._database.read(free_after, self._topic, self._owner)
+        if free_in:
+            return free_in
+        with contextlib.suppress(Conflict):  # another reader came first
+            self._is_leased = await self._database.write(lease, self._topic, self._owner, self._lease)
+        self._renew_at = asked_at + self._lease.total_seconds() / 3
+        return 0.0 if self._is_leased else self._poll_seconds
+
+
+def bell_of(topic: str) -> str:
+    """The name of the bell that rings for new records of a topic."""
+    return f"outbox:{topic}"
 
 
 def append(connection: Connection, records: Sequence[Record], *, available_at: datetime | None = None) -> None:
     """Publishes, in the caller's transaction; readers see the records from `available_at` on."""
     at = now(connection)
+    if available_at is None:
+        for topic in {record.topic for record in records}:
+            announce(connection, bell_of(topic))
     connection.execute(
         outbox.insert(),
         [
@@ -179,12 +217,14 @@ def remove(connection: Connection, positions: Sequence[int]) -> None:
 
 def leave(connection: Connection, topic: str, owner: str) -> None:
     """Gives the lease back."""
+    announce(connection, bell_of(topic))
     connection.execute(outbox_reader.delete().where(outbox_reader.c.topic == topic, outbox_reader.c.owner == owner))
 
 
-def is_free(connection: Connection, topic: str, owner: str) -> bool:
-    """Whether nobody else holds the topic's lease."""
-    return not _held_by_another(_lease_row(connection, topic), owner, now(connection))
+def free_after(connection: Connection, topic: str, owner: str) -> float:
+    """The seconds for which somebody else holds the topic's lease; 0 if nobody does."""
+    row, at = _lease_row(connection, topic), now(connection)
+    return (row.leased_until - at).total_seconds() if row is not None and _held_by_another(row, owner, at) else 0.0
 
 
 def lease(connection: Connection, topic: str, owner: str, span: timedelta = LEASE) -> bool:

@@ -47,6 +47,7 @@ from headgate.errors import HeadgateError, InvalidInput, StoreError
 from headgate.messaging import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    RECEIVE_SECONDS,
     Delivered,
     MessageLog,
     MessageSource,
@@ -63,7 +64,8 @@ WINDOW = 1000
 ATTEMPTS = 5
 LEASE_SECONDS = 10.0
 BUSY_PAUSE = 0.5
-IDLE_SECONDS = 0.2
+BUSY_SECONDS = 0.2
+"""How long what is done may wait to be committed."""
 FULL_SECONDS = 0.02
 PARKED_SECONDS = 30
 LONGEST_PARKED_SECONDS = 600
@@ -182,7 +184,8 @@ class Delivery:
             self._skew_ms = await self._store.now_ms() - _host_ms()
             self._source = await self._join()
         room = max(self._window - self._lanes.held - len(self._finished), 0)
-        for delivered in await self._source.receive(room, IDLE_SECONDS if room else FULL_SECONDS):
+        wait = BUSY_SECONDS if self._lanes.held or self._finished else RECEIVE_SECONDS
+        for delivered in await self._source.receive(room, wait if room else FULL_SECONDS):
             self._add(delivered)
         await self._commit()
 

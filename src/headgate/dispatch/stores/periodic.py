@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from headgate.dispatch.model import EnqueueRequest
 from headgate.dispatch.periodic import PeriodicTask
 from headgate.dispatch.schedules import CatchUp, Schedule
-from headgate.dispatch.stores.notify import Hints
 from headgate.dispatch.stores.tables import periodic
 from headgate.durations import duration_ms
 from headgate.errors import Conflict, HeadgateError
 from headgate.slots.calendars import Calendar
 from headgate.sql.engine import Database
+from headgate.sql.hints import Hints
 from headgate.sql.schema import now as database_clock
 
 log = logging.getLogger("headgate.dispatch")

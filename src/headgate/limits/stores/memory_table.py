@@ -8,6 +8,9 @@ oldest segment: the least recently used, to within a segment.
 Exact order would cost every decision (a key that is put last in a `dict` is deleted and inserted) or every key (an
 `OrderedDict` takes 100 bytes more).
 
+A `dict` that grows is rebuilt in one go, which takes 0.1 s at ten million keys. So a segment of a large table consists
+of parts, by the hash of the key: one small `dict` is rebuilt at a time. Small tables have one part, which is faster.
+
 A single charge on a token bucket or a fixed window takes a shortcut (`SingleCharge`). The commonest one, one unit on a
 young key that has room, takes the fast path (`FastPath`). Both are the reference's arithmetic, written out. The
 contract suite holds them to the same decisions.
@@ -17,9 +20,9 @@ A signal handler may raise within any of them (Ctrl-C, a worker's time limit): s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from headgate.limits.algorithms import State
 from headgate.limits.fast_path import FastPath
@@ -33,6 +36,12 @@ SEGMENTS = 16
 MAX_SEGMENTS = 24
 """How many older segments there are at most, before two are merged: keys that are used leave them."""
 EVICTION_BATCH = 1024
+MERGED_PER_CALL = 64
+LARGEST_PART = 150_000
+"""The most keys of a table with one part. Rebuilding a `dict` takes 1 ms at 100,000 keys."""
+PARTS = 256
+"""Of a segment of a large table. At ten million keys a part has 40,000."""
+PART_MASK = PARTS - 1
 
 _OK, _DENIED = Reason.OK, Reason.DENIED
 
@@ -46,19 +55,35 @@ class SingleCharge(Protocol):
     def __call__(self, key: str, cost: int, now_us: int | None = None, create: bool = False) -> Decision | None: ...
 
 
-class _Segment(NamedTuple):
-    """Keys that were last used before `closed_us`, in the order in which they came."""
+Part: TypeAlias = dict[str, Any]
+"""Packed states by key, in the order in which they came."""
 
-    keys: dict[str, Any]
-    closed_us: int
+
+class _Segment:
+    """Keys that were last used before `closed_us`. Compared by identity."""
+
+    __slots__ = ("closed_us", "parts")
+
+    def __init__(self, parts: Sequence[Part], closed_us: int) -> None:
+        self.parts = parts
+        self.closed_us = closed_us
+
+    def part(self, key: str) -> Part:
+        """The part of a key."""
+        parts = self.parts
+        return parts[0] if len(parts) == 1 else parts[hash(key) & PART_MASK]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
 
 
 class KeyTable:
     """The packed states of one plan and spec: the young segment, and older ones."""
 
     __slots__ = (
-        "_close_at_us", "_drops", "_eviction_queue", "_max_keys", "_older", "_older_count", "_segment_size", "_span_us",
-        "alone", "evict_at_us", "rule_count", "spec", "young",
+        "_close_at_us", "_drops", "_eviction_part", "_eviction_queue", "_max_keys", "_merging", "_older",
+        "_older_count", "_segment_size", "_span_us", "_young_count", "alone", "evict_at_us", "parts", "rule_count",
+        "spec", "young",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, max_keys: int) -> None:
@@ -67,13 +92,21 @@ class KeyTable:
         """Whether this plan has no other table, so that a key missing here is missing."""
         self.rule_count = 0
         """How many live rules use this table."""
-        self.young: dict[str, Any] = {}
+        self.young: Part | None = {}
+        """The young segment of a small table; `None` if it has `PARTS` parts."""
+        self.parts: Sequence[Part] = (self.young,)
+        """The parts of the young segment."""
+        self._young_count = 0
+        """The keys of the young segment, if it has several parts; perhaps a few too many."""
         self._older: list[_Segment] = []
         """The oldest first."""
         self._older_count = 0
-        self._drops: list[dict[str, Any]] = []
+        self._merging: tuple[_Segment, _Segment] | None = None
+        """The keys of the first are being moved to the second."""
+        self._drops: list[Part] = []
         self._eviction_queue: list[str] = []
         """The next keys of the oldest segment to be evicted, last to first; some may have been used since."""
+        self._eviction_part = 0
         self._max_keys = max_keys
         self._segment_size = max(max_keys // SEGMENTS, 1)
         self._span_us = max(spec.life_us, SHORTEST_GENERATION_US)
@@ -83,17 +116,22 @@ class KeyTable:
 
     def __len__(self) -> int:
         """How many states are in memory, also those that are yet to be dropped."""
-        return len(self.young) + self._older_count + sum(map(len, self._drops))
+        return sum(map(len, self.parts)) + self._older_count + sum(map(len, self._drops))
 
     @property
     def empty(self) -> bool:
         """Whether nothing is left, not even to be dropped."""
         return len(self) == 0
 
+    def part(self, key: str) -> Part:
+        """The part of the young segment that has a key, or would have it."""
+        young = self.young
+        return self.parts[hash(key) & PART_MASK] if young is None else young
+
     def read(self, key: str) -> State | None:
-        packed = self.young.get(key)
-        for keys, _ in self._older if packed is None else ():
-            packed = keys.get(key)
+        packed = self.part(key).get(key)
+        for segment in self._older if packed is None else ():
+            packed = segment.part(key).get(key)
             if packed is not None:
                 break
         return None if packed is None else self.unpack(packed)
@@ -101,20 +139,22 @@ class KeyTable:
     def write(self, key: str, state: State, now_us: int) -> None:
         if now_us >= self.evict_at_us:
             self.evict_expired(now_us)
-        if key not in self.young:
+        if key not in self.part(key):
             self._pop_older(key)
             self.make_room(now_us)
-        self.young[key] = self.pack(state)
+        self.part(key)[key] = self.pack(state)
 
     def touch(self, key: str, now_us: int) -> None:
         """Moves a known key to the young segment."""
-        if key not in self.young and (packed := self._pop_older(key)) is not None:
+        if key not in self.part(key) and (packed := self._pop_older(key)) is not None:
             self.make_room(now_us)
-            self.young[key] = packed
+            self.part(key)[key] = packed
 
     def forget(self, key: str) -> None:
-        if self.young.pop(key, None) is None:
+        if self.part(key).pop(key, None) is None:
             self._pop_older(key)
+        else:
+            self._young_count -= 1
 
     def pack(self, state: State) -> Any:
         return state
@@ -129,10 +169,11 @@ class KeyTable:
         elif now_us >= self._close_at_us:
             self._close(now_us)
         while self._older and now_us >= self._older[0].closed_us + self._span_us:
-            keys = self._older.pop(0).keys
-            self._older_count -= len(keys)
+            segment = self._older.pop(0)
+            self._older_count -= len(segment)
             self._eviction_queue.clear()
-            self._drops.append(keys)
+            self._end_merge(segment)
+            self._drops.extend(filter(None, segment.parts))
         left = DROPPED_PER_CALL
         while self._drops and left:
             drop = self._drops[-1]
@@ -147,74 +188,115 @@ class KeyTable:
     def make_room(self, now_us: int) -> None:
         """Prepares for one more young key: closes the segment if it is full, and evicts the key that was not used for
         longest if the table is."""
-        count = len(self.young) + self._older_count
-        if count * 2 >= self._max_keys and len(self.young) >= self._segment_size:
+        young = self.young
+        young_count = self._young_count if young is None else len(young)
+        count = young_count + self._older_count
+        if young_count >= self._segment_size and count * 2 >= self._max_keys:
             self._close(now_us)
+        elif young is not None and young_count >= LARGEST_PART:
+            # Closed rather than divided, which would take as long as rebuilding: its keys move as they are used.
+            self._close(now_us, PARTS)
+        if self._merging is not None:
+            self._merge_some(*self._merging)
         while count >= self._max_keys:
             self._evict_oldest(now_us)
             count -= 1
+        self._young_count += 1
 
     def young_state(self, key: str, now_us: int, create: bool) -> Any:
         """The packed state of a key, made young; a new one if there is none and `create` is set; `None` if
         another table may have the key, or the key has yet to be checked."""
         if now_us >= self.evict_at_us:
             self.evict_expired(now_us)
-        packed = self.young.get(key)
+        packed = self.part(key).get(key)
         if packed is None:
             packed = self._pop_older(key) if self._older else None
             if packed is not None:
                 self.make_room(now_us)
-                self.young[key] = packed
+                self.part(key)[key] = packed
             elif create and self.alone:
                 self.make_room(now_us)
                 packed = (0, now_us)
         return packed
 
-    def segments(self) -> list[dict[str, Any]]:
-        """All segments, also those that are yet to be dropped."""
-        return [self.young, *(keys for keys, _ in self._older), *self._drops]
+    def segments(self) -> list[Part]:
+        """All segments, part by part, also those that are yet to be dropped."""
+        return [*self.parts, *(part for segment in self._older for part in segment.parts), *self._drops]
 
     def _pop_older(self, key: str) -> Any:
-        for keys, _ in self._older:
-            packed = keys.pop(key, None)
+        for segment in self._older:
+            packed = segment.part(key).pop(key, None)
             if packed is not None:
                 self._older_count -= 1
                 return packed
         return None
 
-    def _close(self, now_us: int) -> None:
-        """Makes the young segment the last of the older ones."""
+    def _close(self, now_us: int, parts: int | None = None) -> None:
+        """Makes the young segment the last of the older ones, and begins one of so many parts, or as many as before."""
         self._close_at_us = now_us + self._span_us
         self.evict_at_us = min(self.evict_at_us, self._close_at_us)
-        if self.young:
-            young, self.young = self.young, {}
-            self._older.append(_Segment(young, now_us))
-        if len(self._older) > MAX_SEGMENTS:
-            self._merge()
+        if any(self.parts):
+            self._older.append(_Segment(self.parts, now_us))
+            parts = parts or len(self.parts)
+        if parts is not None:
+            self.parts = tuple({} for _ in range(parts))
+            self.young = self.parts[0] if parts == 1 else None
+        if len(self._older) > MAX_SEGMENTS and self._merging is None:
+            self._begin_merge()
         # Recounted: a signal handler may have raised after a key was removed and before it was counted.
-        self._older_count = sum(len(keys) for keys, _ in self._older)
+        self._young_count, self._older_count = 0, sum(map(len, self._older))
 
-    def _merge(self) -> None:
-        """Merges the two adjacent segments that have the fewest keys."""
+    def _begin_merge(self) -> None:
+        """Chooses the two adjacent segments that have the fewest keys. Their keys are merged a few with every call."""
         older = self._older
-        at = min(range(len(older) - 1), key=lambda index: len(older[index].keys) + len(older[index + 1].keys))
-        first, second = older[at], older.pop(at + 1)
-        first.keys.update(second.keys)
-        older[at] = _Segment(first.keys, second.closed_us)
+        at = min(range(len(older) - 1), key=lambda index: len(older[index]) + len(older[index + 1]))
+        first, second = older[at], older[at + 1]
+        # Into the one that has more parts: a single part would become too large.
+        source, target = (first, second) if len(second.parts) > len(first.parts) else (second, first)
+        target.closed_us = second.closed_us
+        self._merging = source, target
+
+    def _merge_some(self, source: _Segment, target: _Segment) -> None:
+        left = MERGED_PER_CALL
+        for part in filter(None, source.parts):
+            keys = list(islice(part, left))
+            for key in keys:
+                target.part(key)[key] = part[key]
+                del part[key]  # last: a signal handler may raise anywhere, and no key may be lost
+            left -= len(keys)
+            if not left:
+                return
+        self._older.remove(source)
+        self._end_merge(source)
+
+    def _end_merge(self, segment: _Segment) -> None:
+        if self._merging is not None and segment in self._merging:
+            self._merging = None
 
     def _evict_oldest(self, now_us: int) -> None:
-        while self._older or self.young:
+        while self._older or any(self.parts):
             if not self._older:
                 self._close(now_us)
-            oldest = self._older[0].keys
+            oldest = self._older[0]
             while self._eviction_queue:
-                if oldest.pop(self._eviction_queue.pop(), None) is not None:
+                key = self._eviction_queue.pop()
+                if oldest.part(key).pop(key, None) is not None:
                     self._older_count -= 1
                     return
             # In batches: each search for the first key skips all that were removed before it.
-            self._eviction_queue = list(islice(oldest, EVICTION_BATCH))[::-1]
+            self._eviction_queue = self._first_keys(oldest)
             if not self._eviction_queue:
+                self._end_merge(oldest)
                 del self._older[0]
+
+    def _first_keys(self, segment: _Segment) -> list[str]:
+        """The first keys of one part, last to first. The parts take turns, so that the order is about that of use."""
+        count = len(segment.parts)
+        for _ in range(count):
+            self._eviction_part = (self._eviction_part + 1) % count
+            if part := segment.parts[self._eviction_part]:
+                return list(islice(part, max(EVICTION_BATCH // count, 16)))[::-1]
+        return []
 
 
 class MixedKeyTable(KeyTable):
@@ -273,7 +355,7 @@ def _bucket_spend(table: KeyTable, plan: str, spec: TokenBucket, lock: SpinLock,
             if spent > full:
                 wait, reset = (spent - full + gain - 1) // gain, (debt + gain - 1) // gain
                 return Decision((False, (full - debt) // unit, capacity, wait, reset, plan, _DENIED, False, ()))
-            table.young[key] = (spent, now_us)
+            table.part(key)[key] = (spent, now_us)
         except ValueError:
             return None
         finally:
@@ -300,6 +382,8 @@ def _bucket_spend_one(table: KeyTable, plan: str, spec: TokenBucket, lock: SpinL
         try:
             now_us = clock() // 1000
             young = table.young
+            if young is None:
+                young = table.parts[hash(key) & PART_MASK]
             debt, last = young[key]
             debt -= (now_us - last) * gain
             if debt <= 0:
@@ -359,7 +443,7 @@ def _fixed_spend(table: KeyTable, plan: str, spec: FixedWindow, lock: SpinLock, 
             spent = used + cost
             if spent > limit:
                 return Decision((False, limit - used, limit, ends, ends if used else 0, plan, _DENIED, False, ()))
-            table.young[key] = (spent, start)
+            table.part(key)[key] = (spent, start)
         finally:
             release(None)
         return Decision((True, limit - spent, limit, 0, ends, plan, _OK, False, ()))
@@ -384,6 +468,8 @@ def _fixed_spend_one(table: KeyTable, plan: str, spec: FixedWindow, lock: SpinLo
             if now_us >= table.evict_at_us:
                 return None
             young = table.young
+            if young is None:
+                young = table.parts[hash(key) & PART_MASK]
             used, start = young[key]
             ends = start + window_us - now_us
             if ends <= 0 or not 0 < used < limit:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 from headgate.limits.model import Charge
@@ -21,12 +20,34 @@ Share: TypeAlias = tuple[bytes, int]
 
 
 class _SharedCall:
-    __slots__ = ("callers", "chain", "command", "now_us", "slot")
+    """A call of several callers. The connection gives it the reply, as it would a future."""
 
-    def __init__(self, chain: Sequence[Charge], now_us: int | None, slot: int) -> None:
+    __slots__ = ("_coalescer", "callers", "chain", "command", "now_us", "slot")
+
+    def __init__(self, coalescer: Coalescer, chain: Sequence[Charge], now_us: int | None, slot: int) -> None:
+        self._coalescer = coalescer
         self.chain, self.now_us, self.slot = chain, now_us, slot
         self.callers: list[asyncio.Future[Share]] = []
         self.command = b""
+
+    def done(self) -> bool:
+        """Never: each caller is checked when there is a reply."""
+        return False
+
+    def set_result(self, reply: Any) -> None:
+        """Gives each caller its place in the reply."""
+        if reply.__class__ is ErrorReply:
+            self._coalescer.run(self._coalescer.follow_redirects(self, reply))
+            return
+        for time, caller in enumerate(self.callers):
+            if not caller.done():
+                caller.set_result((reply, time))
+
+    def set_exception(self, error: BaseException) -> None:
+        """Raises the error to each caller."""
+        for caller in self.callers:
+            if not caller.done():
+                caller.set_exception(error)
 
 
 class Coalescer:
@@ -51,7 +72,7 @@ class Coalescer:
         if call is None:
             if not pending:
                 loop.call_soon(self._send)
-            call = pending[name] = _SharedCall(chain, now_us, slot)
+            call = pending[name] = _SharedCall(self, chain, now_us, slot)
         caller: asyncio.Future[Share] = loop.create_future()
         call.callers.append(caller)
         if len(call.callers) == MAX_TIMES:
@@ -62,33 +83,23 @@ class Coalescer:
     def _send(self) -> None:
         pending, self._pending = self._pending, {}
         for call in pending.values():
-            # A caller that was cancelled before the call is sent is not charged.
-            call.callers = [caller for caller in call.callers if not caller.done()]
-            if not call.callers:
-                continue
-            call.command = self._commands.spending(call.chain, call.now_us, len(call.callers))
+            callers = call.callers
+            if len(callers) > 1 or callers[0].done():
+                # A caller that was cancelled before the call is sent is not charged.
+                callers = call.callers = [caller for caller in callers if not caller.done()]
+                if not callers:
+                    continue
+            call.command = self._commands.spending(call.chain, call.now_us, len(callers))
             try:
-                future = self._client.call(call.command, call.slot)
+                is_sent = self._client.send(call.command, call.slot, call)
             except Exception as error:
-                _fail(call, error)
+                call.set_exception(error)
                 continue
-            if future is None:
-                self._run(self._execute(call))
-            else:
-                future.add_done_callback(partial(self._on_reply, call))
+            if not is_sent:
+                self.run(self._execute(call))
 
-    def _on_reply(self, call: _SharedCall, future: asyncio.Future[Any]) -> None:
-        error = future.exception()
-        if error is not None:
-            _fail(call, error)
-            return
-        reply = future.result()
-        if isinstance(reply, ErrorReply):
-            self._run(self._follow_redirects(call, reply))
-        else:
-            _share(call, reply)
-
-    def _run(self, work: Any) -> None:
+    def run(self, work: Any) -> None:
+        """Runs work that nobody awaits."""
         task = asyncio.get_running_loop().create_task(work)
         # Held here: the loop itself keeps only weak references to tasks.
         self._tasks.add(task)
@@ -96,26 +107,14 @@ class Coalescer:
 
     async def _execute(self, call: _SharedCall) -> None:
         try:
-            _share(call, await self._client.execute(call.command, self._commands.script, call.slot))
+            call.set_result(await self._client.execute(call.command, self._commands.script, call.slot))
         except Exception as error:
-            _fail(call, error)
+            call.set_exception(error)
 
-    async def _follow_redirects(self, call: _SharedCall, error_reply: ErrorReply) -> None:
+    async def follow_redirects(self, call: _SharedCall, error_reply: ErrorReply) -> None:
+        """Sends a call again that got an error reply, which means that it was not run."""
+        script = self._commands.script
         try:
-            _share(
-                call, await self._client.follow_redirects(error_reply, call.command, self._commands.script, call.slot)
-            )
+            call.set_result(await self._client.follow_redirects(error_reply, call.command, script, call.slot))
         except Exception as error:
-            _fail(call, error)
-
-
-def _share(call: _SharedCall, reply: bytes) -> None:
-    for time, caller in enumerate(call.callers):
-        if not caller.done():
-            caller.set_result((reply, time))
-
-
-def _fail(call: _SharedCall, error: BaseException) -> None:
-    for caller in call.callers:
-        if not caller.done():
-            caller.set_exception(error)
+            call.set_exception(error)

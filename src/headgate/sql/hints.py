@@ -1,0 +1,167 @@
+"""Hints that a table may have news: within this process always, from other processes by PostgreSQL's LISTEN/NOTIFY, or
+by the data version of an SQLite file.
+
+A hint may be lost or come for nothing. Polling stays the truth; hints only make it sooner, so that it may be slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import sqlalchemy as sa
+
+from headgate.errors import StoreError
+
+if TYPE_CHECKING:
+    from headgate.sql.engine import Database
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "headgate_dispatch"
+"""Every version listens to it, so it keeps its name."""
+QUIET_SECONDS = 0.02
+"""The shortest time between two notifications of one name: every NOTIFY serialises its commit with all others."""
+LONGEST_PAUSE = 30.0
+WATCH_SECONDS = 0.1
+"""How often the data version of an SQLite file is read. That is no transaction, and takes some microseconds."""
+
+
+class Hints:
+    """Rings bells by name, and hears those that other processes ring. One per `Database`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._bells: dict[str, WeakSet[asyncio.Event]] = defaultdict(WeakSet)
+        self._commit_bells: WeakSet[asyncio.Event] = WeakSet()
+        self._rung: dict[str, float] = {}
+        self._trailing: dict[str, asyncio.Task[None]] = {}
+        self._listener: asyncio.Task[None] | None = None
+        self._is_listening = False
+
+    @property
+    def are_heard(self) -> bool:
+        """Whether hints from other processes reach this one. Never on Oracle, nor behind a pooler that hands each
+        transaction to another connection of PostgreSQL."""
+        return self._is_listening
+
+    def bell(self, name: str, *, any_commit: bool = False) -> asyncio.Event:
+        """A bell of the caller's own, for as long as the caller keeps it. With `any_commit`, every commit to an SQLite
+        file rings it, also one of a process that rings no bells."""
+        bell = asyncio.Event()
+        self._bells[name].add(bell)
+        if any_commit:
+            self._commit_bells.add(bell)
+        return bell
+
+    def due(self, names: Iterable[str]) -> list[str]:
+        """Those of the names that other processes have not been notified of just now. Counts as notifying them."""
+        now = time.monotonic()
+        due = sorted(name for name in set(names) if now - self._rung.get(name, -1.0) >= QUIET_SECONDS)
+        for name in due:
+            self._rung[name] = now
+        return due
+
+    def trail(self, names: Iterable[str]) -> None:
+        """Notifies other processes soon of names that were not due, whose news are committed by now."""
+        for name in names:
+            if name not in self._trailing:
+                self._trailing[name] = asyncio.create_task(self._notify_soon(name))
+
+    async def _notify_soon(self, name: str) -> None:
+        await asyncio.sleep(QUIET_SECONDS)
+        del self._trailing[name]
+        with contextlib.suppress(StoreError):
+            for due in self.due([name]):
+                await self._database.once(ring, due)
+
+    def ring(self, names: Iterable[str]) -> None:
+        """Rings in this process."""
+        for name in names:
+            for bell in self._bells.get(name, ()):
+                bell.set()
+
+    def ring_everywhere(self, names: Iterable[str]) -> None:
+        """Rings for news that are committed: here at once, in other processes soon."""
+        names = list(names)
+        self.ring(names)
+        if self._database.dialect == "postgresql":
+            self.trail(names)
+
+    async def wait(self, bell: asyncio.Event, timeout: float) -> bool:
+        """Waits for a ring of the bell, up to `timeout` seconds; returns whether it rang. Afterwards it is silent."""
+        if self._listener is None and self._database.dialect in ("postgresql", "sqlite"):
+            hear = self._listen if self._database.dialect == "postgresql" else self._watch_commits
+            self._listener = asyncio.create_task(hear())
+        if timeout > 0 and not bell.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await bell.wait()
+        rang = bell.is_set()
+        bell.clear()
+        return rang
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._trailing.values(), return_exceptions=True)
+        if self._listener is not None:
+            listener, self._listener = self._listener, None
+            listener.cancel()
+            await asyncio.gather(listener, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        import psycopg
+
+        url = self._database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        pause = 1.0
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    echo = f"echo:{uuid.uuid4().hex}"
+                    await self._database.once(ring, echo)
+                    pause = 1.0
+                    # What was said while nobody listened is unknown: look once.
+                    self.ring(list(self._bells))
+                    async for notice in connection.notifies():
+                        if notice.payload == echo:
+                            self._is_listening = True
+                        self.ring([notice.payload])
+            except (psycopg.Error, StoreError) as error:
+                log.info("listening for hints again in %.0f s: %s", pause, str(error).partition("\n")[0])
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+            finally:
+                self._is_listening = False
+
+    async def _watch_commits(self) -> None:
+        """Rings after commits to an SQLite file, of any process."""
+        while (opened := await self._database.watch_connection()) is not None:
+            with contextlib.closing(opened), contextlib.suppress(sqlite3.Error):
+                await self._ring_after_commits(opened)
+            self._is_listening = False
+            await asyncio.sleep(1.0)
+        self._is_listening = True  # a database in memory has no other process
+
+    async def _ring_after_commits(self, opened: sqlite3.Connection) -> None:
+        version = None
+        while True:
+            [(latest,)] = opened.execute("PRAGMA data_version").fetchall()
+            if latest != version:
+                version = latest
+                for bell in self._commit_bells:
+                    bell.set()
+            self._is_listening = True
+            await asyncio.sleep(WATCH_SECONDS)
+
+
+def ring(connection: sa.Connection, name: str) -> None:
+    """Rings in every process that listens."""
+    connection.exec_driver_sql("SELECT pg_notify(%s, %s)", (CHANNEL, name))

@@ -1,0 +1,132 @@
+"""A process with nothing to do: how often its background loops ask the store. Polling is what an idle process costs."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.server.cli.worker import Role, _work
+from headgate.server.http.app import create_app
+from headgate.server.settings import Settings
+from headgate.sql.engine import Database
+
+PER_MINUTE = {
+    "sql.outbox.first_ids": 360,  # three topics, once a second, and after each lease
+    "sql.outbox.free_after": 60,  # three leases of ten seconds
+    "sql.outbox.lease": 60,
+    "limits.stores.sql_plans._revision": 60,
+    "dispatch.stores.periodic.tasks": 60,
+    "dispatch.stores.admin_queries.config": 30,  # a cycle of payments every two seconds
+    "dispatch.stores.portable_claims.claim": 30,
+    "dispatch.stores.admin_queries.stale": 30,
+}
+"""How often an idle process may run these on the database."""
+OTHERS = 6
+"""How often it may run each other function: every ten seconds."""
+MINUTE = 60.0
+SETTLED = 30.0
+"""By then everything has started, and what comes at once came once."""
+
+
+class SkippingSelector(selectors.DefaultSelector):
+    """Does not wait for a timer: its loop's clock skips the time instead, unless a thread is at work."""
+
+    loop: SkippingLoop
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None or timeout <= 0 or self.loop.threads_at_work:
+            return super().select(timeout)
+        events = super().select(0)
+        if not events:
+            self.loop.skipped += timeout
+        return events
+
+
+class SkippingLoop(asyncio.SelectorEventLoop):
+    """An event loop on which an idle minute takes as long as the work that is done in it."""
+
+    def __init__(self) -> None:
+        self.skipped = 0.0
+        self.threads_at_work = 0
+        selector = SkippingSelector()
+        selector.loop = self
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return super().time() + self.skipped
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        self.threads_at_work += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._back)
+        return future
+
+    def _back(self, _future: object) -> None:
+        self.threads_at_work -= 1
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each function was run on the database."""
+    counted: Counter[str] = Counter()
+    run = Database._run
+
+    async def counting(self: Database, *arguments: Any) -> Any:
+        work = arguments[4]
+        counted[f"{work.__module__.removeprefix('headgate.')}.{work.__qualname__}"] += 1
+        return await run(self, *arguments)
+
+    monkeypatch.setattr(Database, "_run", counting)
+    return counted
+
+
+async def idle_minute(calls: Counter[str]) -> Counter[str]:
+    await asyncio.sleep(SETTLED)
+    before = calls.copy()
+    await asyncio.sleep(MINUTE)
+    return calls - before
+
+
+def check(counted: Counter[str]) -> None:
+    too_often = {name: count for name, count in counted.items() if count > PER_MINUTE.get(name, OTHERS)}
+    assert too_often == {}
+    assert counted["sql.outbox.first_ids"] >= 180
+
+
+def settings(tmp_path: Path) -> Settings:
+    return Settings.load(database_url=f"sqlite:///{tmp_path / 'idle.db'}")
+
+
+def test_an_idle_service_hardly_reads(tmp_path: Path, calls: Counter[str]) -> None:
+    async def serve() -> Counter[str]:
+        app = create_app(settings(tmp_path))
+        async with app.router.lifespan_context(app):
+            return await idle_minute(calls)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        counted = runner.run(serve())
+    check(counted)
+
+
+def test_an_idle_worker_hardly_reads(tmp_path: Path, calls: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.server.cli.worker.stop_on_signals", lambda *_: None)
+
+    async def work() -> Counter[str]:
+        working = asyncio.create_task(_work(settings(tmp_path), Role.ALL, None))
+        try:
+            return await idle_minute(calls)
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
+
+    with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+        counted = runner.run(work())
+    check(counted)
