@@ -71,7 +71,7 @@ def everything(connection: Any) -> None:
     message_statements.renew(connection, ids, "me", timedelta(seconds=1))
     message_statements.release(connection, ids, "me")
     message_statements.settle(connection, [outcome])
-    message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0)
+    message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0, "me")
     message_statements.status_of(connection, "m")
     after = datetime(2027, 3, 1, tzinfo=UTC), "m"
     message_statements.page(connection, MessageFilter(Status.QUEUED, 1, "m"), 10, after)
