@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -9,6 +11,7 @@ from headgate.errors import HeadgateError
 from headgate.server.access.model import ANYONE, Caller, needed_scope
 from headgate.server.http import problem
 from headgate.server.http.browser import refuse_other_names, refuse_other_sites, session_secret
+from headgate.server.http.fields import header_fields
 from headgate.server.http.ingress import client_address
 from headgate.server.http.problem import Problem
 from headgate.server.http.services import Services, services_of
@@ -43,7 +46,7 @@ class AccessGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+        if sum(map(len, chain.from_iterable(scope["headers"]))) > MAX_HEADER_BYTES:
             detail = f"the header fields are larger than {MAX_HEADER_BYTES} bytes"
             refusal = Problem(431, "headers-too-large", "Request Header Fields Too Large", detail)
             await refusal.response()(scope, receive, send)
@@ -163,7 +166,7 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
 
 def _bearer_token(scope: Scope) -> str | None:
     """The bearer token. Other schemes are none of ours: a proxy may have its own login beside the session's cookie."""
-    for name, value in scope["headers"]:
+    for name, value in scope["headers"] if b"authorization" in header_fields(scope) else ():
         if name == b"authorization":
             scheme, _, token = bytes(value).partition(b" ")
             if scheme.lower() == b"bearer":
