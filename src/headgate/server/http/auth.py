@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headgate.errors import HeadgateError
 from headgate.server.access.model import ANYONE, Caller, needed_scope
 from headgate.server.http import problem
-from headgate.server.http.browser import refuse_other_names, refuse_other_sites, session_secret
+from headgate.server.http.browser import BROWSER_FIELDS, refuse_other_names, refuse_other_sites, session_secret
 from headgate.server.http.fields import header_fields
 from headgate.server.http.ingress import client_address
 from headgate.server.http.problem import Problem
@@ -137,8 +137,9 @@ async def _admit_anonymous(services: Services, scope: Scope) -> Caller:
 async def _authenticate(services: Services, scope: Scope) -> Caller:
     """Admits a request to a path that needs a token; returns its caller."""
     method: str = scope["method"]
-    secret = _bearer_token(scope)
-    session = session_secret(scope) if secret is None else None
+    fields = header_fields(scope)
+    secret = _bearer_token(scope) if b"authorization" in fields else None
+    session = session_secret(scope) if secret is None and b"cookie" in fields else None
     if session is None:
         caller = await services.authenticator.caller(secret or "")
     else:
@@ -152,7 +153,8 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
         )
     if caller is ANYONE:
         refuse_other_names(scope)
-        refuse_other_sites(scope, with_cookie=False, reading=method in SAFE_METHODS)
+        if not BROWSER_FIELDS.isdisjoint(fields):
+            refuse_other_sites(scope, with_cookie=False, reading=method in SAFE_METHODS)
         await services.ingress.admit(scope, caller)
         return caller
     if session is not None and method not in SAFE_METHODS:
@@ -166,7 +168,7 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
 
 def _bearer_token(scope: Scope) -> str | None:
     """The bearer token. Other schemes are none of ours: a proxy may have its own login beside the session's cookie."""
-    for name, value in scope["headers"] if b"authorization" in header_fields(scope) else ():
+    for name, value in scope["headers"]:
         if name == b"authorization":
             scheme, _, token = bytes(value).partition(b" ")
             if scheme.lower() == b"bearer":

@@ -17,6 +17,8 @@ COOKIE = "headgate-session"
 SECURE_COOKIE = "__Host-headgate-session"
 """Browsers take a cookie of this prefix from nobody but the very host, and over TLS only."""
 
+BROWSER_FIELDS = frozenset({b"sec-fetch-site", b"origin"})
+"""Fields by which a browser says which page a request is from. Without any, the origin is unknown."""
 LONGEST_HOST = 300
 """A name of 255 characters, and its port. No browser sends a longer one."""
 
@@ -33,9 +35,6 @@ class Origin(Enum):
 def origin(scope: Scope, *, reading: bool = False) -> Origin:
     """The origin of the page that made this request, by header fields that no page can set itself. Unknown if a user
     typed the address: that only reads."""
-    fields = header_fields(scope)
-    if b"sec-fetch-site" not in fields and b"origin" not in fields:
-        return Origin.UNKNOWN
     site = source = host = b""
     for name, value in scope["headers"]:
         if name == b"sec-fetch-site":
@@ -89,8 +88,6 @@ def _is_local(host: bytes) -> bool:
 
 def session_secret(scope: Scope) -> str | None:
     """The secret in the session's cookie."""
-    if b"cookie" not in header_fields(scope):
-        return None
     prefix = _name(scope).encode() + b"="
     for name, value in scope["headers"]:
         if name == b"cookie":
