@@ -97,6 +97,7 @@ TWINS = (
             ("`RedisClient`, the same for threads, is generated from this file: `scripts/generate_blocking.py`.\n", ""),
             ("import asyncio\n", "import os\n"),
             ("redis.async_connection", "redis.blocking_connection"),
+            ("asyncio.sleep", "time.sleep"),
             ("; calls in flight on an event loop fail", " that are idle; one in use is closed after its call"),
         ),
     ),

@@ -1,7 +1,7 @@
 """In which order the tests run, and how hard the property tests look.
 
-`pytest --hypothesis-profile=thorough`, as the check does, or quickly: a test writes how many examples it wants as
-`settings(max_examples=examples(500))`; that many are tried thoroughly.
+A test writes how many examples it wants as `settings(max_examples=examples(500))`. So many are tried by `make test
+PROFILE=thorough`, a quarter of them by the check on the newest Python, and a tenth otherwise.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ APART = {
 
 # No deadline for one example: on a busy machine any of them may take long.
 settings.register_profile("thorough", max_examples=100, deadline=None)
+settings.register_profile("check", max_examples=25, deadline=None)
 settings.register_profile("quick", max_examples=10, deadline=None)
 settings.load_profile("quick")
 

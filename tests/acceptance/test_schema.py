@@ -15,6 +15,9 @@ from tests.acceptance.service import Service, run
 
 RULES = Path(__file__).with_name("schemathesis.toml")
 API, ADMIN = "api-token-of-the-schema-test", "admin-token-of-the-schema-test"
+# The work of minutes, on a machine that others use too.
+PATIENCE = 1200
+pytestmark = pytest.mark.timeout(PATIENCE)
 PLAN = {"algorithm": "token_bucket", "capacity": 1000, "perSecond": 100}
 
 
@@ -39,7 +42,7 @@ def explored(service: Service, phases: str, examples: int, *options: str) -> Non
         cwd=service.directory,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=PATIENCE - 60,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout[-16000:] + ended.stderr[-2000:]
@@ -50,18 +53,22 @@ def test_the_service_does_what_its_document_says(service: Service) -> None:
     with service.client() as http:
         # The plan that the document's examples name.
         assert http.put("/admin/plans/gold", json=PLAN).status_code == 200
-    explored(service, "examples,coverage,fuzzing,stateful", 10)
+    explored(service, "examples,coverage", 1)
+
+
+def test_nor_does_chance_find_anything_else(service: Service) -> None:
+    explored(service, "fuzzing,stateful", 5)
 
 
 def test_on_postgresql_it_does_too(tmp_path: Path, postgres_url: str) -> None:
     """It keeps less than SQLite does: no NUL, and no text longer than its column."""
     with Service(tmp_path, HEADGATE_DATABASE_URL=postgres_url) as service:
-        explored(service, "fuzzing", 3)
+        explored(service, "fuzzing", 2)
 
 
 def test_with_the_right_token_it_does_too_and_never_without(guarded: Service) -> None:
     """`ignored_auth` sends each request again without the token, and with a wrong one."""
-    explored(guarded, "examples,fuzzing,stateful", 5, "--header", f"Authorization: Bearer {ADMIN}")
+    explored(guarded, "examples,fuzzing,stateful", 2, "--header", f"Authorization: Bearer {ADMIN}")
 
 
 @pytest.mark.parametrize("token", [None, "reader", API], ids=["none", "reader", "api"])
@@ -69,4 +76,4 @@ def test_with_too_little_a_token_it_does_too(guarded: Service, token: str | None
     if token == "reader":
         made = run(guarded.directory, "tokens", "create", "reader", "--scope", "read", "--json")
         token = json.loads(made.stdout)["token"]
-    explored(guarded, "fuzzing", 2, *(("--header", f"Authorization: Bearer {token}") if token else ()))
+    explored(guarded, "fuzzing", 1, *(("--header", f"Authorization: Bearer {token}") if token else ()))

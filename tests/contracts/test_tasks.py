@@ -19,7 +19,7 @@ from headgate import Conflict, Discard, InvalidInput, Retry, Snooze, Task, Tasks
 from headgate.dispatch.model import ItemDetail
 from headgate.dispatch.periodic import Periodic
 from headgate.dispatch.status import Status
-from headgate.sql.engine import database_url
+from headgate.sql.url import database_url
 from headgate.testing import eventually
 from tests.contracts.conftest import slot_store_url
 
@@ -125,6 +125,21 @@ async def test_a_task_that_fails_is_retried_and_then_a_dead_letter(tasks: Tasks)
         item = (await ended(fails, "one")).item
     assert attempts == [1, 2, 3]
     assert (item.status, item.last_error, item.attempt) == (Status.DEAD_LETTER, "ValueError: boom", 3)
+
+
+async def test_a_task_knows_its_lane_and_priority(tasks: Tasks) -> None:
+    places: list[tuple[str, int]] = []
+
+    @tasks.task(priority=7)
+    async def note() -> None:
+        places.append((current_task().lane, current_task().priority))
+
+    await note.enqueue(key="one", lane="tenant-1")
+    await note.enqueue(key="two", priority=0)
+    async with working(tasks):
+        await ended(note, "one")
+        await ended(note, "two")
+    assert sorted(places) == [("default", 0), ("tenant-1", 7)]
 
 
 async def test_a_snooze_counts_no_retry_and_a_discard_needs_none(tasks: Tasks) -> None:

@@ -24,7 +24,7 @@ from headgate.dispatch.ports import StartOutcome, StartRequest
 from headgate.dispatch.queue import DispatchQueue
 from headgate.dispatch.registry import Registry
 from headgate.dispatch.worker import DispatchWorker
-from headgate.sql.engine import database_url
+from headgate.sql.url import database_url
 
 POINTS = ["claimed", "started", "recorded", "executing", "executed", "completing", "completed"]
 ITEM_TYPE = "WORK"

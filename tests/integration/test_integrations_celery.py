@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
 import time
 import warnings
@@ -18,7 +19,8 @@ from headgate import BlockingSlots, ConfigurationError, FixedWindow, Limiter, Pl
 celery = pytest.importorskip("celery")
 pytest.importorskip("redis")
 
-from celery.contrib.testing.worker import start_worker  # noqa: E402 - celery may be absent
+from celery import signals  # noqa: E402 - celery may be absent
+from celery.contrib.testing.worker import start_worker  # noqa: E402
 from kombu import pools  # noqa: E402
 
 from headgate.integrations.celery import rate_limit, slotted  # noqa: E402
@@ -48,10 +50,19 @@ def app(redis_url: str) -> Iterator[Any]:
         gc.collect()
 
 
+def keep_logging(**_: Any) -> None:
+    """Who listens to this signal sets up logging instead of Celery, which would silence the root logger for good."""
+
+
 @contextmanager
 def working(app: Any) -> Iterator[None]:
+    level = logging.getLogger().level
+    signals.setup_logging.connect(keep_logging)
     with start_worker(app, pool="solo", perform_ping_check=False, loglevel="ERROR"):
         yield
+    signals.setup_logging.disconnect(keep_logging)
+    logging.captureWarnings(False)
+    assert logging.getLogger().level == level
 
 
 def test_calls_beyond_the_limit_run_later_and_cost_no_retry(app: Any, limiter: Limiter) -> None:

@@ -15,7 +15,8 @@ import pytest
 from headgate import AsyncLimiter, Concurrency, Decision, FixedWindow, Limiter, Plan
 from headgate.integrations.limit import Limit, Response
 from headgate.limits.keys import composite, everyone, header, method, path, route
-from tests.integration.stacks import STACKS, Setup, Site, each_stack, field
+from tests.integration.stack_sites import Setup, Site, field
+from tests.integration.stacks import STACKS, each_stack
 
 PLANS = [
     Plan("small", FixedWindow(limit=2, window="PT1H")),

@@ -19,7 +19,7 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import HTTPConnection
 
-from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan, SlidingWindow, TokenBucket
+from headgate import AsyncLimiter, FixedWindow, Limiter, Plan, SlidingWindow, TokenBucket
 from headgate.errors import ConfigurationError, InvalidInput
 from headgate.integrations.fastapi import (
     client_address,
@@ -452,26 +452,6 @@ async def test_a_websocket_counts_when_it_connects(app: FastAPI) -> None:
     start, _body = await connect(app, "/ws", extensions={"websocket.http.response": {}})
     assert start["status"] == 429
     assert (b"retry-after", b"2") in start["headers"]
-
-
-@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
-async def test_with_leases_no_more_is_admitted_than_the_plan_has(
-    kind: type[Limiter] | type[AsyncLimiter],
-) -> None:
-    """A lease keeps its store's denial; the response must be a denial, too."""
-    app = FastAPI()
-    limiter = kind("memory://", plans=[Plan("p", FixedWindow(limit=20, window="PT1H"))], lease=LeasePolicy())
-    install(app, limiter)
-
-    @app.get("/")
-    @rate_limit("p", key=client_address())
-    async def root() -> None: ...
-
-    async with talk_to(app) as client:
-        answers = [await client.get("/") for _ in range(60)]
-    assert [answer.status_code for answer in answers].count(200) == 20
-    assert answers[-1].status_code == 429
-    assert int(answers[-1].headers["Retry-After"]) > 3000
 
 
 async def test_a_denied_websocket_endpoint_is_closed(app: FastAPI) -> None:

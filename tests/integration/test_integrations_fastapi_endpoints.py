@@ -11,9 +11,9 @@ import pytest
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 
-from headgate import AsyncLimiter, FixedWindow, Plan
+from headgate import AsyncLimiter, FixedWindow, LeasePolicy, Limiter, Plan
 from headgate.errors import ConfigurationError
-from headgate.integrations.fastapi import everyone, install, rate_limit
+from headgate.integrations.fastapi import client_address, everyone, install, rate_limit
 from tests.integration.asgi_calls import talk_to
 
 if TYPE_CHECKING:
@@ -123,3 +123,23 @@ class AsyncLines:
 def test_an_object_that_is_called_for_a_generator_is_refused(lines: Callable[..., Any]) -> None:
     with pytest.raises(ConfigurationError, match="limited"):
         limit(lines)
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+async def test_with_leases_no_more_is_admitted_than_the_plan_has(
+    kind: type[Limiter] | type[AsyncLimiter],
+) -> None:
+    """A lease keeps its store's denial; the response must be a denial, too."""
+    app = FastAPI()
+    limiter = kind("memory://", plans=[Plan("p", FixedWindow(limit=20, window="PT1H"))], lease=LeasePolicy())
+    install(app, limiter)
+
+    @app.get("/")
+    @rate_limit("p", key=client_address())
+    async def root() -> None: ...
+
+    async with talk_to(app) as client:
+        answers = [await client.get("/") for _ in range(60)]
+    assert [answer.status_code for answer in answers].count(200) == 20
+    assert answers[-1].status_code == 429
+    assert int(answers[-1].headers["Retry-After"]) > 3000

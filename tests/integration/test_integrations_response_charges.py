@@ -13,7 +13,8 @@ from headgate import AsyncLimiter, FixedWindow, Limiter, Plan
 from headgate.integrations.limit import Response
 from headgate.limits.keys import everyone
 from headgate.testing import eventually
-from tests.integration.stacks import STACKS, Setup
+from tests.integration.stack_sites import Setup
+from tests.integration.stacks import STACKS
 
 PLANS = [Plan("tokens", FixedWindow(limit=100, window="P1D"))]
 

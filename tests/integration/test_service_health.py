@@ -100,7 +100,8 @@ async def test_slots_and_limits_go_on_without_kafka_and_temporal(tmp_path: Path)
         assert (await http.post("/api/v1/slots", json=slot)).status_code == 200
         assert (await http.put("/admin/plans/g", json=plan)).status_code == 200
         assert (await http.post("/api/v1/limits/acquire", json={"key": "k", "plans": ["g"]})).status_code == 200
-        assert await states(http) == {"": "DEGRADED", "database": "UP", "kafka": "DOWN", "temporal": "DOWN"}
+        dependencies = {"database": "UP", "kafka": "DOWN", "temporal": "DOWN", "workers": "UP"}
+        assert await states(http) == {"": "DEGRADED", **dependencies}
 
         async def away() -> None:
             raise StoreUnavailable("away")

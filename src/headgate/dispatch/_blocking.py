@@ -8,6 +8,9 @@ from datetime import datetime
 from typing import Any, Unpack
 
 from headgate.dispatch.background_queue import BackgroundQueue
+from headgate.dispatch.changes import (
+    Preview,
+)
 from headgate.dispatch.config import DispatchConfig, DispatchSettings
 from headgate.dispatch.heartbeats import Worker
 from headgate.dispatch.model import (
@@ -15,10 +18,11 @@ from headgate.dispatch.model import (
     EnqueueResult,
     Item,
     ItemDetail,
+    Progress,
     PruneResult,
     QueueStats,
 )
-from headgate.dispatch.search import ErrorGroup, FilterOptions
+from headgate.dispatch.search import ErrorGroup, FilterOptions, LaneDepth
 from headgate.dispatch.status import Status
 from headgate.slots.model import AssignedSlot
 
@@ -167,15 +171,20 @@ class BlockingDispatchQueue(BackgroundQueue):
         error: str | None = None,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
+        error_group: str | None = None,
         limit: int = 100,
         after: str | None = None,
+        sort: str | None = None,
     ) -> list[Item]:
         """A page of items in order of their ids; `after` is the last id of the page before. `prefix` is what their ids
         begin with, `error` what their last errors hold, with `*` for any characters; their times are not before
-        `since`, and before `until`.
+        `since`, and before `until`. `error_group` is the name of a group as `error_groups` has it.
+
+        `sort` is `id`, `executeAt` or `updatedAt`, with `-` before it for the last first. Sorted by a time, `after` is
+        `ItemOrder.of(sort).cursor(item)` of the last item.
 
         Raises:
-            InvalidInput: the status, the limit, an id, a time, the lane or the error is wrong.
+            InvalidInput: the status, the limit, an id, a time, the lane, the error or the order is wrong.
             NotFound: there is no such item type.
         """
         return self._run(
@@ -187,19 +196,46 @@ class BlockingDispatchQueue(BackgroundQueue):
                 error=error,
                 since=since,
                 until=until,
+                error_group=error_group,
                 limit=limit,
                 after=after,
+                sort=sort,
             )
         )
 
+    def count(self, item_type: str, **matching: Unpack[FilterOptions]) -> int:
+        """How many items match, as in `list`; 100,001 if they are more than 100,000.
+
+        Raises:
+            InvalidInput: a value is wrong.
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.count(item_type, **matching))
+
     def error_groups(self, item_type: str) -> Sequence[ErrorGroup]:
         """Dead letters grouped by their errors, the largest group first. What differs between the errors of a group,
-        such as numbers and ids, is `*` in its name; `list(item_type, error=name)` finds them.
+        such as numbers and ids, is `*` in its name; `list(item_type, "DEAD_LETTER", error_group=name)` lists a group.
 
         Raises:
             NotFound: there is no such item type.
         """
         return self._run(lambda queue: queue.error_groups(item_type))
+
+    def lanes(self, item_type: str) -> Sequence[LaneDepth]:
+        """What of each lane is not finished, the longest lane first.
+
+        Raises:
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.lanes(item_type))
+
+    def progress_of(self, item_type: str, item_ids: Iterable[str]) -> dict[str, Progress]:
+        """By item id: how far the executions that run now say they are; those that say nothing are left out.
+
+        Raises:
+            InvalidInput: an id is wrong.
+        """
+        return self._run(lambda queue: queue.progress_of(item_type, item_ids))
 
     def show(self, item_type: str, item_id: str) -> ItemDetail:
         """One item with its context and its audit.
@@ -220,24 +256,27 @@ class BlockingDispatchQueue(BackgroundQueue):
         """
         return self._run(lambda queue: queue.audit(item_type, item_id=item_id, limit=limit, before=before))
 
-    def requeue(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Makes dead letters READY again, as new; without ids, all of the type. All or, if one of them is not a dead
-        letter, none.
+    def requeue(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
+        """Makes dead letters READY again, as new, and returns how many: those with these ids, all or none; or those
+        that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
-            Conflict: one of them is not a dead letter; nothing was changed.
+            Conflict: one of the ids is not a dead letter; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.requeue(item_type, item_ids))
+        return self._run(lambda queue: queue.requeue(item_type, item_ids, **matching))
 
-    def discard(self, item_type: str, item_ids: Iterable[str] | None = None) -> int:
-        """Cancels items that are READY or dead letters; without ids, all dead letters of the type. All or none.
+    def discard(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
+        """Cancels items that are READY or dead letters, and returns how many: those with these ids, all or none; or
+        those that match, as in `cancel`; or, with neither, all dead letters of the type.
 
         Raises:
-            Conflict: one of them is in flight or finished; nothing was changed.
+            Conflict: one of the ids is in flight or finished; nothing was changed.
+            InvalidInput: a value is wrong, or both ids and a filter are given.
             NotFound: there is no such item type, or one of the items is not there.
         """
-        return self._run(lambda queue: queue.discard(item_type, item_ids))
+        return self._run(lambda queue: queue.discard(item_type, item_ids, **matching))
 
     def cancel(self, item_type: str, item_ids: Iterable[str] | None = None, **matching: Unpack[FilterOptions]) -> int:
         """Cancels items that wait, run or are dead letters, and returns how many: those with these ids, all or none;
@@ -278,6 +317,16 @@ class BlockingDispatchQueue(BackgroundQueue):
                 item_type, item_ids, execute_at=execute_at, priority=priority, new_lane=new_lane, **matching
             )
         )
+
+    def preview(self, item_type: str, change: str, **matching: Unpack[FilterOptions]) -> Preview:
+        """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
+        `reschedule` (to another time). Nothing is changed.
+
+        Raises:
+            InvalidInput: a value is wrong, or no filter is given.
+            NotFound: there is no such item type.
+        """
+        return self._run(lambda queue: queue.preview(item_type, change, **matching))
 
     def prune(self, before: datetime | str) -> PruneResult:
         """Forgets items that finished, and audit entries written, before a time. Dead letters are kept.

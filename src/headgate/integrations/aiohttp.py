@@ -21,20 +21,12 @@ from typing import Any, TypeVar, Unpack
 
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
-from headgate.integrations.limit import (
-    Limit,
-    LimitOptions,
-    OnDenied,
-    PathRule,
-    Plans,
-    Response,
-    check_defaults,
-    resolved,
-)
+from headgate.integrations.installed import Installed
+from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans, Response, resolved
 from headgate.integrations.outbound import OutboundLimiter
 from headgate.integrations.own_answers import own_body
 from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
-from headgate.integrations.route_patterns import Route, in_braces, warn_of_unmatched
+from headgate.integrations.route_patterns import Route, in_braces
 from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
 from headgate.limits._blocking import Limiter
 from headgate.limits.keys import (
@@ -115,10 +107,7 @@ def install(
     request_limiter = RequestLimiter(
         limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
     )
-    extension = _Extension(request_limiter, tuple(rules), check_defaults(defaults), principal or _principal)
-    request_limiter.require_rules(extension.rules)
-    request_limiter.require(extension.defaults)
-    request_limiter.require_chain(extension.defaults)
+    extension = _Extension(request_limiter, rules, defaults, principal or _principal)
     app[_EXTENSION] = extension
     app.middlewares.append(extension.middleware())
     app.on_response_prepare.append(_add_fields)
@@ -185,21 +174,8 @@ class _Denied(RateLimitExceeded, web.HTTPTooManyRequests):
         return RateLimitExceeded, (self.decision,)
 
 
-class _Extension:
+class _Extension(Installed[RequestLimiter]):
     """What `install` leaves in the application."""
-
-    def __init__(
-        self,
-        request_limiter: RequestLimiter,
-        rules: tuple[PathRule, ...],
-        defaults: tuple[Limit, ...],
-        principal: PrincipalFinder,
-    ) -> None:
-        self.request_limiter = request_limiter
-        self._principal = principal
-        self._checked = False
-        self.rules = rules
-        self.defaults = defaults
 
     def middleware(self) -> Any:
         """Limits requests by the rules that match them, and by the defaults."""
@@ -211,9 +187,7 @@ class _Extension:
         return limit
 
     async def _handle(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        if not self._checked:
-            self._checked = True
-            warn_of_unmatched(self.rules, lambda: _routes(request))
+        self.check_routes(lambda: _routes(request))
         limits = [rule.limit for rule in self.rules if rule.applies(request.method, request.path)]
         if self.defaults and not _has_own_limits(request):
             limits += self.defaults
@@ -230,7 +204,7 @@ class _Extension:
 
     async def limited(self, limits: Sequence[Limit], request: web.Request, respond: Respond) -> Any:
         """The response of a handler, or that of a denial."""
-        answer = await self.request_limiter.admit_async(limits, _AiohttpRequest(request, self._principal))
+        answer = await self.request_limiter.admit_async(limits, _AiohttpRequest(request, self.principal))
         if isinstance(answer, Refusal):
             return await self._refused(answer, request)
         exchange = _exchange(request)

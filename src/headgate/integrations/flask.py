@@ -19,11 +19,11 @@ from typing import Any, TypeVar, Unpack
 from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations import limit as limits_of
-from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans, check_defaults
+from headgate.integrations.installed import Installed
+from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans
 from headgate.integrations.request_limiter import Refusal, RequestLimiter, ResponseCharge, denial
-from headgate.integrations.route_patterns import Route, in_angles, warn_of_unmatched
 from headgate.integrations.settling import SettlingIterator
-from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
+from headgate.integrations.stack import attach_limits, attached_limits, exempt
 from headgate.limits._blocking import Limiter
 from headgate.limits.keys import (
     Key,
@@ -38,11 +38,11 @@ from headgate.limits.keys import (
     principal,
     route,
 )
-from headgate.limits.model import Decision
 
 with needed("headgate.integrations.flask", "flask"):
     from flask import Flask, Request, Response, current_app, make_response, request
-    from werkzeug.exceptions import TooManyRequests
+
+    from headgate.integrations.werkzeug import NAME, Denied, WerkzeugRequest, limits_of_all
 
 __all__ = [
     "Limit",
@@ -63,7 +63,6 @@ __all__ = [
 View = TypeVar("View", bound=Callable[..., Any])
 PrincipalFinder = Callable[[Request], KeyValue]
 
-NAME = "headgate"
 EXCHANGE = "__headgate_exchange__"
 """Where a request keeps its `_Exchange`. `flask.g` may outlive it, in a pushed `app_context()`."""
 
@@ -99,10 +98,7 @@ def install(
     request_limiter = RequestLimiter(
         limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
     )
-    extension = _Extension(request_limiter, tuple(rules), check_defaults(defaults), principal or _remote_user)
-    request_limiter.require_rules(extension.rules)
-    request_limiter.require(extension.defaults)
-    request_limiter.require_chain(extension.defaults)
+    extension = _Extension(request_limiter, rules, defaults, principal or _remote_user)
     app.extensions[NAME] = extension
     if extension.rules or extension.defaults:
         app.before_request(extension.guard)
@@ -141,16 +137,6 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
     return decorate
 
 
-class _Denied(RateLimitExceeded, TooManyRequests):
-    """A denial on its way out; error handlers of the app's own, for `RateLimitExceeded` or 429, can make a response of
-    it."""
-
-    def __init__(self, refusal: Refusal, decision: Decision) -> None:
-        TooManyRequests.__init__(self)
-        self.refusal = refusal
-        self.decision = decision
-
-
 class _Exchange:
     """What a request keeps until its response is known."""
 
@@ -163,39 +149,17 @@ class _Exchange:
         self.charges: list[ResponseCharge] = []
 
 
-class _Extension:
+class _Extension(Installed[RequestLimiter]):
     """What `install` leaves in `app.extensions`."""
-
-    def __init__(
-        self,
-        request_limiter: RequestLimiter,
-        rules: tuple[PathRule, ...],
-        defaults: tuple[Limit, ...],
-        principal: PrincipalFinder,
-    ) -> None:
-        self.request_limiter = request_limiter
-        self._principal = principal
-        self._checked = False
-        self.rules = rules
-        self.defaults = defaults
 
     def guard(self) -> Any:
         """Limits the current request by the rules that match it, and by the defaults."""
-        if not self._checked:
-            self._checked = True  # Flask has no event for the start of an application
-            warn_of_unmatched(self.rules, _routes)
-        method, path, matched = request.method, request.path, request.url_rule
-        # Without strict slashes the view of `/users/` also serves `/users`.
-        full = f"{path}/" if matched is not None and matched.rule.endswith("/") and not path.endswith("/") else path
-        limits = [rule.limit for rule in self.rules if rule.applies(method, path) or rule.applies(method, full)]
-        view = current_app.view_functions.get(request.endpoint or "")
-        if not is_limited(view) and not is_exempt(view):
-            limits += self.defaults
+        limits = limits_of_all(self, current_app, request)
         return self.admit(limits) if limits else None
 
     def admit(self, limits: Sequence[Limit]) -> Any:
         """A response if the current request is refused; a denial without `on_denied` is raised."""
-        answer = self.request_limiter.admit(limits, _FlaskRequest(request, self._principal))
+        answer = self.request_limiter.admit(limits, WerkzeugRequest(request, self.principal))
         exchange = _exchange()
         if not isinstance(answer, Refusal):
             exchange.fields += answer.fields
@@ -208,7 +172,7 @@ class _Extension:
         exchange.fields, exchange.denied = answer.limit_fields, True
         own = _own_response(answer)
         if own is None:
-            raise _Denied(answer, answer.decision)
+            raise Denied(answer, answer.decision)
         return own
 
     def finish(self, response: Response) -> Response:
@@ -253,50 +217,13 @@ def _exchange() -> _Exchange:
     return exchange
 
 
-class _FlaskRequest:
-    """Flask's request as key resolvers see it."""
-
-    __slots__ = ("_principal", "native")
-
-    def __init__(self, native: Request, principal: PrincipalFinder) -> None:
-        self.native = native
-        self._principal = principal
-
-    @property
-    def method(self) -> str:
-        return self.native.method
-
-    @property
-    def path(self) -> str:
-        return self.native.path
-
-    @property
-    def route(self) -> str | None:
-        matched = self.native.url_rule
-        return None if matched is None else matched.rule
-
-    @property
-    def peer(self) -> str | None:
-        return self.native.remote_addr or None
-
-    def header(self, name: str) -> str | None:
-        return self.native.headers.get(name)
-
-    def principal(self) -> KeyValue:
-        return self._principal(self.native)
-
-
-def _routes() -> list[Route]:
-    return [Route(in_angles(rule.rule), rule.methods) for rule in current_app.url_map.iter_rules()]
-
-
 def _remote_user(request: Request) -> KeyValue:
     return request.remote_user
 
 
 def _answer(error: RateLimitExceeded) -> Any:
     """The response of a denial, unless the application has a handler of its own."""
-    if isinstance(error, _Denied):
+    if isinstance(error, Denied):
         return _response(error.refusal)
     raised = denial(error.decision)._replace(on_denied=current_app.extensions[NAME].request_limiter.on_denied)
     own = _own_response(raised)

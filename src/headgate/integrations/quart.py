@@ -20,10 +20,10 @@ from headgate.errors import ConfigurationError, RateLimitExceeded
 from headgate.extras import needed
 from headgate.integrations.asgi import AsgiRequestLimiter
 from headgate.integrations.exchanges import EXCHANGE, Exchange, with_exchanges
-from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans, check_defaults
-from headgate.integrations.request_limiter import Refusal, RequestLimiter, denial
-from headgate.integrations.route_patterns import Route, in_angles, warn_of_unmatched
-from headgate.integrations.stack import attach_limits, attached_limits, exempt, is_exempt, is_limited
+from headgate.integrations.installed import Installed
+from headgate.integrations.limit import Limit, LimitOptions, OnDenied, PathRule, Plans
+from headgate.integrations.request_limiter import Refusal, denial
+from headgate.integrations.stack import attach_limits, attached_limits, exempt
 from headgate.limits._blocking import Limiter
 from headgate.limits.keys import (
     Key,
@@ -39,11 +39,11 @@ from headgate.limits.keys import (
     route,
 )
 from headgate.limits.limiter import AsyncLimiter
-from headgate.limits.model import Decision
 
 with needed("headgate.integrations.quart", "quart"):
     from quart import Quart, Request, Response, current_app, make_response, request
-    from werkzeug.exceptions import TooManyRequests
+
+    from headgate.integrations.werkzeug import NAME, Denied, WerkzeugRequest, limits_of_all
 
 __all__ = [
     "Limit",
@@ -63,8 +63,6 @@ __all__ = [
 
 View = TypeVar("View", bound=Callable[..., Any])
 PrincipalFinder = Callable[[Request], KeyValue | Awaitable[KeyValue]]
-
-NAME = "headgate"
 
 
 def install(
@@ -91,11 +89,7 @@ def install(
     request_limiter = AsgiRequestLimiter(
         limiter, partition_keys=partition_keys, legacy_headers=legacy_headers, on_denied=on_denied
     )
-    find_principal = principal or _nobody
-    extension = _Extension(request_limiter, tuple(rules), check_defaults(defaults), find_principal)
-    request_limiter.require_rules(extension.rules)
-    request_limiter.require(extension.defaults)
-    request_limiter.require_chain(extension.defaults)
+    extension = _Extension(request_limiter, rules, defaults, principal or _nobody)
     app.extensions[NAME] = extension
     if extension.rules or extension.defaults:
         app.before_request(extension.guard)
@@ -103,7 +97,7 @@ def install(
     handlers.setdefault(RateLimitExceeded, _answer)
     served: Any = app.asgi_app
     app.asgi_app = with_exchanges(  # type: ignore[method-assign, assignment]  # as Quart's documentation does
-        served, lambda scope: Exchange(request_limiter, find_principal, None, "")
+        served, lambda scope: Exchange(request_limiter, extension.principal, None, "")
     )
 
 
@@ -138,51 +132,19 @@ def rate_limit(plans: Plans, *, key: Key | KeyFunction, **options: Unpack[LimitO
     return decorate
 
 
-class _Denied(RateLimitExceeded, TooManyRequests):
-    """A denial on its way out; error handlers of the app's own, for `RateLimitExceeded` or 429, can make a response of
-    it."""
-
-    def __init__(self, refusal: Refusal, decision: Decision) -> None:
-        TooManyRequests.__init__(self)
-        self.refusal = refusal
-        self.decision = decision
-
-
-class _Extension:
+class _Extension(Installed[AsgiRequestLimiter]):
     """What `install` leaves in `app.extensions`."""
-
-    def __init__(
-        self,
-        request_limiter: RequestLimiter,
-        rules: tuple[PathRule, ...],
-        defaults: tuple[Limit, ...],
-        principal: PrincipalFinder,
-    ) -> None:
-        self.request_limiter = request_limiter
-        self._principal = principal
-        self._checked = False
-        self.rules = rules
-        self.defaults = defaults
 
     async def guard(self) -> Any:
         """Limits the current request by the rules that match it, and by the defaults."""
-        if not self._checked:
-            self._checked = True
-            warn_of_unmatched(self.rules, _routes)
-        method, path, matched = request.method, request.path, request.url_rule
-        # Without strict slashes the view of `/users/` also serves `/users`.
-        full = f"{path}/" if matched is not None and matched.rule.endswith("/") and not path.endswith("/") else path
-        limits = [rule.limit for rule in self.rules if rule.applies(method, path) or rule.applies(method, full)]
-        view = current_app.view_functions.get(request.endpoint or "")
-        if not is_limited(view) and not is_exempt(view):
-            limits += self.defaults
+        limits = limits_of_all(self, current_app, request)
         return await self.admit(limits) if limits else None
 
     async def admit(self, limits: Sequence[Limit]) -> Any:
         """A response if the current request is refused; a denial without `on_denied` is raised."""
         native = _request()
         exchange: Exchange = request.scope[EXCHANGE]  # type: ignore[literal-required]  # ours
-        answer = await self.request_limiter.admit_async(limits, _QuartRequest(native, self._principal))
+        answer = await self.request_limiter.admit_async(limits, _QuartRequest(native, self.principal))
         if not isinstance(answer, Refusal):
             exchange.admit(answer, native)
             if answer.decision is not None:
@@ -193,51 +155,24 @@ class _Extension:
         exchange.deny(answer.limit_fields)
         own = await _own_response(answer)
         if own is None:
-            raise _Denied(answer, answer.decision)
+            raise Denied(answer, answer.decision)
         return own
 
 
-class _QuartRequest:
+class _QuartRequest(WerkzeugRequest):
     """Quart's request as key resolvers see it."""
 
-    __slots__ = ("_principal", "native")
-
-    def __init__(self, native: Request, principal: PrincipalFinder) -> None:
-        self.native = native
-        self._principal = principal
-
-    @property
-    def method(self) -> str:
-        return self.native.method
-
-    @property
-    def path(self) -> str:
-        return self.native.path
-
-    @property
-    def route(self) -> str | None:
-        matched = self.native.url_rule
-        return None if matched is None else matched.rule
+    __slots__ = ()
 
     @property
     def peer(self) -> str | None:
         client = self.native.scope.get("client")
         return client[0] if client else None
 
-    def header(self, name: str) -> str | None:
-        return self.native.headers.get(name)
-
-    def principal(self) -> KeyValue | Awaitable[KeyValue]:
-        return self._principal(self.native)
-
 
 def _request() -> Request:
     """The current request itself, which outlives the request's context."""
     return cast(Request, request._get_current_object())  # type: ignore[attr-defined]  # the proxy's own method
-
-
-def _routes() -> list[Route]:
-    return [Route(in_angles(rule.rule), rule.methods) for rule in current_app.url_map.iter_rules()]
 
 
 def _nobody(request: Request) -> KeyValue:
@@ -246,7 +181,7 @@ def _nobody(request: Request) -> KeyValue:
 
 async def _answer(error: RateLimitExceeded) -> Any:
     """The response of a denial, unless the application has a handler of its own."""
-    if isinstance(error, _Denied):
+    if isinstance(error, Denied):
         return _response(error.refusal)
     raised = denial(error.decision)._replace(on_denied=current_app.extensions[NAME].request_limiter.on_denied)
     own = await _own_response(raised)

@@ -16,7 +16,15 @@ from headgate.errors import StoreUnavailable
 from headgate.redis.async_connection import AsyncConnections, AsyncRedisConnection, Receiver
 from headgate.redis.discovery import Candidates, Discovery, Query, Result, master, slot_map
 from headgate.redis.protocol import ASKING, Script
-from headgate.redis.redirects import MAX_REDIRECTS, Action, ErrorReply, SlotMap, redirect_of, store_error
+from headgate.redis.redirects import (
+    MAX_REDIRECTS,
+    TRY_AGAIN_SECONDS,
+    Action,
+    ErrorReply,
+    SlotMap,
+    redirect_of,
+    store_error,
+)
 from headgate.redis.single_flight import AsyncSingleFlight
 from headgate.redis.url import Address, RedisUrl, Topology
 
@@ -119,8 +127,11 @@ class AsyncRedisClient:
         return await self._within_timeout(self._follow_redirects(error_reply, command, script, slot))
 
     async def _follow_redirects(self, error_reply: ErrorReply, command: bytes, script: Script | None, slot: int) -> Any:
-        for _ in range(MAX_REDIRECTS):
+        redirects, asking = 0, False
+        pauses, end = iter(TRY_AGAIN_SECONDS), time.monotonic() + self.url.timeout
+        while redirects < MAX_REDIRECTS:
             action, address = redirect_of(*error_reply)
+            redirects += 1
             if action is Action.WITH_SCRIPT and script is not None:
                 command, address = script.with_source(command), error_reply.server
             elif action is Action.MOVED:
@@ -128,11 +139,18 @@ class AsyncRedisClient:
             elif action is Action.NEW_MASTER and self.url.topology is Topology.SENTINEL:
                 self._forget(error_reply.server)
                 address = await self._owner(slot)
+            elif action is Action.TRY_AGAIN:
+                pause = next(pauses, None)
+                if pause is None or time.monotonic() + pause > end:
+                    break
+                await asyncio.sleep(pause)
+                redirects, address = 0, await self._owner(slot)
             if address is None:
                 self._forget(error_reply.server)
                 break
-            commands = (ASKING, command) if action is Action.ASK else (command,)
-            reply = await self._send(address, *commands)
+            # A node that imports the slot, and lacks the script, must be asked again as it was before.
+            asking = action is Action.ASK or (asking and action is Action.WITH_SCRIPT)
+            reply = await self._send(address, *((ASKING, command) if asking else (command,)))
             if not isinstance(reply, ErrorReply):
                 return reply
             error_reply = reply

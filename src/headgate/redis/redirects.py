@@ -15,6 +15,8 @@ from headgate.errors import StoreError, StoreRefused, StoreUnavailable
 from headgate.redis.url import Address
 
 MAX_REDIRECTS = 5
+TRY_AGAIN_SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
+"""The pauses of a command whose keys are on both sides of a slot that is moving."""
 SLOTS = 16_384
 
 _UNAVAILABLE = {
@@ -59,6 +61,7 @@ class Action(Enum):
     MOVED = "ask the slot's new owner, from now on"
     ASK = "ask another node, this once"
     NEW_MASTER = "find the new master"
+    TRY_AGAIN = "wait until all keys of the command have moved"
 
 
 class Redirect(NamedTuple):
@@ -84,6 +87,8 @@ def redirect_of(error: Exception, server: Address) -> Redirect:
         return Redirect(Action[code], Address(host or server.host, int(port)))
     if code == "READONLY":
         return Redirect(Action.NEW_MASTER)
+    if code == "TRYAGAIN":
+        return Redirect(Action.TRY_AGAIN)
     raise store_error(error, server)
 
 

@@ -16,6 +16,9 @@ _OUTAGE_CLASSES = {"08", "53", "57", "58"}
 _SILENT_STATE = "25P03"
 """PostgreSQL: the session was silent for too long inside a transaction, and was ended. Nothing of it was committed."""
 
+_READ_ONLY_STATE = "25006"
+"""PostgreSQL: the server is a standby, or became one."""
+
 _REFUSED_STATES = {"42501", "3D000"}
 _REFUSED_CLASS = "28"
 """PostgreSQL: a missing privilege, no such database; a login that is not valid."""
@@ -29,6 +32,15 @@ _NOT_OPENED = "unable to open database file"
 
 DRIVER_ERRORS = (sa.exc.SQLAlchemyError, OSError)
 """What SQLAlchemy, a driver or a timeout raises. A `TimeoutError` is an `OSError`."""
+
+
+class ReadOnlyServer(StoreUnavailable):
+    """The server takes no writes: it is a standby. Another connection may lead to the primary."""
+
+
+def is_read_only(error: BaseException | None) -> bool:
+    """Whether a driver says that its server takes no writes."""
+    return getattr(error, "sqlstate", None) == _READ_ONLY_STATE
 
 
 def translated(error: Exception, file: str | None = None) -> StoreError:
@@ -52,6 +64,8 @@ def fault(state: str, message: str) -> StoreError:
         return Conflict(f"conflicting write: {summary}")
     if state in _REFUSED_STATES or state[:2] == _REFUSED_CLASS:
         return StoreRefused("database_url", f"the database refuses: {summary}")
+    if state == _READ_ONLY_STATE:
+        return ReadOnlyServer("database unavailable: the server takes no writes; it is a standby")
     if state[:2] in _OUTAGE_CLASSES or state == _SILENT_STATE:
         return StoreUnavailable(f"database unavailable: {summary}")
     return StoreError(f"database error: {summary}")

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from headgate.testing.availability import require
     from headgate.testing.servers.failures import ServerFailed, ServerUnavailable
     from headgate.testing.servers.kafka import KafkaServer
+    from headgate.testing.servers.kafka.cluster import KafkaCluster
     from headgate.testing.servers.postgres import PostgresServer
+    from headgate.testing.servers.postgres_pair import PostgresPair
     from headgate.testing.servers.redis import RedisServer
     from headgate.testing.servers.redis_cluster import RedisCluster
     from headgate.testing.servers.redis_sentinel import RedisSentinel
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FakeClock",
+    "KafkaCluster",
     "KafkaServer",
+    "PostgresPair",
     "PostgresServer",
     "RedisCluster",
     "RedisSentinel",
@@ -37,7 +41,9 @@ __all__ = [
 ]
 
 _LAZY = {
+    "KafkaCluster": "headgate.testing.servers.kafka.cluster",
     "KafkaServer": "headgate.testing.servers.kafka",
+    "PostgresPair": "headgate.testing.servers.postgres_pair",
     "PostgresServer": "headgate.testing.servers.postgres",
     "RedisCluster": "headgate.testing.servers.redis_cluster",
     "RedisSentinel": "headgate.testing.servers.redis_sentinel",

@@ -99,6 +99,7 @@ def test_constant_keys_are_refused_exactly_when_their_chain_is(keys: list[str]) 
         ("MOVED 3999 :6381", Redirect(Action.MOVED, Address("h", 6381))),
         ("ASK 3999 ::1:6381", Redirect(Action.ASK, Address("::1", 6381))),
         ("READONLY You can't write against a read only replica.", Redirect(Action.NEW_MASTER)),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Redirect(Action.TRY_AGAIN)),
         (
             "ERR Error running script (call to f_x): @user_script:9: @user_script: 9: -READONLY You can't write",
             Redirect(Action.NEW_MASTER),
@@ -114,7 +115,6 @@ def test_a_command_that_was_not_run_is_redirected(text: str, redirect: Redirect)
     [
         "LOADING Redis is loading the dataset in memory",
         "CLUSTERDOWN The cluster is down",
-        "TRYAGAIN Multiple keys request during rehashing of slot",
         "ERR max number of clients reached",
         "MISCONF Redis is configured to save RDB snapshots",
         "ERR Error running script (call to f_x): @user_script:9: -OOM command not allowed when used memory > 'max'",

@@ -206,6 +206,23 @@ class MessageStatus(NamedTuple):
     reason: str | None
 
 
+class MessageFilter(NamedTuple):
+    """Which messages to list; None: any."""
+
+    status: Status | None = None
+    """QUEUED selects those that are being sent, too."""
+    user_id: int | None = None
+    prefix: str | None = None
+    """What their ids begin with."""
+
+    @property
+    def statuses(self) -> list[Status]:
+        """Every status that is selected."""
+        if self.status is None:
+            return list(Status)
+        return [Status.QUEUED, Status.SENDING] if self.status is Status.QUEUED else [self.status]
+
+
 class DeliveryStore(Protocol):
     """The status of messages, and who is sending them."""
 

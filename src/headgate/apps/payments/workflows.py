@@ -29,6 +29,7 @@ from headgate.apps.payments.parsing import payment_of_json
 from headgate.apps.payments.ports import Notice
 from headgate.apps.payments.serialization import payment_to_json, read_context, result_from_json, result_to_json
 from headgate.dispatch.engines.temporal.failures import gave_up
+from headgate.dispatch.engines.temporal.heartbeat import send_heartbeats
 from headgate.dispatch.model import GiveUp
 from headgate.dispatch.registry import Domain
 from headgate.errors import HeadgateError, InvalidInput, StoreUnavailable
@@ -47,7 +48,7 @@ EXECUTE_TIMEOUT = timedelta(minutes=10)
 LONGEST_WAIT = EXECUTE_TIMEOUT.total_seconds() / 3
 """Seconds a call waits for limit and breaker before its item goes back to the queue."""
 NOTIFY_TIMEOUT = timedelta(seconds=30)
-HEARTBEAT_TIMEOUT = timedelta(seconds=5)
+HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 """An activity whose worker died is noticed after this, and run again elsewhere."""
 INITIATE_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10))
 EXECUTE_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=5)
@@ -137,7 +138,7 @@ class ExecActivities:
             payment, _ = read_context(context)
         except InvalidInput as error:
             raise ApplicationError(str(error), type="InvalidInput", non_retryable=True) from error
-        heartbeats = asyncio.create_task(_heartbeat())
+        heartbeats = asyncio.create_task(send_heartbeats(HEARTBEAT_TIMEOUT))
         try:
             return await self._execution.execute_payment(payment, wait=LONGEST_WAIT)
         except GiveUp as error:
@@ -148,13 +149,6 @@ class ExecActivities:
     @activity.defn(name=NOTIFY)
     async def notify(self, notices: list[dict[str, str]]) -> None:
         await self._execution.notify([Notice(**notice) for notice in notices])
-
-
-async def _heartbeat() -> None:
-    """Heartbeats while the activity waits at the rate gate or for the downstream."""
-    while True:
-        activity.heartbeat()
-        await asyncio.sleep(HEARTBEAT_TIMEOUT.total_seconds() / 4)
 
 
 class WorkflowIntake:

@@ -19,6 +19,7 @@ import click
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.server import logs
 from headgate.server.cli.parameters import Command
+from headgate.server.cli.read_only import missing_file
 from headgate.server.cli.terminal import print_line, run
 from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
@@ -82,6 +83,9 @@ async def _prepare(settings: Settings) -> None:
     rule_book(settings)
     load_domains(settings)
     oidc_provider(settings)
+    if missing_file(settings) is not None:
+        # Before the file is made: nobody has a token in a database that is not there yet.
+        settings.refuse_exposure()
     async with open_access_store(settings) as access:
         settings.refuse_exposure(other_tokens=bool(await open_authenticator(settings, access).keyring()))
     async with open_slots(settings):
@@ -120,6 +124,7 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             deadline.arm()
+            app.state.services.streams.end()
             super().handle_exit(sig, frame)
             if deadline.loop is not None:
                 deadline.loop.call_soon_threadsafe(self.exits.set)

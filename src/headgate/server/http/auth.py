@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headgate.errors import HeadgateError
 from headgate.server.access.model import ANYONE, Caller, needed_scope
+from headgate.server.access.model import Scope as AccessScope
 from headgate.server.http import problem
 from headgate.server.http.browser import BROWSER_FIELDS, refuse_other_names, refuse_other_sites, session_secret
 from headgate.server.http.fields import header_fields
@@ -61,7 +62,8 @@ class AccessGuard:
         except HeadgateError as error:
             await problem.of(error).response()(scope, receive, send)
             return
-        scope.setdefault("state", {})["caller"] = caller.name
+        state = scope.setdefault("state", {})
+        state["caller"], state["is_admin"] = caller.name, caller.may(AccessScope.ADMIN)
         if is_audited(scope["method"], scope["path"]):
             await self._audit_change(services, caller, scope, receive, send)
         else:
@@ -138,7 +140,7 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
     """Admits a request to a path that needs a token; returns its caller."""
     method: str = scope["method"]
     fields = header_fields(scope)
-    secret = _bearer_token(scope) if b"authorization" in fields else None
+    secret = bearer_token(scope) if b"authorization" in fields else None
     session = session_secret(scope) if secret is None and b"cookie" in fields else None
     if session is None:
         caller = await services.authenticator.caller(secret or "")
@@ -166,7 +168,7 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
     return caller
 
 
-def _bearer_token(scope: Scope) -> str | None:
+def bearer_token(scope: Scope) -> str | None:
     """The bearer token. Other schemes are none of ours: a proxy may have its own login beside the session's cookie."""
     for name, value in scope["headers"]:
         if name == b"authorization":

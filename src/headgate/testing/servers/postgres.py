@@ -83,8 +83,16 @@ class PostgresServer(Server):
     def prepare(self) -> None:
         if self._account and not self._account.reaches(self._packaged / "any"):
             self._installation = copied_installation(self._packaged, self.directory)
-        made = subprocess.run(
-            [self._program("initdb"), "--pgdata", self._data, *INITDB],
+        self.make_data()
+
+    def make_data(self) -> None:
+        """Fills the data directory."""
+        self.run_program("initdb", "--pgdata", self.data, *INITDB)
+
+    def run_program(self, name: str, *arguments: str) -> None:
+        """Runs one of PostgreSQL's programs to its end, as the server's own user."""
+        done = subprocess.run(
+            [self._program(name), *arguments],
             cwd=self.directory,
             env=self.environment(),
             capture_output=True,
@@ -95,11 +103,11 @@ class PostgresServer(Server):
             group=self._account.gid if self._account else None,
             extra_groups=[] if self._account else None,
         )
-        if made.returncode:
-            raise ServerFailed(f"initdb failed:\n{made.stdout}{made.stderr}")
+        if done.returncode:
+            raise ServerFailed(f"{name} failed:\n{done.stdout}{done.stderr}")
 
     @property
-    def _data(self) -> str:
+    def data(self) -> str:
         return str(self.directory / "data")
 
     def _program(self, name: str) -> str:
@@ -112,7 +120,7 @@ class PostgresServer(Server):
             "unix_socket_directories": "",
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        return [self._program("postgres"), "-D", self._data, *options]
+        return [self._program("postgres"), "-D", self.data, *options]
 
     def close(self) -> None:
         if self._directory is not None:
@@ -122,7 +130,7 @@ class PostgresServer(Server):
 
     def answers(self) -> bool:
         with psycopg.connect(self.url, connect_timeout=2) as connection:
-            return connection.execute("SHOW data_directory").fetchone() == (self._data,)
+            return connection.execute("SHOW data_directory").fetchone() == (self.data,)
 
     @property
     def databases(self) -> PostgresDatabases:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.dialects import oracle
 
 from headgate.apps.notifications.model import Attempt, AttemptEvent, Message, Outcome
-from headgate.apps.notifications.ports import DeadLetter, DeliveryOutcome, Receipt, Status
+from headgate.apps.notifications.ports import DeadLetter, DeliveryOutcome, MessageFilter, Receipt, Status
 from headgate.apps.notifications.quota import Quota, Spending
 from headgate.apps.notifications.stores import attempt_statements, message_statements, quota_statements, rows
 from headgate.apps.notifications.stores.tables import notification_attempt
@@ -71,6 +71,9 @@ def everything(connection: Any) -> None:
     message_statements.settle(connection, [outcome])
     message_statements.park(connection, [Record("t", "k", "v")], {"m": 1}, 0)
     message_statements.status_of(connection, "m")
+    after = datetime(2027, 3, 1, tzinfo=UTC), "m"
+    message_statements.page(connection, MessageFilter(Status.QUEUED, 1, "m"), 10, after)
+    message_statements.beginning(connection, "m", 10)
     message_statements.receive(connection, Receipt("p", True, provider_id="x"))
     message_statements.bury(connection, [DeadLetter("l", "m", "k", "v", "r", 1)], [outcome])
     message_statements.dead_letters(connection, 10, (0, "l"))

@@ -37,6 +37,10 @@ class Concurrency(NamedTuple):
     activities: int
 
 
+LONGEST_HEARTBEAT_PAUSE = timedelta(seconds=4)
+"""Heartbeats are sent at least this often. Left alone, the SDK keeps them back for 80 % of their timeout: a server that
+is slow for the rest then takes a living worker for a dead one."""
+
 DISPATCH = Concurrency(5, 10)
 INIT = Concurrency(100, 200)
 EXEC = Concurrency(100, 200)
@@ -138,6 +142,7 @@ def _worker(
         max_concurrent_workflow_tasks=concurrency.workflow_tasks,
         max_concurrent_activities=concurrency.activities,
         max_concurrent_local_activities=concurrency.activities,
+        max_heartbeat_throttle_interval=LONGEST_HEARTBEAT_PAUSE,
         graceful_shutdown_timeout=options.grace,
         deployment_config=options.deployment,
         identity=options.identity,

@@ -1,26 +1,52 @@
 // The shell: who is logged in, which page is shown, and when it is refreshed.
 
+import {address, parsed} from './address.js'
 import {call, get, Problem, Unreachable} from './api.js'
 import {audit} from './audit.js'
 import {configs} from './configs.js'
 import {dispatch} from './dispatch.js'
 import {at, button, h, say, show, update} from './dom.js'
+import {feeds} from './feeds.js'
+import {charts} from './history.js'
 import {limits} from './limits.js'
+import {follow, forgive, streams} from './live.js'
 import {loginPage} from './login.js'
+import {messages} from './messages.js'
 import {notifications} from './notifications.js'
 import {overview} from './overview.js'
 import {payments} from './payments.js'
+import {periodic} from './periodic.js'
+import {replan} from './replan.js'
+import {search, watchBox} from './search.js'
 import {slots} from './slots.js'
 import {clock} from './words.js'
 import {workers} from './workers.js'
 
-const PAGES = {overview, slots, configs, limits, dispatch, workers, payments, notifications, audit}
+const PAGES = {
+  overview,
+  charts,
+  slots,
+  configs,
+  replan,
+  limits,
+  dispatch,
+  periodic,
+  workers,
+  payments,
+  feeds,
+  notifications,
+  messages,
+  audit,
+  search,
+}
 const RETRY_MS = 3000
 
 let session = {loginRequired: true, name: null, scopes: []}
-let current = null // the page shown: {name, refresh, every, failures}
+let current = null // the page shown: {name, refresh, every, failures}, and {stream, receive} if it is streamed
+let shownPath = location.hash.split('?')[0]
 let paused = false
 let timer
+let closeStream = () => {}
 
 /** Whether the session's token has a scope; `admin` has them all. */
 const may = scope => session.scopes.includes(scope) || session.scopes.includes('admin')
@@ -42,8 +68,8 @@ const shell = {
     }
   },
   refresh: () => refresh(),
-  go: (...path) => {
-    const hash = `#/${path.map(encodeURIComponent).join('/')}`
+  go: (...parts) => {
+    const hash = address(...parts)
     // The same address again changes nothing by itself.
     if (location.hash === hash) open()
     else location.hash = hash
@@ -72,6 +98,7 @@ function tabs(active) {
   update(
     at('tabs'),
     Object.entries(PAGES).map(([name, page]) => {
+      if (page.hidden) return null
       const locked = page.needs && !may(page.needs)
       return h(
         'li',
@@ -127,27 +154,21 @@ function who() {
 }
 
 function route() {
-  const [name, ...rest] = location.hash
-    .replace(/^#\//, '')
-    .split('/')
-    .map(part => {
-      try {
-        return decodeURIComponent(part)
-      } catch {
-        return part
-      }
-    })
-  return [Object.hasOwn(PAGES, name) ? name : 'overview', rest]
+  const {parts, query} = parsed(location.hash)
+  const [name, ...rest] = parts
+  return [Object.hasOwn(PAGES, name) ? name : 'overview', rest, query]
 }
 
 function open() {
-  clearTimeout(timer)
-  const [name, rest] = route()
+  stopUpdates()
+  const [name, rest, query] = route()
   const page = PAGES[name]
   document.title = `${page.title} · headgate`
   tabs(name)
   who()
+  at('search').hidden = !may('read')
   banner('')
+  document.body.classList.remove('stale')
   const main = at('main')
   if (page.needs && !may(page.needs)) {
     current = null
@@ -159,28 +180,57 @@ function open() {
     pulse()
     return
   }
-  const opened = {name, failures: 0, ...page.open(show(main), shell, rest)}
+  const opened = {name, failures: 0, ...page.open(show(main), shell, rest, query)}
   current = opened
   refresh()
 }
 
-async function refresh() {
+/** Stops what keeps the page up to date. */
+function stopUpdates() {
   clearTimeout(timer)
+  closeStream()
+}
+
+/** Follows the page's stream: it brings what changes from here on. */
+function stream(page) {
+  closeStream()
+  closeStream = follow(page.stream, {
+    lastId: page.version,
+    receive(parts, id) {
+      page.version = id || page.version
+      page.receive(parts)
+      renewed(page)
+      pulse()
+    },
+    fail: refresh,
+    end: begin,
+  })
+}
+
+function renewed(page) {
+  if (page.failures) banner('')
+  page.failures = 0
+  page.at = new Date()
+}
+
+async function refresh() {
+  stopUpdates()
   const page = current
   if (!page?.refresh) return pulse()
   try {
     await page.refresh()
     if (current !== page) return
-    if (page.failures) banner('')
-    page.failures = 0
-    page.at = new Date()
+    renewed(page)
   } catch (error) {
     if (current !== page) return
     page.failures += 1
     await troubled(error)
   }
+  // What is shown may not be so any more: it turns grey until the service answers again.
+  document.body.classList.toggle('stale', page.failures > 0)
   pulse()
   if (current === page && page.every && !paused && !document.hidden) {
+    if (page.stream && !page.failures && streams()) return stream(page)
     timer = setTimeout(refresh, page.failures ? Math.min(RETRY_MS * page.failures, 30_000) : page.every)
   }
 }
@@ -195,7 +245,7 @@ function pulse() {
       paused ? 'Resume' : 'Pause',
       () => {
         paused = !paused
-        clearTimeout(timer)
+        stopUpdates()
         paused ? pulse() : refresh()
       },
       {kind: 'quiet', 'data-key': 'pause', 'aria-label': paused ? 'Resume refreshing' : 'Pause refreshing'},
@@ -208,7 +258,8 @@ function pulse() {
 
 /** Asks who is logged in, and shows the page or the login. */
 async function begin() {
-  clearTimeout(timer)
+  stopUpdates()
+  forgive()
   current = null
   try {
     session = await get('/console/session')
@@ -222,6 +273,7 @@ async function begin() {
   show(at('tabs'))
   show(at('who'))
   show(at('pulse'))
+  at('search').hidden = true
   document.title = 'Log in · headgate'
   loginPage(show(at('main')), begin)
 }
@@ -233,12 +285,25 @@ document.querySelector('.skip')?.addEventListener('click', event => {
 })
 addEventListener('hashchange', () => {
   if (!location.hash.startsWith('#/') && location.hash) return
+  // Another filter, order or page of the same list: whoever works with it stays where they are.
+  const path = location.hash.split('?')[0]
+  const key = path === shownPath ? /** @type {HTMLElement} */ (document.activeElement)?.dataset.key : undefined
+  shownPath = path
   if (session.name) open()
+  const keyed = /** @type {HTMLElement[]} */ ([...document.querySelectorAll('main [data-key]')])
+  const again = keyed.find(each => each.dataset.key === key)
+  if (again) return again.focus()
   at('main').focus({preventScroll: true})
   scrollTo(0, 0)
 })
+watchBox(shell)
 // A fault of our own must show: a button that silently does nothing is worse.
 addEventListener('error', event => banner(`The console failed: ${event.message}`))
 addEventListener('unhandledrejection', event => banner(`The console failed: ${event.reason?.message ?? event.reason}`))
-document.addEventListener('visibilitychange', () => (document.hidden || paused ? clearTimeout(timer) : refresh()))
+// A stream does not notice that the network is gone.
+for (const change of ['offline', 'online']) addEventListener(change, () => refresh())
+document.addEventListener('visibilitychange', () => {
+  forgive()
+  document.hidden || paused ? stopUpdates() : refresh()
+})
 begin()

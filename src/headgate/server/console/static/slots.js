@@ -4,13 +4,15 @@ import {call, get, path, query} from './api.js'
 import {windowBars} from './charts.js'
 import {agreed} from './dialog.js'
 import {badge, button, card, facts, field, form, h, input, show, table, update} from './dom.js'
+import {slotList} from './slot_list.js'
 import {count, distance, durationMs, instant, moment, span, spanOf, ZONE} from './words.js'
 
 export const slots = {
   title: 'Slots',
   needs: 'read',
-  open(root, shell, [wanted = '', event = '']) {
+  open(root, shell, [wanted = '', event = ''], filter) {
     const names = h('datalist', {id: 'config-names'})
+    const list = slotList(shell, filter)
     const config = input({
       name: 'config',
       value: wanted,
@@ -51,6 +53,7 @@ export const slots = {
         ),
         found,
       ),
+      list.element,
     )
 
     async function lookUp(eventId) {
@@ -118,7 +121,7 @@ export const slots = {
       every: 3000,
       async refresh() {
         const asked = {configName: config.value.trim(), events: events.value || 1, at: instant(time.value)}
-        const forecast = await get(query('/api/v1/forecast', asked))
+        const [forecast] = await Promise.all([get(query('/api/v1/forecast', asked)), list.refresh()])
         update(summary, ...said(forecast))
         update(drawing, windowBars(forecast.nextWindows, `How full the next windows of ${forecast.configName} are`))
         const open = detail.querySelector('details')?.open

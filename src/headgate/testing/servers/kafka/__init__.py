@@ -52,10 +52,15 @@ class KafkaServer(Server):
         check_obtainable()
         self._heap = heap
         self._settings = dict(settings or {})
-        self._cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "_")
+        self._cluster_id = new_cluster_id()
+        self._node_id = 1
 
     def claim_ports(self) -> list[PortClaim]:
         return [PortClaim(), PortClaim()]
+
+    def voters(self) -> str:
+        """The controllers of the cluster, as `controller.quorum.voters` names them."""
+        return f"{self._node_id}@{HOST}:{self._claims[1].number}"
 
     def _run(self, classes: str, main: str, *arguments: str) -> list[str]:
         options = [f"-Xmx{self._heap}", *QUICK_START, classes, "-Dlog4j2.level=WARN", "-cp", f"{jar_directory()}/*"]
@@ -86,10 +91,10 @@ class KafkaServer(Server):
         broker, controller = (f"{HOST}:{claim.number}" for claim in self._claims)
         settings = {
             "process.roles": "broker,controller",
-            "node.id": "1",
+            "node.id": str(self._node_id),
             "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": f"1@{controller}",
+            "controller.quorum.voters": self.voters(),
             "log.dirs": str(self.directory / "data"),
             **SINGLE_BROKER,
             **self._settings,
@@ -112,3 +117,7 @@ class KafkaServer(Server):
     def bootstrap(self) -> str:
         """`host:port`, for `bootstrap.servers`."""
         return self.address
+
+
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "_")

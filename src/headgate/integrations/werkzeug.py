@@ -1,0 +1,81 @@
+"""What Flask and Quart have in common: Werkzeug's requests, routes and errors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from werkzeug.exceptions import TooManyRequests
+
+from headgate.errors import RateLimitExceeded
+from headgate.integrations.installed import Installed
+from headgate.integrations.limit import Limit
+from headgate.integrations.request_limiter import Refusal
+from headgate.integrations.route_patterns import Route, in_angles
+from headgate.integrations.stack import is_exempt, is_limited
+from headgate.limits.model import Decision
+
+NAME = "headgate"
+"""Under which an application keeps its limits among its extensions."""
+
+
+class Denied(RateLimitExceeded, TooManyRequests):
+    """A denial on its way out; error handlers of the app's own, for `RateLimitExceeded` or 429, can make a response of
+    it."""
+
+    def __init__(self, refusal: Refusal, decision: Decision) -> None:
+        TooManyRequests.__init__(self)
+        self.refusal = refusal
+        self.decision = decision
+
+
+class WerkzeugRequest:
+    """A request as key resolvers see it."""
+
+    __slots__ = ("_principal", "native")
+
+    def __init__(self, native: Any, principal: Any) -> None:
+        self.native = native
+        self._principal = principal
+
+    @property
+    def method(self) -> str:
+        method: str = self.native.method
+        return method
+
+    @property
+    def path(self) -> str:
+        path: str = self.native.path
+        return path
+
+    @property
+    def route(self) -> str | None:
+        matched = self.native.url_rule
+        return None if matched is None else matched.rule
+
+    @property
+    def peer(self) -> str | None:
+        return self.native.remote_addr or None
+
+    def header(self, name: str) -> str | None:
+        value: str | None = self.native.headers.get(name)
+        return value
+
+    def principal(self) -> Any:
+        return self._principal(self.native)
+
+
+def limits_of_all(installed: Installed[Any], app: Any, request: Any) -> list[Limit]:
+    """The limits that `install` puts on a request: by the rules that match it, and by the defaults."""
+    installed.check_routes(lambda: routes(app))
+    method, path, matched = request.method, request.path, request.url_rule
+    # Without strict slashes the view of `/users/` also serves `/users`.
+    full = f"{path}/" if matched is not None and matched.rule.endswith("/") and not path.endswith("/") else path
+    limits = [rule.limit for rule in installed.rules if rule.applies(method, path) or rule.applies(method, full)]
+    view = app.view_functions.get(request.endpoint or "")
+    if not is_limited(view) and not is_exempt(view):
+        limits += installed.defaults
+    return limits
+
+
+def routes(app: Any) -> list[Route]:
+    return [Route(in_angles(rule.rule), rule.methods) for rule in app.url_map.iter_rules()]
