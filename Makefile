@@ -13,7 +13,8 @@ unexport PYTHONDONTWRITEBYTECODE
 JAVASCRIPT := .venv/javascript
 CONSOLE := src/headgate/server/console/static
 
-.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick docs pictures sbom lock clean
+.PHONY: run test pytest lint blocking javascript no-javascript types imports demo bench bench-quick simulate docs pictures \
+  sbom lock clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(CHOSEN) $(PYTHON) -m venv $(VENV)
@@ -79,6 +80,13 @@ bench: $(VENV)/peers
 
 bench-quick: $(VENV)/peers
 	$(BIN)/python -m benchmarks --quick
+
+# Seeds that the check does not play: for MINUTES, from FIRST on. It ends at the first that fails, and says how to replay it.
+MINUTES ?= 60
+FIRST ?= $(shell date +%s)
+
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation --minutes $(MINUTES) --first $(FIRST)
 
 docs: $(STAMP)
 	@$(BIN)/python -m zensical build --clean --strict

@@ -27,8 +27,10 @@ FLAGS = [
     *("--disable-background-networking", "--disable-component-update"),
 ]
 AXE = Path(__file__).parents[2] / ".venv" / "javascript" / "node_modules" / "axe-core" / "axe.min.js"
+STREAM = "**/console/stream*"
+STREAMED = ("overview", "charts")
 PAGES = (
-    *("overview", "slots", "configs", "replan", "limits", "dispatch", "periodic", "workers"),
+    *(*STREAMED, "slots", "configs", "replan", "limits", "dispatch", "periodic", "workers"),
     *("payments", "feeds", "notifications", "messages", "audit"),
 )
 
@@ -142,7 +144,7 @@ def page(browser: Browser, console: Console) -> Iterator[Page]:
 def is_wrong(text: str, kind: str) -> bool:
     # The browser itself notes every answer beyond 2xx; those the tests look for.
     return kind in ("error", "warning") and not re.search(
-        r"status of (400|401|403|404|409|429)|ERR_INTERNET_DISC", text
+        r"status of (400|401|403|404|409|429|503)|ERR_INTERNET_DISC", text
     )
 
 
@@ -200,7 +202,10 @@ def test_axe_finds_nothing_on_any_page(
     for address in [*PAGES, *(DETAILS if (scheme == "dark") == (width == 390) else ())]:
         page.goto(f"/#/{address}")
         expect(page.get_by_role("heading", level=1)).to_have_text(re.split("[/?]", address)[0].capitalize())
-        page.wait_for_load_state("networkidle")
+        if address in STREAMED:
+            expect(page.locator("#pulse")).to_contain_text("as of")
+        else:
+            page.wait_for_load_state("networkidle")
         problems += violations(page, address)
     assert problems == []
 
@@ -383,23 +388,45 @@ def test_refreshing_stops_when_nobody_looks_and_an_outage_is_told(page: Page, co
     page.context.set_offline(False)
     expect(page.locator("#banner")).to_be_hidden()
     page.clock.install()
-    page.reload()
+    with page.expect_request(STREAM):
+        page.reload()
     expect(page.locator("#pulse")).to_contain_text("live as of")
-    with page.expect_request("**/metrics"):
-        page.clock.run_for(3000)
     hide = "hidden => {Object.defineProperty(document, 'hidden', {value: hidden, configurable: true})}"
     tell = "document.dispatchEvent(new Event('visibilitychange'))"
     page.evaluate(hide, True)
     page.evaluate(tell)
     assert is_quiet(page)
     page.evaluate(hide, False)
-    with page.expect_request("**/metrics"):
+    with page.expect_request(STREAM) as resumed:
         page.evaluate(tell)
+    assert "lastEventId=" in resumed.value.url, "what it has is not sent again"
     # Not `click`: it waits for animation frames, which stand still with the clock.
     page.get_by_role("button", name="Pause refreshing").dispatch_event("click")
     assert is_quiet(page)
-    with page.expect_request("**/metrics"):
+    with page.expect_request(STREAM):
         page.get_by_role("button", name="Resume refreshing").dispatch_event("click")
+
+
+def test_one_stream_replaces_asking_and_asking_replaces_a_stream_that_fails(page: Page, console: Console) -> None:
+    asked: list[str] = []
+    log_in(page, console)
+    expect(page.locator("#pulse")).to_contain_text("live as of")
+    page.on("request", lambda request: asked.append(request.url))
+    soon = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:00Z")
+    queue = page.get_by_role("table", name="Queues").get_by_role("row").filter(has_text="PAYMENT")
+    waiting = int(queue.get_by_role("cell").nth(1).inner_text())
+    party, payee = ({"name": "A", "iban": iban} for iban in ("DE89370400440532013000", "GB29NWBK60161331926819"))
+    payment = {"paymentId": "seen-live", "amount": "1.00", "currency": "EUR", "executeAt": soon}
+    with console.api() as http:
+        accepted = http.post("/api/v1/payments", json=payment | {"payer": party, "payee": payee})
+        assert accepted.status_code == 202, accepted.text
+    expect(queue.get_by_role("cell").nth(1)).to_have_text(str(waiting + 1))
+    assert asked == [], "the stream brought it"
+    page.route(STREAM, lambda route: route.fulfill(status=503))
+    with page.expect_request("**/console/overview"):
+        page.reload()
+    expect(page.locator("#pulse")).to_contain_text("live as of")
+    expect(page.locator("#banner")).to_be_hidden()
 
 
 def is_quiet(page: Page) -> bool:
@@ -415,6 +442,43 @@ def is_quiet(page: Page) -> bool:
         if not asked:
             return True
     return False
+
+
+def test_charts_share_a_range_a_zoom_and_a_zone_that_stand_in_the_address(page: Page, console: Console) -> None:
+    log_in(page, console, path="#/charts")
+    drawn = page.locator(".plot canvas")
+    expect(drawn).to_have_count(6)
+    expect(page.get_by_text("Booked: ").first).to_contain_text("at most per minute")
+    page.get_by_role("button", name="24 hours").click()
+    expect(page.get_by_text("Booked: ").first).to_contain_text("at most per 10 minutes")
+    page.get_by_label("Config").select_option("default")
+    page.get_by_role("button", name=re.compile("^Times in")).click()
+    expect(page.get_by_role("button", name=re.compile("^Times in UTC"))).to_be_visible()
+    assert page.url.endswith("/#/charts/P1D/utc/default//PAYMENT")
+    page.reload()
+    expect(page.get_by_role("button", name="24 hours")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_label("Config")).to_have_value("default")
+    expect(drawn).to_have_count(6)
+    expect(page.locator(".u-legend").first).to_contain_text("Time (UTC)")
+    # Hovering one chart shows the values of all of them.
+    times = page.locator(".u-legend .u-series:first-child .u-value")
+    place = page.locator(".u-over").first.bounding_box()
+    assert place is not None
+    page.mouse.move(place["x"] + place["width"] / 2, place["y"] + 20)
+    expect(times.first).to_have_text(re.compile(r"20\d\d-\d\d-\d\d \d\d:\d\d"))
+    assert times.nth(3).inner_text() == times.first.inner_text()
+    # Dragging one zooms all of them.
+    page.mouse.down()
+    page.mouse.move(place["x"] + place["width"] * 0.75, place["y"] + 20)
+    page.mouse.up()
+    last = page.locator(".u-over").nth(3)
+    last.hover(position={"x": 3, "y": 20})
+    zoomed = times.nth(3).inner_text()
+    page.get_by_role("button", name="Whole range").click()
+    last.hover(position={"x": 3, "y": 20})
+    assert "20" < times.nth(3).inner_text() < zoomed
+    heat = page.get_by_role("table", name="How full each hour is, in percent")
+    expect(heat.get_by_role("row").nth(7)).to_be_visible()
 
 
 def test_without_tokens_there_is_nothing_to_log_in_to(browser: Browser, service: Service) -> None:

@@ -73,6 +73,7 @@ async def test_no_parameter_makes_the_service_fail(app: FastAPI) -> None:
     assert len(asked) >= 200
     failed, taken = [], []
     async with app.router.lifespan_context(app), client(app) as http:
+        app.state.services.streams.ended.set()  # a stream ends at once
         for method, path, address in asked:
             body = BODIES.get(path) if method not in ("GET", "DELETE") else None
             content = b"" if path.endswith(("/bulk", "/batch")) else None

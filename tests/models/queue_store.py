@@ -36,6 +36,7 @@ from headgate.dispatch.model import (
     QueueStats,
 )
 from headgate.dispatch.periodic import PeriodicTask
+from headgate.dispatch.portions import is_group
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import BY_ID, ErrorGroup, ItemFilter, ItemOrder, LaneDepth, grouped, lane_depths
 from headgate.dispatch.status import FINISHED, IN_FLIGHT, Status
@@ -120,6 +121,15 @@ class MemoryQueueStore:
         for item_type in {request.item_type for request in requests}:
             self._bells[item_type].set()
         return results
+
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+    ) -> list[EnqueueResult]:
+        for (_, item_id), item in self._items.items():
+            mark = item.init_workflow_id
+            if item_id == head.item_id and is_group(mark) and mark != head.init_workflow_id:
+                raise InvalidInput("key", "was used before, for other calls")
+        return await self.enqueue([*members, head], within=within)
 
     async def claim(
         self,
@@ -333,6 +343,13 @@ class MemoryQueueStore:
             for item in self._matching(item_type, ItemFilter())
             if item.status not in FINISHED and item.status is not Status.FAILED
         )
+
+    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
+        waiting = (Status.READY, Status.CLAIMED, Status.DISPATCHED)
+        due = [
+            item.execute_at for item in self._items.values() if item.item_type == item_type and item.status in waiting
+        ]
+        return [sum(each > at for each in due) for at in times]
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         now = self._now(now)

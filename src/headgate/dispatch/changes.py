@@ -18,6 +18,7 @@ class Cancellation:
     """The items end as CANCELLED, whether they wait, run or are dead letters. An execution that runs loses its claim:
     nothing that it reports counts any more, and its engine cancels it."""
 
+    reason: str | None = None
     action = Action.CANCELLED
     to = Status.CANCELLED
 
@@ -38,6 +39,8 @@ class Cancellation:
 
     def detail(self, before: Item) -> str | None:
         """For the audit."""
+        if self.reason is not None:
+            return self.reason
         return "while in flight" if before.status in IN_FLIGHT else before.last_error
 
 

@@ -16,13 +16,13 @@ from headgate.dispatch.decisions import after_failure, after_success, gave_up, r
 from headgate.dispatch.model import Change, Claim, Completion, Progress
 from headgate.dispatch.ports import DispatchObserver, NullObserver, QueueStore
 from headgate.dispatch.status import Status
-from headgate.errors import NotFound, StoreError
+from headgate.errors import NotFound, StoreError, StoreUnavailable
 
 CACHE_SECONDS = 0.4
 """How long settings are cached; shorter if their own interval is."""
 TRUSTED_SECONDS = 0.8
-"""How long the kill switch's last state counts while the store is unavailable: one second after the switch was thrown
-nothing may begin, also in a process that can't read it."""
+"""How long the kill switch's state counts, from when it was requested: one second after the switch was thrown nothing
+may begin, also in a process that can't read it, or reads it slowly."""
 
 
 class _CachedConfig(NamedTuple):
@@ -87,13 +87,26 @@ class OutcomeReporter:
         return await self._store.holds(claims)
 
     async def enabled(self, item_type: str) -> bool:
+        failure: StoreError = StoreUnavailable("the kill switch was read so slowly that it may have been thrown since")
         try:
-            return (await self.config(item_type)).enabled
-        except StoreError:
-            cached = self._cached.get(item_type)
-            if cached is None or self._clock() - cached.loaded_at >= TRUSTED_SECONDS:
-                raise
-            return cached.config.enabled
+            await self.config(item_type)
+        except StoreError as error:
+            failure = error
+        # Also after a load: the store was slow, or this process stood still before it looked at the answer.
+        if (config := self._trusted(item_type)) is None:
+            raise failure
+        return config.enabled
+
+    def was_on(self, item_type: str) -> bool:
+        config = self._trusted(item_type)
+        return config is not None and config.enabled
+
+    def _trusted(self, item_type: str) -> DispatchConfig | None:
+        """The settings, if they were requested so recently that the kill switch counts."""
+        cached = self._cached.get(item_type)
+        if cached is None or self._clock() - cached.loaded_at >= TRUSTED_SECONDS:
+            return None
+        return cached.config
 
     async def config(self, item_type: str) -> DispatchConfig:
         """The item type's settings, at most half an interval or a second old."""

@@ -60,6 +60,16 @@ class QueueStore(Protocol):
         caller's, in the store's own terms; the items are then queued if and when that commits."""
         ...
 
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+    ) -> list[EnqueueResult]:
+        """Queues members and the head that names them, as `enqueue` does; the results are in this order.
+
+        Raises:
+            InvalidInput: an item of the head's id is another group's, by its `init_workflow_id`; nothing was queued.
+        """
+        ...
+
     async def claim(
         self,
         item_type: str,
@@ -164,6 +174,10 @@ class QueueStore(Protocol):
 
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         """How many items stand where."""
+        ...
+
+    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
+        """How many of the items that wait now are not due yet at each of these times."""
         ...
 
     async def redirect(
@@ -351,6 +365,10 @@ class OutcomeSink(Protocol):
         say so, `StoreError`, and none may begin."""
         ...
 
+    def was_on(self, item_type: str) -> bool:
+        """Whether the kill switch is known to have been on less than a second ago. Reads no store."""
+        ...
+
 
 class Guard(Protocol):
     """Holds an execution back until its item type's limit admits it."""
@@ -387,6 +405,10 @@ class DispatchObserver(Protocol):
 
     def finished(self, item_type: str, completed: int, failed: int) -> None:
         """Outcomes of executions were recorded."""
+        return
+
+    def executed(self, item_type: str, seconds: float) -> None:
+        """An execution in this process ended, well or badly, after that long."""
         return
 
     def dead_lettered(self, item_type: str, items: int) -> None:

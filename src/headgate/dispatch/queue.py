@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -20,7 +19,7 @@ from headgate.dispatch.changes import (
     change_named,
 )
 from headgate.dispatch.config import DispatchConfig, DispatchSettings, checked_type
-from headgate.dispatch.encryption import encryption_of, shown_key
+from headgate.dispatch.encryption import encryption_of, readable
 from headgate.dispatch.heartbeats import Worker, unattended
 from headgate.dispatch.model import (
     LARGEST_CONTEXT,
@@ -36,7 +35,17 @@ from headgate.dispatch.model import (
 )
 from headgate.dispatch.portions import portions
 from headgate.dispatch.ports import QueueStore
-from headgate.dispatch.search import ErrorGroup, FilterOptions, ItemFilter, ItemOrder, LaneDepth, checked_filter
+from headgate.dispatch.search import (
+    LONGEST_PAGE,
+    ErrorGroup,
+    FilterOptions,
+    ItemFilter,
+    ItemOrder,
+    LaneDepth,
+    checked_filter,
+    checked_ids,
+    checked_limit,
+)
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import checked_lane, checked_priority
 from headgate.durations import parse_instant
@@ -45,10 +54,8 @@ from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, checked_id
 from headgate.tracing import Origin, Span
 
-LONGEST_PAGE = 1000
 MOST_COUNTED = 100_000
 """Items that match are counted up to here: the count is for an operator's eyes, and must stay cheap."""
-
 
 StopExecutions = Callable[[Sequence[Claim]], Awaitable[None]]
 """Stops executions of items that were cancelled, where they do not find out by themselves."""
@@ -236,6 +243,21 @@ class DispatchQueue:
             results += await self.store.enqueue(portion, within=connection)
         return results
 
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, connection: Any = None
+    ) -> Sequence[EnqueueResult]:
+        """Queues members and the head that names them: the head, and up to 5000 members, in one transaction, and then
+        the others. The results are in this order, the head's last.
+
+        Raises:
+            InvalidInput: the key was used before, for other calls; nothing was queued.
+        """
+        first, *others = list(portions(members)) or [[]]
+        *results, of_head = await self.store.enqueue_group(head, first, within=connection)
+        for portion in others:
+            results += await self.store.enqueue(portion, within=connection)
+        return [*results, of_head]
+
     async def _store_many(self, requests: Sequence[EnqueueRequest]) -> Sequence[EnqueueResult]:
         return await self.enqueue_requests(requests)
 
@@ -350,7 +372,7 @@ class DispatchQueue:
         chosen = checked_filter(
             status=status, prefix=prefix, lane=lane, error=error, since=since, until=until, error_group=error_group
         )
-        return await self.store.items(item_type, chosen, _checked_limit(limit), after, order)
+        return await self.store.items(item_type, chosen, checked_limit(limit), after, order)
 
     async def count(self, item_type: str, **matching: Unpack[FilterOptions]) -> int:
         """How many items match, as in `list`; 100,001 if they are more than 100,000.
@@ -387,7 +409,7 @@ class DispatchQueue:
         Raises:
             InvalidInput: an id is wrong.
         """
-        ids = _checked_ids(item_ids)
+        ids = checked_ids(item_ids)
         return await self.store.progress_of(checked_type(item_type), ids) if ids else {}
 
     async def show(self, item_type: str, item_id: str) -> ItemDetail:
@@ -402,7 +424,7 @@ class DispatchQueue:
         item, context = row
         entries = await self.store.audit(item_type, item_id, LONGEST_PAGE, None)
         progress, result = await self.store.report(item_type, item_id)
-        return ItemDetail(item, _readable(context), entries[::-1], progress, _readable(result))
+        return ItemDetail(item, readable(context), entries[::-1], progress, readable(result))
 
     async def audit(
         self, item_type: str, *, item_id: str | None = None, limit: int = 100, before: int | None = None
@@ -418,7 +440,7 @@ class DispatchQueue:
             checked_id(item_id, "item_id")
         if before is not None and (not isinstance(before, int) or not 0 < before < 2**63):
             raise InvalidInput("before", "must be the auditId of an entry")
-        return await self.store.audit(item_type, item_id, _checked_limit(limit), before)
+        return await self.store.audit(item_type, item_id, checked_limit(limit), before)
 
     # -- operating -----------------------------------------------------------------------------------------------
 
@@ -505,7 +527,7 @@ class DispatchQueue:
         await self._check_known(checked_type(item_type))
         if item_ids is None:
             return await self.store.change_items(item_type, chosen, change)
-        return await self.store.change_items(item_type, _checked_ids(item_ids), change)
+        return await self.store.change_items(item_type, checked_ids(item_ids), change)
 
     async def preview(self, item_type: str, change: str, **matching: Unpack[FilterOptions]) -> Preview:
         """How many items match, and how many of them `change` would change: `requeue`, `discard`, `cancel` or
@@ -535,7 +557,7 @@ class DispatchQueue:
         if matching:
             return (await self._change(item_type, item_ids, matching, Redirection(to))).total
         await self._check_known(checked_type(item_type))
-        ids = None if item_ids is None else _checked_ids(item_ids)
+        ids = None if item_ids is None else checked_ids(item_ids)
         return await self.store.redirect(item_type, ids, to)
 
     async def _check_known(self, item_type: str) -> None:
@@ -548,27 +570,3 @@ def enqueue_span(item_type: str, item_id: str, parent: str) -> Span:
     """The queueing of one item, as part of a trace; its traceparent is what the item carries."""
     attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}
     return tracing.begin("queue.enqueue", attributes, parent=parent, kind="PRODUCER")
-
-
-def _checked_ids(item_ids: Iterable[str]) -> list[str]:
-    if isinstance(item_ids, str):
-        raise InvalidInput("ids", "must be a list of item ids, not one text")
-    return [checked_id(item_id, "ids") for item_id in item_ids]
-
-
-def _checked_limit(limit: object) -> int:
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LONGEST_PAGE:
-        raise InvalidInput("limit", f"must be a whole number from 1 to {LONGEST_PAGE}")
-    return limit
-
-
-def _readable(context: str | None) -> Any:
-    """The context's value; a text that is no JSON is shown as it is, for the operator to see."""
-    if context is None:
-        return None
-    if (key := shown_key(context)) is not None:
-        return f"encrypted with the key {key}"
-    try:
-        return json.loads(context)
-    except (ValueError, RecursionError):
-        return context

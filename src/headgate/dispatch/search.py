@@ -18,6 +18,7 @@ from headgate.slots.model import checked_id
 ANYTHING = "*"
 """Stands for any characters in an error's pattern, and for what differs between the errors of a group."""
 LONGEST_GROUP = 200
+LONGEST_PAGE = 1000
 _DIFFERS = re.compile(
     r"'[^']*'|\"[^\"]*\"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
     r"|\b0x[0-9a-f]+\b|\b(?=[a-z]*\d)[0-9a-z]{8,}\b|\d+(?:[.,:]\d+)*",
@@ -238,3 +239,17 @@ def checked_status(status: Status | str | None) -> Status | None:
     except ValueError:
         names = ", ".join(Status)
         raise InvalidInput("status", f"{str(status)[:40]!r} is unknown; use one of {names}") from None
+
+
+def checked_ids(item_ids: Iterable[str]) -> list[str]:
+    """Raises: InvalidInput: one of them is no id, or they are no list."""
+    if isinstance(item_ids, str):
+        raise InvalidInput("ids", "must be a list of item ids, not one text")
+    return [checked_id(item_id, "ids") for item_id in item_ids]
+
+
+def checked_limit(limit: object) -> int:
+    """Raises: InvalidInput: it is no length of a page."""
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= LONGEST_PAGE:
+        raise InvalidInput("limit", f"must be a whole number from 1 to {LONGEST_PAGE}")
+    return limit

@@ -4,8 +4,9 @@ Every token of a lease was taken from the store before it is spent, so no number
 allow: since the first use of a key, at most what its plans give in that time. A lease can delay a token: it is spent up
 to `longest` seconds after it was taken, or given back. So within any span t a token bucket admits at most
 capacity + rate × (t + longest), and besides no more than was lent out when the span began: `share` of the capacity for
-each process. A window's tokens are never spent, nor given back, after that window. Sliding logs promise more than this,
-so they are never leased; nor are shadows.
+each process. A window's tokens are never spent after that window, nor given back in its last `RETURN_MARGIN_US`: a
+refund that arrived late would make room in the next one. Sliding logs promise more than this, so they are never leased;
+nor are shadows.
 
 The size of a lease adapts: it doubles when a lease was spent within half its time, and halves when most was left.
 
@@ -46,6 +47,9 @@ from headgate.limits.model import (
 MAX_LEASES = 10_000
 DENIED_US = 10_000
 """How long a denial is repeated without a call to the store. It is short, as tokens may be given back any time."""
+
+RETURN_MARGIN_US = 10_000_000
+"""How long a refund may be on its way: a store that stood still works off what its clients have given up."""
 
 UNLEASED = SlidingLog | CalendarWindow | Gcra | Concurrency
 """What promises more than a lease keeps: exact spans, midnight, spacing, places."""
@@ -210,8 +214,8 @@ class LocalLease:
             if isinstance(spec, FixedWindow | SlidingWindow):
                 ends_us = state.reset_after_us - (spec.window_us if isinstance(spec, SlidingWindow) else 0)
                 lives_us = min(lives_us, ends_us)
-                # A margin for clocks that do not run alike.
-                returns_us = min(returns_us, ends_us - ends_us // 100)
+                # The larger margin is for clocks that do not run alike.
+                returns_us = min(returns_us, ends_us - max(ends_us // 100, RETURN_MARGIN_US))
         if self.tokens == 0:
             self.until_us, self.return_until_us = now_us + lives_us, now_us + returns_us
         else:

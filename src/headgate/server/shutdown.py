@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -60,14 +60,15 @@ def stop_on_signals(stop: asyncio.Event, seconds: float) -> None:
         signal.signal(signum, told)
 
 
-def add_deadline(seconds: float) -> None:
-    """Adds the deadline to the handlers that SIGTERM and SIGINT have now."""
+def add_deadline(seconds: float, end: Callable[[], None] = lambda: None) -> None:
+    """Adds the deadline, and a call of `end`, to the handlers that SIGTERM and SIGINT have now."""
     deadline = ShutdownDeadline(seconds)
     for signum in SIGNALS:
         earlier = signal.getsignal(signum)
 
         def told(signum: int, frame: FrameType | None, earlier: object = earlier) -> None:
             deadline.arm()
+            end()
             if callable(earlier):
                 earlier(signum, frame)
 

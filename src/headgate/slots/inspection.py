@@ -15,6 +15,7 @@ from headgate.slots import impact
 from headgate.slots.config_names import booking_names
 from headgate.slots.explain import Explanation, combined, explain
 from headgate.slots.forecast import Forecast, forecast
+from headgate.slots.heat_map import MAX_DAYS, HeatMap, heat_map
 from headgate.slots.impact import ChangeWarning
 from headgate.slots.joint_forecast import joint_forecast
 from headgate.slots.listing import EVERYTHING, MOST_LISTED, Cursor, ListedSlot, SlotFilter
@@ -138,6 +139,21 @@ class SlotInspection:
             past = await self._store.count_beyond(name, policy.max_delay_ms)
         following = replace(versions[0], version=versions[0].version + 1, policy=policy)
         return following, impact.warnings(past, closed, over_limit)
+
+    async def heat_map(self, config_name: str, days: int = 7) -> HeatMap:
+        """How full the hours of the next days are.
+
+        Raises:
+            InvalidInput: the days are not from 1 to 14.
+            NotFound: there is no such config.
+        """
+        if not 1 <= days <= MAX_DAYS:
+            raise InvalidInput("days", f"must be a whole number from 1 to {MAX_DAYS}")
+
+        def look(version: PolicyVersion, occupancy: Occupancy, now_ms: int) -> HeatMap:
+            return heat_map(version, occupancy, now_ms, days)
+
+        return await self._store.survey(checked_name(config_name), look)
 
     async def forecast(
         self,

@@ -86,9 +86,11 @@ class SlotStore(Protocol):
     async def cancel(
         self, event_id: str, *, owner: str | None = None, cause: Cancellation = NO_CAUSE
     ) -> AssignedSlot | None:
-        """Removes the event's slot and frees its room; None if it has none. Its record stays, with the cause.
+        """Removes the event's slot, cancels the work that carries it, and frees its room; None if it has none. Its
+        record stays, with the cause.
 
         Raises:
+            SlotInUse: the work has begun; nothing was changed.
             SlotOwned: the slot is not `owner`'s; nothing was changed.
         """
         ...
@@ -128,7 +130,8 @@ class SlotStore(Protocol):
 
     async def prune(self, before_ms: int) -> PruneResult:
         """Forgets windows that ended before a time, and the slots in them, in batches; the records of slots that were
-        cancelled before it; and configs made from a template that have no windows left."""
+        cancelled before it, and of moves that nobody has read; and configs made from a template that have no windows
+        left."""
         ...
 
     async def close(self) -> None:

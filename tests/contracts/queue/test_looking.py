@@ -35,6 +35,19 @@ async def test_stats_count_by_status_and_tell_the_oldest_due_item(store: QueueSt
     assert (await store.stats("PAY", now=T + 3 * MINUTE)).oldest_ready_age == 2 * MINUTE
 
 
+async def test_what_waits_is_counted_at_times_to_come(store: QueueStore) -> None:
+    assert await store.left_at("PAY", [T]) == [0]
+    await store.enqueue(wants(3, at=T), now=T)
+    await store.enqueue(
+        [request._replace(item_id=f"later-{request.item_id}") for request in wants(2, at=T + MINUTE)], now=T
+    )
+    await claims(store, 1)
+    times = [T - SECOND, T, T + MINUTE - SECOND, T + MINUTE]
+    assert await store.left_at("PAY", times) == [5, 2, 2, 0]
+    assert await store.left_at("OTHER", times) == [0, 0, 0, 0]
+    assert await store.left_at("PAY", []) == []
+
+
 async def test_audit_pages_backwards(store: QueueStore) -> None:
     await store.enqueue(wants(5), now=T)
     await claims(store)

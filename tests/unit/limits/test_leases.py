@@ -83,6 +83,19 @@ async def test_a_lease_ends_with_its_window_and_lends_nothing_to_the_next(world:
     assert not (await plain.acquire("u", "w")).allowed
 
 
+async def test_tokens_do_not_go_back_so_late_that_they_could_arrive_in_the_next_window(world: World) -> None:
+    """A refund is on its way while its window ends; a store that stood still takes it afterwards."""
+    plans = [Plan("w", FixedWindow(100, "PT1M"))]
+    limiter = world.limiter(plans=plans, lease=LEASE)
+    for after, returned in ((10, True), (45, False)):
+        for _ in range(20):
+            await limiter.acquire("u", "w")
+        world.clock.advance(after)
+        world.store.calls.clear()
+        await limiter.acquire("u", "w")
+        assert ("refund" in world.store.calls) is returned
+
+
 async def test_idle_leases_go_back_when_others_are_taken(world: World) -> None:
     plans = [Plan("w", FixedWindow(1000, "P1D"))]
     limiter, plain = world.limiter(plans=plans, lease=LEASE), world.limiter(plans=plans)

@@ -14,7 +14,7 @@ from headgate.dispatch.heartbeats import is_attended, of_type
 from headgate.dispatch.model import Action, AuditEntry, Claim, Item, QueueStats
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.status import Status
-from headgate.dispatch.stores import following
+from headgate.dispatch.stores import booked_slots, following
 from headgate.dispatch.stores.rows import (
     CHUNK,
     THIS_ITEM,
@@ -157,6 +157,16 @@ def stats(connection: sa.Connection, item_type: str, now: datetime | None) -> Qu
     return QueueStats(item_type, depth, age, in_flight, len(mine), is_attended(mine, item_type))
 
 
+def left_at(connection: sa.Connection, item_type: str, times: Sequence[datetime]) -> list[int]:
+    if not times:
+        return []
+    # One pass over what waits, whatever the number of times.
+    later = [sa.func.sum(sa.case((queue.c.scheduled_exec_time > at, 1), else_=0)) for at in times]
+    waiting = queue.c.queue_status.in_([Status.READY, Status.CLAIMED, Status.DISPATCHED])
+    row = connection.execute(sa.select(*later).where(queue.c.item_type == item_type, waiting)).one()
+    return [int(count or 0) for count in row]
+
+
 def audit_entries(
     connection: sa.Connection, item_type: str, item_id: str | None, limit: int, before: int | None
 ) -> list[AuditEntry]:
@@ -267,6 +277,7 @@ def _write_redirects(connection: sa.Connection, items: Sequence[Item], to: Statu
                     context.c.item_type == items[0].item_type, context.c.item_id.in_([one.item_id for one in some])
                 )
             )
+        booked_slots.give_back(connection, items, now)
     write_audit(
         connection,
         [entry(one.item_type, one.item_id, one.batch_id, action, one.status, to, one.last_error, now) for one in items],

@@ -8,12 +8,12 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Preview
+from headgate.dispatch.changes import Cancellation, Changed, ItemChange, Preview, Rescheduling
 from headgate.dispatch.model import Claim, Item
 from headgate.dispatch.ports import Follower
 from headgate.dispatch.search import ItemFilter
 from headgate.dispatch.status import IN_FLIGHT, Status
-from headgate.dispatch.stores import following, search
+from headgate.dispatch.stores import booked_slots, following, search
 from headgate.dispatch.stores.admin_queries import UPDATE_ITEM
 from headgate.dispatch.stores.rows import CHUNK, chunks, entry, item, item_columns, of_items, write_audit
 from headgate.dispatch.stores.tables import context, queue
@@ -31,8 +31,11 @@ def change_listed(
     change: ItemChange,
     now: datetime | None,
     follower: Follower | None,
+    *,
+    with_slots: bool = True,
 ) -> Changed:
-    """Changes all of these items; `NotFound` or `Conflict`, and none, if one is not there or can't be changed."""
+    """Changes all of these items; `NotFound` or `Conflict`, and none, if one is not there or can't be changed. Their
+    slots follow, unless the caller sees to them."""
     moment = now or database_clock(connection)
     wanted = list(dict.fromkeys(item_ids))
     rows: dict[str, Item] = {}
@@ -42,10 +45,11 @@ def change_listed(
         if item_id not in rows:
             raise NotFound("item", item_id)
     items = list(rows.values())
-    changed = [change.applied(one, moment, is_followed=follower is not None) for one in items]
+    slotted = _slotted(connection, items, change, follower)
+    changed = [change.applied(one, moment, is_followed=one.item_id in slotted) for one in items]
     if change.to is not None:
         following.checked_moves(connection, follower, items, change.to)
-    return _write(connection, items, changed, change, moment, follower)
+    return _write(connection, items, changed, change, moment, follower, with_slots=with_slots)
 
 
 def change_matching(
@@ -110,15 +114,28 @@ def _changeable(
     connection: sa.Connection, matching: Sequence[Item], change: ItemChange, now: datetime, follower: Follower | None
 ) -> tuple[list[Item], list[Item]]:
     """Those of the items that can be changed, before and after it."""
+    slotted = _slotted(connection, matching, change, follower)
     pairs = []
+    slotted = _slotted(connection, matching, change, follower)
     for one in matching:
         with contextlib.suppress(Conflict):
-            pairs.append((one, change.applied(one, now, is_followed=follower is not None)))
+            pairs.append((one, change.applied(one, now, is_followed=one.item_id in slotted)))
     if change.to is not None:
         allowed = following.allowed_items(connection, follower, [before for before, _ in pairs], change.to)
         ids = {one.item_id for one in allowed}
         pairs = [pair for pair in pairs if pair[0].item_id in ids]
     return [before for before, _ in pairs], [after for _, after in pairs]
+
+
+def _slotted(
+    connection: sa.Connection, items: Sequence[Item], change: ItemChange, follower: Follower | None
+) -> set[str]:
+    """The items that an application follows; and, where a time is changed, those that carry a slot."""
+    if follower is not None:
+        return {one.item_id for one in items}
+    if isinstance(change, Rescheduling) and change.execute_at is not None:
+        return booked_slots.carried_slots(connection, items)
+    return set()
 
 
 def _locked(connection: sa.Connection, item_type: str, item_ids: Sequence[str]) -> dict[str, Item]:
@@ -134,6 +151,8 @@ def _write(
     change: ItemChange,
     now: datetime,
     follower: Follower | None,
+    *,
+    with_slots: bool = True,
 ) -> Changed:
     if not items:
         return Changed(0, [])
@@ -149,6 +168,8 @@ def _write(
             connection.execute(sa.delete(context).where(context.c.item_type == items[0].item_type, gone))
     if change.to is not None and follower is not None:
         follower.follow(connection, following.item_moves(items, change.to), now)
+    if change.to is Status.CANCELLED and with_slots:
+        booked_slots.give_back(connection, items, now)
     write_audit(
         connection,
         [

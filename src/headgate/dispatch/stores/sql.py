@@ -34,12 +34,14 @@ from headgate.dispatch.stores import (
     changes,
     encrypting,
     following,
+    groups,
     portable,
     portable_claims,
     reports,
     search,
     transactions,
 )
+from headgate.dispatch.stores.identity import Identity
 from headgate.dispatch.stores.periodic import SqlPeriodicStore
 from headgate.dispatch.stores.workers import SqlWorkerStore
 from headgate.dispatch.turns import UNLIMITED, Places
@@ -71,6 +73,7 @@ class SqlQueueStore:
     ) -> None:
         self._database = database
         self._encryption = encryption
+        self._identity = Identity(database)
         self._claim_bytes = claim_bytes
         self.workers = SqlWorkerStore(database)
         self._followers = dict(followers or {})
@@ -114,18 +117,31 @@ class SqlQueueStore:
         hints = self._hints.due(item_types) if within is None else sorted(item_types)
         new: set[tuple[str, str]]
         if within is not None:
-            new = await transactions.enqueue(self._database.dialect, self._statements, within, ordered, now, hints)
+            new = await transactions.enqueue(
+                self._identity, self._database.dialect, self._statements, within, ordered, now, hints
+            )
         else:
             new = await self._retried(self._database.once, self._statements.enqueue, ordered, now, hints)
             self._hints.ring(item_types)
             if self._postgres:
                 self._hints.trail(item_types.difference(hints))
-        results = []
-        for request in requests:
-            key = request.item_type, request.item_id
-            results.append(EnqueueResult(*key, existing=key not in new))
-            new.discard(key)  # a second request for the same item, in the same call, finds it
-        return results
+        return _results(requests, new)
+
+    async def enqueue_group(
+        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, within: Any = None
+    ) -> list[EnqueueResult]:
+        if within is not None:
+            # In the caller's transaction nothing but enqueues is run, so the check comes before it.
+            await self._database.read(groups.check, head)
+            return await self.enqueue([*members, head], within=within)
+        ordered = sorted(members, key=lambda member: (member.item_type, member.item_id))
+        first, *others = encrypting.encrypted_requests(self._encryption, [head, *ordered])
+        item_types = {one.item_type for one in (head, *members)}
+        new = await self._retried(
+            self._database.write, groups.enqueue, self._statements.enqueue, first, others, None, sorted(item_types)
+        )
+        self._hints.ring(item_types)
+        return _results([*members, head], new)
 
     async def claim(
         self,
@@ -260,6 +276,9 @@ class SqlQueueStore:
     async def stats(self, item_type: str, *, now: datetime | None = None) -> QueueStats:
         return await self._database.read(admin_queries.stats, item_type, now)
 
+    async def left_at(self, item_type: str, times: Sequence[datetime]) -> list[int]:
+        return await self._database.read_aside(admin_queries.left_at, item_type, times)
+
     async def redirect(
         self, item_type: str, item_ids: Sequence[str] | None, to: Status, *, now: datetime | None = None
     ) -> int:
@@ -348,6 +367,15 @@ class SqlQueueStore:
         self._hints.ring([item_type])
         if self._postgres:
             await self._database.once(ring, item_type)
+
+
+def _results(requests: Sequence[EnqueueRequest], new: set[tuple[str, str]]) -> list[EnqueueResult]:
+    results = []
+    for request in requests:
+        key = request.item_type, request.item_id
+        results.append(EnqueueResult(*key, existing=key not in new))
+        new.discard(key)  # a second request for the same item, in the same call, finds it
+    return results
 
 
 def _is_followed(change: Change, followers: Mapping[str, Follower]) -> bool:

@@ -18,6 +18,7 @@ import click
 from headgate.errors import ConfigurationError, HeadgateError
 from headgate.server import logs
 from headgate.server.cli.parameters import Command
+from headgate.server.cli.read_only import missing_file
 from headgate.server.cli.terminal import print_line, run
 from headgate.server.settings import Settings
 from headgate.server.shutdown import CLOSE_SECONDS, ShutdownDeadline
@@ -81,6 +82,9 @@ async def _prepare(settings: Settings) -> None:
     rule_book(settings)
     load_domains(settings)
     oidc_provider(settings)
+    if missing_file(settings) is not None:
+        # Before the file is made: nobody has a token in a database that is not there yet.
+        settings.refuse_exposure()
     async with open_access_store(settings) as access:
         settings.refuse_exposure(other_tokens=bool(await open_authenticator(settings, access).keyring()))
     async with open_slots(settings):
@@ -117,6 +121,7 @@ def _serve_here(settings: Settings, listening: socket.socket) -> None:
     class AnnouncingServer(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             deadline.arm()
+            app.state.services.streams.end()
             super().handle_exit(sig, frame)
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

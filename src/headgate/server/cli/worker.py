@@ -22,17 +22,16 @@ from headgate.server.cli.serve import listen, permit
 from headgate.server.cli.terminal import print_status, run
 from headgate.server.settings import Settings
 from headgate.server.shutdown import SIGNALS, stop_on_signals
-from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.database import shared_database
 from headgate.server.wiring.dispatch import dispatch_guard, load_domains, load_tasks, local_dispatch
 from headgate.server.wiring.doctor import server_probes
 from headgate.server.wiring.notifications import open_notifications, run_sender
 from headgate.server.wiring.payments import open_payments
-from headgate.server.wiring.queue import dispatch_observer, open_queue
+from headgate.server.wiring.queue import open_dispatch_observer, open_queue
 from headgate.server.wiring.requirements import require_extras
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
 from headgate.server.worker import end_process, run_temporal_workers
-from headgate.sql.databases import database
 from headgate.sql.schema import now
 
 if TYPE_CHECKING:
@@ -124,7 +123,14 @@ async def _work_on_tasks(settings: Settings, tasks: Tasks, name: str, shown: _Sh
     stop = asyncio.Event()
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
-    async with traces_sent(), _show(shown), tasks, tasks.running(observer=dispatch_observer(registry)):
+    own = settings.model_copy(update={"database_url": tasks.url})
+    async with (
+        traces_sent(),
+        _show(shown),
+        open_dispatch_observer(own, registry) as observer,
+        tasks,
+        tasks.running(observer=observer),
+    ):
         print_status(f"headgate worker {name} is working on {', '.join(tasks.item_types)}")
         await stop.wait()
 
@@ -133,7 +139,7 @@ async def _work(settings: Settings, role: Role, shown: _Shown | None) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop, settings.dispatch.shutdown_seconds)
     registry = None if shown is None else shown.registry
-    async with traces_sent(), _show(shown):
+    async with traces_sent(), _database_ready(settings), _show(shown):
         working: list[asyncio.Task[None]] = []
         if role is not Role.SENDER:
             roles = {"dispatch", "init", "exec"} if role is Role.ALL else {role.value}
@@ -157,10 +163,10 @@ async def _dispatch(
     stop: asyncio.Event,
     registry: CollectorRegistry | None,
 ) -> None:
-    observer = dispatch_observer(registry)
     # Messages are left to the sender: this process only writes them.
     quiet = settings.model_copy(update={"sms": settings.sms.model_copy(update={"sender": "worker"})})
     async with (
+        open_dispatch_observer(settings, registry) as observer,
         dispatch_guard(settings) as guard,
         open_slots(settings) as slots,
         open_queue(settings) as queue,
@@ -198,6 +204,16 @@ class _Shown(NamedTuple):
 
 
 @asynccontextmanager
+async def _database_ready(settings: Settings) -> AsyncIterator[None]:
+    """A database that can't be used, or whose schema is too old, shows here, before the worker says that it works."""
+    shared = await shared_database(settings)
+    try:
+        yield
+    finally:
+        await shared.close()
+
+
+@asynccontextmanager
 async def _show(shown: _Shown | None) -> AsyncIterator[None]:
     """Inside, the worker's metrics and health are served, if they are to be."""
     if shown is None:
@@ -205,7 +221,7 @@ async def _show(shown: _Shown | None) -> AsyncIterator[None]:
         return
     from headgate.server.http.worker_health import worker_health
 
-    shared = await database(embedded_url(shown.settings), pool_size=shown.settings.database_pool_size)
+    shared = await shared_database(shown.settings)
     probes = {"database": lambda: shared.read(now), **await server_probes(shown.settings)}
     try:
         async with worker_health(shown.listening, shown.registry, probes):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from headgate.server.console import files, login, oidc, reference
+from headgate.server.console import files, login, numbers, oidc, reference, stream
 
 router = APIRouter()
 router.include_router(login.router)
 router.include_router(oidc.router)
+router.include_router(numbers.router)
+router.include_router(stream.router)
 router.include_router(files.router)
 router.include_router(reference.router)

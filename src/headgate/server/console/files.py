@@ -16,6 +16,7 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
 HEADERS = {
     # Its own scripts and styles as files, its own server, and nothing else: no inline code, no other host, no frame.
@@ -48,15 +49,18 @@ class File(NamedTuple):
         return cls(body, gzip.compress(body, mtime=0), media_type, hashlib.sha256(body).hexdigest()[:32])
 
 
-def _load() -> dict[str, File]:
-    found = {}
-    for entry in files(__package__).joinpath("static").iterdir():
-        _, dot, suffix = entry.name.rpartition(".")
-        found[entry.name] = File.of(entry.read_bytes(), TYPES[dot + suffix])
-    return found
+def _load(*directory: str) -> dict[str, File]:
+    loaded = {}
+    for entry in files(__package__).joinpath("static", *directory).iterdir():
+        if entry.is_file():
+            _, dot, suffix = entry.name.rpartition(".")
+            loaded[entry.name] = File.of(entry.read_bytes(), TYPES[dot + suffix])
+    return loaded
 
 
 FILES = _load()
+VENDOR = _load("vendor")
+"""Libraries as their authors publish them, with their licences."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -73,6 +77,14 @@ async def file(request: Request, name: str) -> Response:
     if name not in FILES:
         raise HTTPException(404)
     return answer(request, FILES[name])
+
+
+@router.get("/console/vendor/{name}")
+async def library(request: Request, name: str) -> Response:
+    """A library that the page uses."""
+    if name not in VENDOR:
+        raise HTTPException(404)
+    return answer(request, VENDOR[name])
 
 
 def answer(request: Request, found: File, fence: Mapping[str, str] = HEADERS) -> Response:

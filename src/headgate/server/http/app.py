@@ -13,6 +13,8 @@ from headgate import __version__, tracing
 from headgate.dispatch.plan_guard import PlanGuard
 from headgate.server import console
 from headgate.server import logs as log_lines
+from headgate.server.console.backlog import BacklogAhead
+from headgate.server.console.overview import Overview
 from headgate.server.http import (
     audit,
     batch,
@@ -57,7 +59,8 @@ from headgate.server.wiring.ingress import open_ingress
 from headgate.server.wiring.limits import open_limits
 from headgate.server.wiring.notifications import open_notifications
 from headgate.server.wiring.payments import open_payments
-from headgate.server.wiring.queue import dispatch_observer
+from headgate.server.wiring.queue import open_dispatch_observer
+from headgate.server.wiring.rollups import open_rollups
 from headgate.server.wiring.slots import open_slots
 from headgate.server.wiring.telemetry import collect_traces, traces_sent
 from headgate.sql.migration_policy import Migrations, permit_migrations
@@ -120,14 +123,16 @@ def from_environment() -> FastAPI:
     log_lines.configure(settings)
     end_with_parent()
     permit_migrations(Migrations.ALWAYS if settings.database_migrate else Migrations.EMBEDDED)
-    add_deadline(settings.http.shutdown_seconds + CLOSE_SECONDS)
-    return create_app(settings)
+    app = create_app(settings)
+    add_deadline(settings.http.shutdown_seconds + CLOSE_SECONDS, app.state.services.streams.end)
+    return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Opens each feature, one line or two each. Closing lets accepted work finish before its store goes away."""
     services: Services = app.state.services
+    services.streams.loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
         stack.callback(remove_worker_metrics)
         await stack.enter_async_context(traces_sent())
@@ -139,6 +144,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         services.ingress = Ingress(
             await stack.enter_async_context(open_ingress(services.settings, registry=services.registry))
         )
+        services.rollups = await stack.enter_async_context(open_rollups(services.settings))
+        services.overview = Overview(services)
         services.slots = await stack.enter_async_context(open_slots(services.settings, registry=services.registry))
         services.probes["database"] = lambda: services.slots.history(services.settings.slots.default_config)
         services.admission = await stack.enter_async_context(open_limits(services.settings, registry=services.registry))
@@ -146,11 +153,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             open_notifications(services.settings, registry=services.registry)
         )
         services.probes |= services.notifications.probes | await server_probes(services.settings)
-        observer = dispatch_observer(services.registry)
+        observer = await stack.enter_async_context(open_dispatch_observer(services.settings, services.registry))
         guard = PlanGuard(services.admission.limiter)
         services.queue = await stack.enter_async_context(
             open_dispatch(services.settings, guard=guard, observer=observer)
         )
+        services.backlog_ahead = BacklogAhead(services.queue.store)
         services.payments = await stack.enter_async_context(
             open_payments(
                 services.settings,

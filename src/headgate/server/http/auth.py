@@ -136,7 +136,7 @@ async def _admit_anonymous(services: Services, scope: Scope) -> Caller:
 async def _authenticate(services: Services, scope: Scope) -> Caller:
     """Admits a request to a path that needs a token; returns its caller."""
     method: str = scope["method"]
-    secret = _bearer_token(scope)
+    secret = bearer_token(scope)
     session = session_secret(scope) if secret is None else None
     if session is None:
         caller = await services.authenticator.caller(secret or "")
@@ -163,7 +163,7 @@ async def _authenticate(services: Services, scope: Scope) -> Caller:
     return caller
 
 
-def _bearer_token(scope: Scope) -> str | None:
+def bearer_token(scope: Scope) -> str | None:
     """The bearer token. Other schemes are none of ours: a proxy may have its own login beside the session's cookie."""
     for name, value in scope["headers"]:
         if name == b"authorization":

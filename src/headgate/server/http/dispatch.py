@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 
 from headgate.dispatch.changes import CHANGES
-from headgate.dispatch.queue import LONGEST_PAGE
-from headgate.dispatch.search import SORTS, FilterOptions, ItemOrder
+from headgate.dispatch.search import LONGEST_PAGE, SORTS, FilterOptions, ItemOrder
 from headgate.dispatch.status import IN_FLIGHT, Status
 from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import read_object
-from headgate.server.http.parameters import WholeNumber, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, check_query, json_body, path, query
 from headgate.server.http.problem import Problem, documented, invalid
 from headgate.server.http.raw_routes import json_response
 from headgate.server.http.services import services_of
@@ -131,6 +130,7 @@ async def stats(request: Request) -> Response:
 async def items(request: Request) -> Response:
     """A page of the items that match, in order of their ids or as `sort` says. `next` is the cursor of the next page in
     this order, if there is one."""
+    check_query(request)
     parameters, limit = request.query_params, LIMIT.of(request)
     item_type, queue, matching = _item_type(request), services_of(request).queue, _filter(request)
     with_total = parameters.get("total", "false")
@@ -178,6 +178,7 @@ async def item(request: Request) -> Response:
 @_shows("/{itemType}/audit", "Show what happened", AuditShown, OF_ITEM, LIMIT.document(), BEFORE.document())
 async def audit(request: Request) -> Response:
     """Audit entries, newest first."""
+    check_query(request)
     entries = await services_of(request).queue.audit(
         _item_type(request),
         item_id=request.query_params.get("itemId"),

@@ -17,7 +17,7 @@ from headgate.apps.payments.parsing import COLUMNS
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, path, query, text_of
+from headgate.server.http.parameters import WholeNumber, check_query, path, query, text_of
 from headgate.server.http.payments import CSV_FEED, FEED, body_blocks
 from headgate.server.http.payments import FORMATS as LINE_FORMATS
 from headgate.server.http.problem import Problem, documented, invalid, unsupported
@@ -112,6 +112,7 @@ async def submit(scope: Scope, receive: Receive, send: Send) -> None:
 )
 async def list_feeds(request: Request) -> Response:
     """Feeds, newest first; `next` of one page is the `cursor` of the next one."""
+    check_query(request)
     limit = LIMIT.of(request)
     given = request.query_params
     page = await _feeds(request).page(

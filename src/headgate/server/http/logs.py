@@ -21,6 +21,9 @@ LONGEST_ID = 64
 ABOUT = "headgate_about"
 """Where in the scope's state a route leaves what its request was about."""
 
+STREAM_BEGAN = "headgate_stream_began"
+"""Where a stream without an end leaves when it began: its metrics end there."""
+
 NOBODY = "-"
 """The caller of a request that was refused before its caller was known."""
 
@@ -77,9 +80,11 @@ class RequestLog:
             self._write("debug" if quiet else "info", scope, request_id, started, status)
 
     def _write(self, level: str, scope: Scope, request_id: bytes, started: float, status: int) -> None:
-        seconds = time.perf_counter() - started
+        ended = time.perf_counter()
+        seconds = ended - started
         route = getattr(scope.get("route"), "path", None)
-        services_of(scope).requests.answered(scope["method"], route, status, seconds)
+        answered_after = scope["state"].get(STREAM_BEGAN, ended) - started
+        services_of(scope).requests.answered(scope["method"], route, status, answered_after)
         getattr(self._log, level)(
             "request",
             method=scope["method"],

@@ -27,7 +27,7 @@ from headgate.durations import parse_instant
 from headgate.errors import Conflict
 from headgate.server.http.body import media_type, read_object
 from headgate.server.http.logs import about
-from headgate.server.http.parameters import WholeNumber, json_body, path, query
+from headgate.server.http.parameters import WholeNumber, check_query, json_body, path, query
 from headgate.server.http.problem import Problem, documented, unsupported
 from headgate.server.http.raw_routes import add_raw_route, json_response, send_json
 from headgate.server.http.services import Services, services_of
@@ -178,6 +178,7 @@ async def show(request: Request) -> Response:
 )
 async def list_payments(request: Request) -> Response:
     """Payments in order of their ids; `next` of one page is the `cursor` of the next one."""
+    check_query(request)
     given = request.query_params
     selection = PaymentFilter(
         checked_status(given.get("status")),

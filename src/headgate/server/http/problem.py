@@ -23,6 +23,7 @@ from headgate.errors import (
     InvalidInput,
     NotFound,
     RateLimitExceeded,
+    SlotInUse,
     SlotOwned,
     SlotsExhausted,
     StaleVersion,
@@ -135,6 +136,8 @@ def of(error: HeadgateError) -> Problem:
             where = CANCEL_AT.get(error.owner or "")
             detail = f"{error}, by {where}" if where else str(error)
             return Problem(409, "slot-owned", "Slot Owned", detail, owner=error.owner)
+        case SlotInUse():
+            return Problem(409, "slot-in-use", "Slot In Use", str(error))
         case StaleVersion():
             return Problem(412, "stale-version", "Precondition Failed", str(error))
         case Conflict():
@@ -191,7 +194,7 @@ async def _problem(_request: Request, error: Exception) -> Response:
 async def _headgate_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeadgateError)
     problem = of(error)
-    if isinstance(error, StoreError):
+    if isinstance(error, StoreError) and not isinstance(error, StaleVersion):  # which is the caller's
         structlog.get_logger().error("store failed", path=request.url.path, error=repr(error), status=problem.status)
     return problem.response()
 

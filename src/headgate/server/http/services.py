@@ -14,7 +14,9 @@ from headgate.server.access.authenticator import Authenticator
 from headgate.server.access.ports import AdminAudit
 from headgate.server.access.sessions import Sessions
 from headgate.server.http.ingress import Ingress
+from headgate.server.http.streams import Streams
 from headgate.server.metrics.http import HttpMetrics
+from headgate.server.rollups.reader import RollupReader
 from headgate.server.settings import Settings
 from headgate.server.shapes.health import Check
 from headgate.server.wiring.limits import Limits
@@ -24,6 +26,8 @@ from headgate.slots import SlotScheduler
 
 if TYPE_CHECKING:
     from headgate.server.access.oidc import OidcProvider
+    from headgate.server.console.backlog import BacklogAhead
+    from headgate.server.console.overview import Overview
 
 Probe = Callable[[], Awaitable[object]]
 """Calls a dependency; raises if it does not answer."""
@@ -50,6 +54,11 @@ class Services:
     admission: Limits = field(init=False)
     queue: DispatchQueue = field(init=False)
     payments: Payments = field(init=False)
+    rollups: RollupReader = field(init=False)
+    """Numbers of all processes over time."""
+    overview: Overview = field(init=False)
+    backlog_ahead: BacklogAhead = field(init=False)
+    streams: Streams = field(default_factory=Streams)
     grpc_port: int | None = None
     """Where Envoy's rate limit service is served."""
 

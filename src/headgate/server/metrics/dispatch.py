@@ -35,6 +35,13 @@ class DispatchMetrics:
             registry=registry,
             buckets=_SECONDS,
         )
+        self._executions = Histogram(
+            "dispatch_execution_duration_seconds",
+            "How long executions in this process took, whether they ended well or badly.",
+            ["item_type"],
+            registry=registry,
+            buckets=(*_SECONDS, 60, 300),
+        )
         self._depth = Gauge(
             "dispatch_queue_depth",
             "Items in the queue, by status.",
@@ -79,6 +86,9 @@ class DispatchMetrics:
     def finished(self, item_type: str, completed: int, failed: int) -> None:
         self._completed.labels(item_type).inc(completed)
         self._failed.labels(item_type).inc(failed)
+
+    def executed(self, item_type: str, seconds: float) -> None:
+        self._executions.labels(item_type).observe(seconds)
 
     def dead_lettered(self, item_type: str, items: int) -> None:
         self._dead.labels(item_type).inc(items)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headgate.dispatch.model import LONGEST_ERROR
-from headgate.dispatch.search import FilterOptions
+from headgate.dispatch.search import FilterOptions, checked_filter
 from headgate.dispatch.status import Status
 from headgate.dispatch.turns import LAST_PRIORITY
 from headgate.durations import parse_instant
@@ -48,6 +48,10 @@ class ItemFilterGiven(Shape):
             if name in given:
                 given[name] = parse_instant(given[name], f"filter.{member}")
         options: FilterOptions = given  # type: ignore[assignment]
+        try:
+            checked_filter(**options)
+        except InvalidInput as error:
+            raise InvalidMember(f"filter.{error.field}", error.problem) from None
         return options
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from headgate.apps.payments.model import ITEM_TYPE as PAYMENT
 from headgate.apps.payments.model import Payment
-from headgate.apps.payments.ports import BreakerOpen, DownstreamBusy
+from headgate.apps.payments.ports import BreakerOpen, DownstreamBusy, NullDownstreamObserver
 from headgate.dispatch.model import Postponed
 from headgate.dispatch.queue import DispatchQueue
+from headgate.server.rollups.observers import DownstreamRollups, with_rollups
 from headgate.server.setting_sections import statuses
 from headgate.server.settings import Settings
-from headgate.server.wiring.database import embedded_url
-from headgate.sql.databases import database
+from headgate.server.wiring.database import shared_database
+from headgate.server.wiring.rollups import open_recorder
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -59,13 +61,18 @@ async def check_breaker(breaker: BreakerStore) -> None:
         raise BreakerOpen(status.reason)
 
 
-def downstream_observer(registry: CollectorRegistry | None) -> DownstreamObserver | None:
-    """Counts calls to the downstream into a registry."""
-    if registry is None:
-        return None
-    from headgate.server.metrics.payments import DownstreamMetrics
+@asynccontextmanager
+async def open_downstream_observer(
+    settings: Settings, registry: CollectorRegistry | None
+) -> AsyncIterator[DownstreamObserver]:
+    """Counts calls to the downstream for the console, and in `registry`, if one is given."""
+    observer: DownstreamObserver = NullDownstreamObserver()
+    if registry is not None:
+        from headgate.server.metrics.payments import DownstreamMetrics
 
-    return DownstreamMetrics(registry)
+        observer = DownstreamMetrics(registry)
+    async with open_recorder(settings) as recorder:
+        yield with_rollups(observer, DownstreamRollups(recorder))
 
 
 def payment_observer(registry: CollectorRegistry) -> PaymentObserver:
@@ -163,5 +170,5 @@ async def _permits(settings: Settings, call_timeout: float) -> PermitStore:
         return RedisPermitStore(settings.redis_url, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)
     from headgate.apps.payments.stores.sql_permits import SqlPermitStore
 
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    shared = await shared_database(settings)
     return SqlPermitStore(shared, policy, longest_hold=hold, timeout=PERMIT_TIMEOUT)

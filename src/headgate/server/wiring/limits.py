@@ -15,11 +15,15 @@ from headgate.limits.stores import SQL_SCHEMES
 from headgate.limits.stores.sql_plans import AsyncSqlPlans, SqlPlans
 from headgate.server.envoy.config_file import EnvoyConfig
 from headgate.server.envoy.plans import EnvoyPlans
-from headgate.server.settings import Settings
+from headgate.server.rollups.observers import LimitRollups, with_rollups
+from headgate.server.settings import Settings, spelled
+from headgate.server.wiring.rollups import open_recorder
 from headgate.sql.engine import Database
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
+
+    from headgate.server.metrics.limits import AdmissionMetrics
 
 
 class Limits(NamedTuple):
@@ -34,12 +38,12 @@ class Limits(NamedTuple):
 @asynccontextmanager
 async def open_limits(settings: Settings, *, registry: CollectorRegistry | None = None) -> AsyncIterator[Limits]:
     """The limiter, with its plans from the database; counted in `registry`, if one is given."""
-    observer = None
+    metrics: AdmissionMetrics | None = None
     if registry is not None:
         # Imported here: metrics come with the server, and the library works without it.
         from headgate.server.metrics.limits import AdmissionMetrics
 
-        observer = AdmissionMetrics(registry)
+        metrics = AdmissionMetrics(registry)
     limit_settings = settings.limits
     url = _limits_url(settings)
     in_memory = settings.database_url.startswith("memory:")
@@ -54,21 +58,22 @@ async def open_limits(settings: Settings, *, registry: CollectorRegistry | None 
     lease = None
     if limit_settings.lease_seconds is not None:
         lease = LeasePolicy(limit_settings.lease_seconds, limit_settings.lease_share, limit_settings.lease_most)
-    limiter = AsyncLimiter(
-        url,
-        plans=descriptors or documents,
-        on_error=limit_settings.on_error,
-        deadline=deadline,
-        lease=lease,
-        observer=observer,
-    )
     async with AsyncExitStack() as opened:
         opened.push_async_callback(documents.close)
+        rollups = LimitRollups(await opened.enter_async_context(open_recorder(settings, lazily=True)))
+        limiter = AsyncLimiter(
+            url,
+            plans=descriptors or documents,
+            on_error=limit_settings.on_error,
+            deadline=deadline,
+            lease=lease,
+            observer=rollups if metrics is None else with_rollups(metrics, rollups),
+        )
         await opened.enter_async_context(limiter)
         plans = LivePlans(limiter, documents)
         await plans.refresh()
-        if observer is not None:
-            observer.known(await plans.all())
+        if metrics is not None:
+            metrics.known(await plans.all())
         freshness = asyncio.create_task(plans.stay_fresh(limit_settings.plans_ttl_seconds))
         try:
             yield Limits(limiter, plans, descriptors)
@@ -85,7 +90,9 @@ def _limits_url(settings: Settings) -> str:
     url = settings.database_url
     countable = url.partition(":")[0].partition("+")[0] in SQL_SCHEMES
     if settings.limits.store == "database" and not countable:
-        raise ConfigurationError("limits.store", "this database can't count limits; use memory, or set redis_url")
+        raise ConfigurationError(
+            spelled("limits", "store"), "this database can't count limits; use memory, or set HEADGATE_REDIS_URL"
+        )
     is_shared = countable and not url.startswith(("sqlite://:", "sqlite:///:")) and url != "sqlite://"
     return url if is_shared and settings.limits.store != "memory" else "memory://"
 

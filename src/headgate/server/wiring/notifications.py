@@ -22,10 +22,11 @@ from headgate.apps.notifications.stores.sql import SqlAnalyticsStore, SqlDeliver
 from headgate.durations import parse_duration, to_ms
 from headgate.errors import StoreError
 from headgate.messaging import MessageLog, wait_for_stop
+from headgate.server.rollups.observers import MessageRollups, with_rollups
 from headgate.server.settings import Settings
-from headgate.server.wiring.database import embedded_url
+from headgate.server.wiring.database import shared_database
+from headgate.server.wiring.rollups import open_recorder
 from headgate.server.wiring.sms_providers import open_providers
-from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.sql.outbox import SqlOutbox
 
@@ -56,9 +57,9 @@ async def open_notifications(
     """The gateway, with its sender running beside it if the settings say so; counted in `registry`, if given. Without
     `relays` what it accepts is left to others."""
     sms_settings = settings.sms
-    observer = _notification_observer(registry)
     inline = sms_settings.sender == "inline" or (sms_settings.sender == "auto" and settings.kafka_bootstrap is None)
-    async with _gateway_stores(settings) as (shared, log):
+    async with _gateway_stores(settings) as (shared, log), open_recorder(settings) as recorder:
+        observer = with_rollups(_notification_observer(registry), MessageRollups(recorder))
         probes: dict[str, Callable[[], Awaitable[object]]] = {}
         broker = None
         if settings.kafka_bootstrap is not None:
@@ -132,7 +133,7 @@ async def prune_notifications(settings: Settings, before: datetime) -> dict[str,
 
 @asynccontextmanager
 async def _gateway_stores(settings: Settings) -> AsyncIterator[tuple[Database, MessageLog]]:
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    shared = await shared_database(settings)
     log: MessageLog = _outbox(settings, shared)
     if settings.kafka_bootstrap is not None:
         # Imported here: the driver is an extra.

@@ -29,6 +29,7 @@ from headgate.durations import EPOCH
 from headgate.errors import ConfigurationError
 from headgate.extras import require
 from headgate.server.settings import Settings, spelled
+from headgate.server.wiring.database import shared_database
 from headgate.slots.scheduler import SlotScheduler
 
 if TYPE_CHECKING:
@@ -46,13 +47,16 @@ if TYPE_CHECKING:
     from headgate.apps.payments.rules import RuleBook
 
 
-from headgate.server.wiring.database import embedded_url
 from headgate.server.wiring.dispatch import local_dispatch
-from headgate.server.wiring.downstream import OperatorInquiry, downstream_observer, open_downstream, payment_observer
+from headgate.server.wiring.downstream import (
+    OperatorInquiry,
+    open_downstream,
+    open_downstream_observer,
+    payment_observer,
+)
 from headgate.server.wiring.notifications import Notifications
 from headgate.server.wiring.queue import queue_encryption
 from headgate.server.wiring.temporal import temporal_address, temporal_engine, temporal_security
-from headgate.sql.databases import database
 from headgate.sql.engine import Database
 
 log = logging.getLogger(__name__)
@@ -106,8 +110,8 @@ async def open_payments(
 
     payment_settings = settings.payments
     rules = rule_book(settings)
-    watcher = downstream_observer(registry)
     async with AsyncExitStack() as stack:
+        watcher = await stack.enter_async_context(open_downstream_observer(settings, registry))
         store = await _payment_store(settings, stack)
         breaker_store = SqlBreakerStore(await _database(settings, stack))
         bank, simulator = await open_downstream(settings, queue, breaker_store, simulator, watcher, stack)
@@ -167,7 +171,7 @@ async def open_payments(
             simulator,
             breaker_store,
         )
-        if registry is not None and watcher is not None:
+        if registry is not None:
             metering = asyncio.create_task(
                 PaymentMeter(store, breaker_store, payment_settings.tps, payment_observer(registry), watcher).run()
             )
@@ -283,7 +287,7 @@ def payment_domain(execution: PaymentExecution) -> Domain:
 
 
 async def _database(settings: Settings, stack: AsyncExitStack) -> Database:
-    shared = await database(embedded_url(settings), pool_size=settings.database_pool_size)
+    shared = await shared_database(settings)
     stack.push_async_callback(shared.close)
     return shared
 

@@ -10,11 +10,13 @@ from headgate.apps.payments.model import ITEM_TYPE
 from headgate.apps.payments.stores.moves import PaymentFollower
 from headgate.dispatch.encryption import Encryption
 from headgate.dispatch.model import Claim
-from headgate.dispatch.ports import DispatchObserver, Follower
+from headgate.dispatch.ports import DispatchObserver, Follower, NullObserver
 from headgate.dispatch.queue import DispatchQueue, StopExecutions
 from headgate.dispatch.stores import queue_store
 from headgate.errors import ConfigurationError, MissingExtra
+from headgate.server.rollups.observers import DispatchRollups, with_rollups
 from headgate.server.settings import Settings, spelled
+from headgate.server.wiring.rollups import open_recorder
 from headgate.server.wiring.telemetry import collect_traces
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ async def open_queue(settings: Settings) -> AsyncIterator[DispatchQueue]:
     store = await queue_store(
         embedded_url(settings),
         pool_size=settings.database_pool_size,
+        timeout=settings.database_timeout_seconds,
         followers=queue_followers(),
         claim_bytes=settings.dispatch.claim_bytes,
         encryption=queue_encryption(settings),
@@ -77,11 +80,16 @@ def _cancel_workflows(settings: Settings) -> StopExecutions:
     return stop
 
 
-def dispatch_observer(registry: CollectorRegistry | None) -> DispatchObserver | None:
-    """Counts dispatch in `registry`, if one is given."""
-    if registry is None:
-        return None
-    # Imported here: metrics come with the server, and the library works without it.
-    from headgate.server.metrics.dispatch import DispatchMetrics
+@asynccontextmanager
+async def open_dispatch_observer(
+    settings: Settings, registry: CollectorRegistry | None
+) -> AsyncIterator[DispatchObserver]:
+    """Counts dispatch for the console, and in `registry`, if one is given."""
+    observer: DispatchObserver = NullObserver()
+    if registry is not None:
+        # Imported here: metrics come with the server, and the library works without it.
+        from headgate.server.metrics.dispatch import DispatchMetrics
 
-    return DispatchMetrics(registry)
+        observer = DispatchMetrics(registry)
+    async with open_recorder(settings) as recorder:
+        yield with_rollups(observer, DispatchRollups(recorder))

@@ -10,24 +10,28 @@ from headgate.apps.payments.model import OWNER
 from headgate.apps.payments.stores.slot_carrier import PaymentCarrier
 from headgate.dispatch.stores.slot_carrier import QueueCarrier
 from headgate.errors import NotFound
+from headgate.server.rollups.observers import SlotRollups, with_rollups
 from headgate.server.settings import Settings
+from headgate.server.wiring.queue import queue_followers
+from headgate.server.wiring.rollups import open_recorder
 from headgate.server.wiring.telemetry import collect_traces
 from headgate.slots.carriers import Carriers
 from headgate.slots.model import AssignedSlot, WindowPolicy
+from headgate.slots.ports import NullObserver, SlotObserver
 from headgate.slots.scheduler import SlotScheduler
 from headgate.slots.stores import slot_stores
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from headgate.server.metrics.slots import SlotMetrics
 
-from headgate.server.wiring.database import embedded_url
-from headgate.sql.databases import database
+from headgate.server.wiring.database import embedded_url, shared_database
 
 
 def slot_carriers() -> Carriers:
     """What moves together with slots, by owner: payments with their items, and items under the slot's own id."""
-    return {None: QueueCarrier(), OWNER: PaymentCarrier()}
+    return {None: QueueCarrier(queue_followers()), OWNER: PaymentCarrier()}
 
 
 @asynccontextmanager
@@ -35,7 +39,7 @@ async def slots_with_work(
     settings: Settings,
 ) -> AsyncIterator[Callable[[Sequence[AssignedSlot]], Awaitable[set[str]]]]:
     """A function that returns, of some slots, the events that have work in the queue, whatever its status."""
-    opened = await database(embedded_url(settings), pool_size=2)
+    opened = await shared_database(settings)
     carriers = slot_carriers()
 
     async def started(slots: Sequence[AssignedSlot]) -> set[str]:
@@ -60,31 +64,38 @@ async def slots_with_work(
 async def open_slots(settings: Settings, *, registry: CollectorRegistry | None = None) -> AsyncIterator[SlotScheduler]:
     """The scheduler of a settings tree, with its default config ready; counted in `registry`, if one is given."""
     collect_traces(settings)
-    observer = None
+    metrics: SlotMetrics | None = None
     if registry is not None:
         # Imported here: metrics come with the server, and the library works without it.
         from headgate.server.metrics.slots import SlotMetrics
 
-        observer = SlotMetrics(registry)
+        metrics = SlotMetrics(registry)
+    watching: SlotObserver = metrics or NullObserver()
     slot_settings = settings.slots
     store, replans = await slot_stores(
-        embedded_url(settings), pool_size=settings.database_pool_size, carriers=slot_carriers()
+        embedded_url(settings),
+        pool_size=settings.database_pool_size,
+        timeout=settings.database_timeout_seconds,
+        carriers=slot_carriers(),
     )
-    async with SlotScheduler(
-        store,
-        replans=replans,
-        observer=observer,
-        batch=slot_settings.batch,
-        bulk_batch=slot_settings.bulk_batch,
-        cache_ttl=slot_settings.cache_ttl_seconds,
-        template_configs=slot_settings.template_configs,
-    ) as scheduler:
+    async with (
+        open_recorder(settings) as recorder,
+        SlotScheduler(
+            store,
+            replans=replans,
+            observer=with_rollups(watching, SlotRollups(recorder)),
+            batch=slot_settings.batch,
+            bulk_batch=slot_settings.bulk_batch,
+            cache_ttl=slot_settings.cache_ttl_seconds,
+            template_configs=slot_settings.template_configs,
+        ) as scheduler,
+    ):
         try:
             active = await scheduler.policy(slot_settings.default_config)
         except NotFound:
             policy = WindowPolicy(slot_settings.default_max_per_window, slot_settings.default_window)
             active = await scheduler.ensure(slot_settings.default_config, policy)
-        if observer is not None:
-            observer.remember([active])
-            observer.learn_sizes_from(scheduler.history)
+        if metrics is not None:
+            metrics.remember([active])
+            metrics.learn_sizes_from(scheduler.history)
         yield scheduler

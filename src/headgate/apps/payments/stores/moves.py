@@ -25,7 +25,7 @@ from headgate.dispatch.stores.rows import chunks, of_items
 from headgate.dispatch.stores.tables import queue
 from headgate.errors import Conflict
 from headgate.slots.listing import Cancellation
-from headgate.slots.stores import sql as slots
+from headgate.slots.stores import cancelling
 from headgate.sql.schema import now as database_clock
 
 DISCARDED = "discarded from the queue"
@@ -161,7 +161,7 @@ def _write(connection: Connection, steps: Sequence[_Step], moment: datetime, ref
     if audited:
         connection.execute(sa.insert(payment_audit), audited)
     if freed:
-        slots.cancel_many(connection, freed, OWNER, GIVEN_UP)
+        cancelling.cancel_many(connection, freed, OWNER, GIVEN_UP)
 
 
 def _update(connection: Connection, ids: Sequence[str], values: Mapping[str, Any]) -> None:

@@ -44,6 +44,7 @@ async def dispatching(
         backlog=backlog,
         threads=threads or Threads(),
         max_context_bytes=max_context_bytes,
+        observer=observer,
     )
     item_types = [domain.item_type for domain in registry]
     if observer is not None:

@@ -24,10 +24,12 @@ from headgate.dispatch.model import CLAIM_BYTES, Claim, Completion, GiveUp, Post
 from headgate.dispatch.outcomes import Retry
 from headgate.dispatch.ports import (
     STARTED,
+    DispatchObserver,
     Execution,
     ExecutionState,
     Guard,
     NoGuard,
+    NullObserver,
     OutcomeSink,
     Start,
     StartOutcome,
@@ -60,6 +62,7 @@ class LocalEngine:
         max_context_bytes: int = CLAIM_BYTES,
         grace: float = 10.0,
         threads: Threads | None = None,
+        observer: DispatchObserver | None = None,
     ) -> None:
         self._registry = registry
         self._sink = sink
@@ -68,6 +71,7 @@ class LocalEngine:
         self._backlog = backlog
         self._grace = grace
         self._threads = threads or Threads()
+        self._observer = observer or NullObserver()
         self._runs: dict[str, Run] = {}
         self._held: Counter[str] = Counter()
         self._context_bytes: Counter[str] = Counter()
@@ -194,7 +198,11 @@ class LocalEngine:
                 context = json.loads(request.context_json)
                 await self._start_check.wait(run)
                 run.begun = True
-                result = await self._call(run, context)
+                began = uptime()
+                try:
+                    result = await self._call(run, context)
+                finally:
+                    self._observer.executed(item_type, uptime() - began)
         except StartRefused as refusal:
             reason = refusal.reason
             return None if refusal.lost else lambda: sink.released(run.claim, reason)
@@ -232,7 +240,7 @@ class LocalEngine:
 
     async def _call(self, run: Run, context: Any) -> Any:
         item_type, item_id = run.claim.item_type, run.claim.item_id
-        enter_task(CurrentTask(lambda: run.claim, self._sink))
+        enter_task(CurrentTask(lambda: run.claim, self._sink, run.request.lane, run.request.priority))
         if not tracing.is_on():
             return await self._threads.call(run.execute, item_id, context)
         attributes = {"headgate.item_type": item_type, "headgate.item_id": item_id}

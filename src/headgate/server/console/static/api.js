@@ -15,7 +15,7 @@ export class Unreachable extends Error {}
 const PATIENCE_MS = 8000
 
 /** Where the service is: the root, or the prefix under which a proxy or another application serves it. */
-const PREFIX = new URL('..', import.meta.url).pathname.replace(/\/$/, '')
+export const PREFIX = new URL('..', import.meta.url).pathname.replace(/\/$/, '')
 
 async function sent(method, path, body) {
   /** @type {RequestInit & {headers: Record<string, string>}} */
@@ -51,12 +51,6 @@ export async function call(method, path, body, {also = []} = {}) {
 }
 
 export const get = (path, options) => call('GET', path, undefined, options)
-
-export async function text(path) {
-  const answer = await sent('GET', path)
-  if (!answer.ok) throw new Problem(answer.status)
-  return answer.text()
-}
 
 /** A path of texts, each one escaped: `path('/api/v1/slots', id)`. */
 export const path = (start, ...parts) => [start, ...parts.map(encodeURIComponent)].join('/')

@@ -7,7 +7,9 @@ import {configs} from './configs.js'
 import {dispatch} from './dispatch.js'
 import {at, button, h, say, show, update} from './dom.js'
 import {feeds} from './feeds.js'
+import {charts} from './history.js'
 import {limits} from './limits.js'
+import {follow, forgive, streams} from './live.js'
 import {loginPage} from './login.js'
 import {messages} from './messages.js'
 import {notifications} from './notifications.js'
@@ -22,6 +24,7 @@ import {workers} from './workers.js'
 
 const PAGES = {
   overview,
+  charts,
   slots,
   configs,
   replan,
@@ -39,10 +42,11 @@ const PAGES = {
 const RETRY_MS = 3000
 
 let session = {loginRequired: true, name: null, scopes: []}
-let current = null // the page shown: {name, refresh, every, failures}
+let current = null // the page shown: {name, refresh, every, failures}, and {stream, receive} if it is streamed
 let shownPath = location.hash.split('?')[0]
 let paused = false
 let timer
+let closeStream = () => {}
 
 /** Whether the session's token has a scope; `admin` has them all. */
 const may = scope => session.scopes.includes(scope) || session.scopes.includes('admin')
@@ -156,7 +160,7 @@ function route() {
 }
 
 function open() {
-  clearTimeout(timer)
+  stopUpdates()
   const [name, rest, query] = route()
   const page = PAGES[name]
   document.title = `${page.title} · headgate`
@@ -181,16 +185,42 @@ function open() {
   refresh()
 }
 
-async function refresh() {
+/** Stops what keeps the page up to date. */
+function stopUpdates() {
   clearTimeout(timer)
+  closeStream()
+}
+
+/** Follows the page's stream: it brings what changes from here on. */
+function stream(page) {
+  closeStream()
+  closeStream = follow(page.stream, {
+    lastId: page.version,
+    receive(parts, id) {
+      page.version = id || page.version
+      page.receive(parts)
+      renewed(page)
+      pulse()
+    },
+    fail: refresh,
+    end: begin,
+  })
+}
+
+function renewed(page) {
+  if (page.failures) banner('')
+  page.failures = 0
+  page.at = new Date()
+}
+
+async function refresh() {
+  stopUpdates()
   const page = current
   if (!page?.refresh) return pulse()
   try {
     await page.refresh()
     if (current !== page) return
-    if (page.failures) banner('')
-    page.failures = 0
-    page.at = new Date()
+    renewed(page)
   } catch (error) {
     if (current !== page) return
     page.failures += 1
@@ -200,6 +230,7 @@ async function refresh() {
   document.body.classList.toggle('stale', page.failures > 0)
   pulse()
   if (current === page && page.every && !paused && !document.hidden) {
+    if (page.stream && !page.failures && streams()) return stream(page)
     timer = setTimeout(refresh, page.failures ? Math.min(RETRY_MS * page.failures, 30_000) : page.every)
   }
 }
@@ -214,7 +245,7 @@ function pulse() {
       paused ? 'Resume' : 'Pause',
       () => {
         paused = !paused
-        clearTimeout(timer)
+        stopUpdates()
         paused ? pulse() : refresh()
       },
       {kind: 'quiet', 'data-key': 'pause', 'aria-label': paused ? 'Resume refreshing' : 'Pause refreshing'},
@@ -227,7 +258,8 @@ function pulse() {
 
 /** Asks who is logged in, and shows the page or the login. */
 async function begin() {
-  clearTimeout(timer)
+  stopUpdates()
+  forgive()
   current = null
   try {
     session = await get('/console/session')
@@ -268,5 +300,10 @@ watchBox(shell)
 // A fault of our own must show: a button that silently does nothing is worse.
 addEventListener('error', event => banner(`The console failed: ${event.message}`))
 addEventListener('unhandledrejection', event => banner(`The console failed: ${event.reason?.message ?? event.reason}`))
-document.addEventListener('visibilitychange', () => (document.hidden || paused ? clearTimeout(timer) : refresh()))
+// A stream does not notice that the network is gone.
+for (const change of ['offline', 'online']) addEventListener(change, () => refresh())
+document.addEventListener('visibilitychange', () => {
+  forgive()
+  document.hidden || paused ? stopUpdates() : refresh()
+})
 begin()

@@ -113,3 +113,59 @@ export const gauge = (value, limit, label) =>
     h('meter', {min: 0, max: limit || 1, value, 'aria-label': label}),
     h('span', {}, `${count(value)} / ${count(limit)}`),
   )
+
+/** @type {Intl.DateTimeFormatOptions} */
+const DAY = {weekday: 'short', day: '2-digit', month: 'short'}
+
+/** Hours as cells, days as rows: how much of what may be booked is. The numbers stand in each cell's name. */
+export function heatMap({start, taken, capacity}, utc) {
+  const zone = utc ? 'UTC' : undefined
+  const [day, hour] = [
+    new Intl.DateTimeFormat('en', {...DAY, timeZone: zone}),
+    new Intl.DateTimeFormat('en', {hour: '2-digit', hour12: false, timeZone: zone}),
+  ]
+  const rows = new Map()
+  taken.forEach((booked, n) => {
+    const at = new Date(Date.parse(start) + n * 3_600_000)
+    const name = day.format(at)
+    if (!rows.has(name)) rows.set(name, Array(24).fill(null))
+    rows.get(name)[Number(hour.format(at)) % 24] = {booked, room: capacity[n]}
+  })
+  return h(
+    'div',
+    {class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'How full the next days are, by the hour'},
+    h(
+      'table',
+      {class: 'heat'},
+      h('caption', {class: 'unseen'}, 'How full each hour is, in percent'),
+      h(
+        'thead',
+        {},
+        h(
+          'tr',
+          {},
+          h('th', {scope: 'col'}, utc ? 'Day (UTC)' : 'Day'),
+          Array.from({length: 24}, (_, n) => h('th', {scope: 'col'}, String(n).padStart(2, '0'))),
+        ),
+      ),
+      h(
+        'tbody',
+        {},
+        [...rows].map(([name, cells]) => h('tr', {}, h('th', {scope: 'row'}, name), cells.map(heatCell))),
+      ),
+    ),
+  )
+}
+
+function heatCell(cell) {
+  if (!cell) return h('td', {})
+  const {booked, room} = cell
+  if (!room && !booked) return h('td', {class: 'closed', title: 'closed'}, '–')
+  const share = room ? booked / room : 1
+  const level = share >= 1 ? 'full' : `heat-${Math.ceil(share * 4)}`
+  return h(
+    'td',
+    {class: level, title: `${count(booked)} of ${count(room)}`},
+    booked ? `${Math.round(share * 100)}` : '',
+  )
+}

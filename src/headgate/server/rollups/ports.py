@@ -1,0 +1,37 @@
+"""What rollups need from the outside: a store that all processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Protocol
+
+from headgate.server.rollups.model import Counts, Period
+
+
+class RollupStore(Protocol):
+    """Keeps rollups. Time is the store's own clock."""
+
+    async def now(self) -> datetime:
+        """The store's clock."""
+        ...
+
+    async def write(self, process: str, periods: Mapping[Period, Counts]) -> None:
+        """Makes these the process's counts in these periods. Idempotent: a call whose answer was lost is repeated.
+
+        Raises:
+            StoreUnavailable: no answer; it may then have been written or not.
+        """
+        ...
+
+    async def read(self, step: int, since: datetime) -> dict[Period, Counts]:
+        """The counts of all processes in the periods of that length that begin at `since` or later.
+
+        Raises:
+            StoreUnavailable: no answer.
+        """
+        ...
+
+    async def prune(self, now: datetime) -> int:
+        """Forgets periods that are older than their kind is kept; returns how many rows that were."""
+        ...

@@ -1,0 +1,174 @@
+"""`Recorder`: counts what happens in this process and writes it to the store once a minute.
+
+Counting is one step in memory: no decision waits for the store. While the store does not answer, minutes wait in
+memory, an hour of them at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable
+
+from headgate.clock import uptime
+from headgate.errors import HeadgateError
+from headgate.server.rollups.model import MINUTE, STEPS, Counts, Key, Period, bucket_of, merge, merged
+from headgate.server.rollups.ports import RollupStore
+
+log = logging.getLogger(__name__)
+
+MAX_KEYS = 2000
+"""Of one minute; what comes beyond is counted under `OTHER`."""
+OTHER = "(other)"
+MAX_MINUTES = 60
+"""Minutes that wait for a store that does not answer."""
+SPREAD_SECONDS = 5.0
+"""Processes write at different moments of the minute's first seconds."""
+CLOSE_SECONDS = 2.0
+"""How long the end of a process may wait for the store."""
+PRUNE_SECONDS = 3600
+REMEMBERED_SECONDS = 1800
+"""How long a period may be written again, after which nothing belongs to it any more."""
+
+
+class Recorder:
+    """Counts on the event loop. `run` writes; `close` writes what is left.
+
+    recorder.add(SLOTS_BOOKED, "default")
+    recorder.observe(ITEMS_SECONDS, "PAYMENT", 0.25)
+    """
+
+    def __init__(
+        self,
+        store: RollupStore,
+        *,
+        clock: Callable[[], float] = uptime,
+        wall: Callable[[], float] = time.time,
+        process: str | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._offset = wall() - clock()
+        self._process = process or uuid.uuid4().hex
+        self._counts: Counts = {}
+        self._unwritten: dict[Period, Counts] = {}
+        self._in_flight: dict[Period, Counts] = {}
+        self._written: dict[Period, Counts] = {}
+        self.writes = 0
+        """How often this process has written."""
+        self._pruned_at = float("-inf")
+        self._failing = False
+
+    def add(self, series: str, label: str, count: int = 1) -> None:
+        """Counts something that happened."""
+        key = Key(series, label)
+        counts = self._counts
+        if key in counts:
+            counts[key] += count
+        elif count:
+            key = self._admitted(key)
+            counts[key] = counts.get(key, 0) + count
+
+    def observe(self, series: str, label: str, seconds: float) -> None:
+        """Counts a duration."""
+        key = self._admitted(Key(series, label, bucket_of(seconds)))
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def measure(self, series: str, label: str, value: int) -> None:
+        """Notes a measurement of a gauge; the largest one of a minute is kept."""
+        key = self._admitted(Key(series, label))
+        self._counts[key] = max(self._counts.get(key, 0), value)
+
+    def _admitted(self, key: Key) -> Key:
+        """Labels are what users typed: their number is bounded."""
+        if key in self._counts or len(self._counts) < MAX_KEYS:
+            return key
+        return Key(key.series, OTHER, key.bucket)
+
+    @property
+    def now(self) -> float:
+        """The time in seconds since the epoch, by the store's clock as far as it is known."""
+        return self._clock() + self._offset
+
+    def unwritten(self, step: int) -> dict[Period, Counts]:
+        """What was counted here and is not in the store yet, by periods of that length."""
+        current = Period.of(MINUTE, self.now)
+        return merged([*self._in_flight.items(), *self._unwritten.items(), (current, self._counts)], step)
+
+    def end_minute(self, period: Period) -> None:
+        """What was counted since the last call belongs to this minute."""
+        counts, self._counts = self._counts, {}
+        if counts:
+            merge(self._unwritten.setdefault(period, {}), counts)
+        while len(self._unwritten) > MAX_MINUTES:
+            del self._unwritten[min(self._unwritten)]
+
+    async def flush(self) -> None:
+        """Writes the minutes that ended.
+
+        Raises:
+            HeadgateError: the store did not answer. Nothing is lost; the next call writes it.
+        """
+        if not self._unwritten:
+            return
+        await self._read_clock()
+        minutes, self._unwritten = self._unwritten, {}
+        self._in_flight = minutes
+        # A process writes the whole of each period again, so that a write that is repeated counts once.
+        periods = {
+            period: merge(dict(self._written.get(period, {})), counts)
+            for step in STEPS
+            for period, counts in merged(minutes.items(), step).items()
+        }
+        try:
+            await self._store.write(self._process, periods)
+        except BaseException:
+            for period, counts in minutes.items():
+                merge(self._unwritten.setdefault(period, {}), counts)
+            raise
+        finally:
+            self._in_flight = {}
+        self.writes += 1
+        oldest = self.now - REMEMBERED_SECONDS
+        self._written = {
+            period: counts for period, counts in (self._written | periods).items() if period.start >= oldest
+        }
+
+    async def run(self) -> None:
+        """Writes once a minute until it is cancelled. A store that does not answer is tried again a minute later."""
+        while True:
+            period = Period.of(MINUTE, self.now)
+            await asyncio.sleep(max(0.0, period.start + MINUTE - self.now))
+            self.end_minute(period)
+            await asyncio.sleep(random.uniform(0, SPREAD_SECONDS))
+            await self.write_minute()
+
+    async def write_minute(self) -> None:
+        """One round of `run`. Logs the first failure of an outage, and its end."""
+        try:
+            await self.flush()
+            if self._clock() - self._pruned_at >= PRUNE_SECONDS and self._written:
+                self._pruned_at = self._clock()
+                await self._store.prune(await self._store.now())
+        except HeadgateError as error:
+            if not self._failing:
+                log.warning("the numbers of the console wait for their store: %s", error)
+            self._failing = True
+        else:
+            if self._failing:
+                log.info("the numbers of the console are written again")
+            self._failing = False
+
+    async def close(self) -> None:
+        """Writes what is left, if the store answers soon."""
+        self.end_minute(Period.of(MINUTE, self.now))
+        with contextlib.suppress(HeadgateError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self.flush()
+
+    async def _read_clock(self) -> None:
+        self._offset = (await self._store.now()).timestamp() - self._clock()

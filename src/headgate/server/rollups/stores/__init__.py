@@ -1,0 +1,1 @@
+"""Where rollups are kept."""

@@ -1,0 +1,76 @@
+"""The recorder of a process: one per database, whoever counts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
+
+from headgate.server.rollups.reader import RollupReader
+from headgate.server.rollups.recorder import Recorder
+from headgate.server.rollups.stores.sql import SqlRollupStore
+from headgate.server.settings import Settings
+from headgate.server.wiring.database import embedded_url
+
+
+class Recording:
+    """A recorder that runs, and how many parts of the process count with it."""
+
+    def __init__(self, settings: Settings) -> None:
+        url = embedded_url(settings)
+        self._in_memory = url.startswith(("sqlite://:", "sqlite:///:")) or url == "sqlite://"
+        self.store = SqlRollupStore(url, pool_size=settings.database_pool_size)
+        self.recorder = Recorder(self.store)
+        self.holders = 0
+        self._running = asyncio.create_task(self.recorder.run())
+
+    async def close(self) -> None:
+        self._running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+        # A database in memory that nobody else has open would be made for nothing.
+        if self.store.is_open or not self._in_memory:
+            await self.recorder.close()
+        await self.store.close()
+
+
+_recordings: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Recording]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def open_rollups(settings: Settings) -> AsyncIterator[RollupReader]:
+    """The numbers of all processes that share the settings' database."""
+    async with _recording(settings) as recording:
+        await recording.store.open()
+        yield RollupReader(recording.store, recording.recorder)
+
+
+@asynccontextmanager
+async def open_recorder(settings: Settings, *, lazily: bool = False) -> AsyncIterator[Recorder]:
+    """The recorder of this event loop for the settings' database. The last part that leaves writes what is left.
+
+    With `lazily`, the database is not opened before there is something to write.
+    """
+    async with _recording(settings) as recording:
+        if not lazily:
+            await recording.store.open()
+        yield recording.recorder
+
+
+@asynccontextmanager
+async def _recording(settings: Settings) -> AsyncIterator[Recording]:
+    here = _recordings.setdefault(asyncio.get_running_loop(), {})
+    url = embedded_url(settings)
+    recording = here.get(url)
+    if recording is None:
+        recording = here[url] = Recording(settings)
+    recording.holders += 1
+    try:
+        yield recording
+    finally:
+        recording.holders -= 1
+        if not recording.holders:
+            del here[url]
+            await recording.close()

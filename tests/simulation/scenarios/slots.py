@@ -1,0 +1,204 @@
+"""Schedulers in several processes on one store: no window over its limit, and what was answered stays so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, cast
+
+from headgate.durations import LATEST_MS, from_ms
+from headgate.errors import NotFound, SlotsExhausted, StoreUnavailable
+from headgate.slots.model import AssignedSlot, PolicyVersion, SlotRequest, WindowPolicy
+from headgate.slots.packing import Booking
+from headgate.slots.ports import SlotStore
+from headgate.slots.replanning import ReplanStore
+from headgate.slots.scheduler import SlotScheduler
+from headgate.slots.stores.replanning import SqlReplanStore
+from headgate.slots.stores.sql import SqlSlotStore
+from headgate.slots.windows import align
+from tests.models.slot_store import MemorySlotStore
+from tests.simulation.loop import Process
+from tests.simulation.network import Remote, SimulatedDatabase, finished
+from tests.simulation.sqlite import fresh_engine
+from tests.simulation.world import Violation, World
+
+CONFIGS = ("bank", "merchant")
+SECONDS = 10.0
+
+
+class WatchedSlots:
+    """The store, with a look at each change right after it was made."""
+
+    def __init__(self, world: World, store: SlotStore) -> None:
+        self._world = world
+        self.store = store
+        self.slots: dict[str, AssignedSlot] = {}
+        self.active: dict[str, PolicyVersion] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def configure(self, name: str, policy: WindowPolicy, **options: Any) -> PolicyVersion:
+        self.active[name] = await self.store.configure(name, policy, **options)
+        return self.active[name]
+
+    async def book(self, names: str | Sequence[str], requests: Sequence[SlotRequest], **options: Any) -> list[Booking]:
+        now_ms = self._world.now_us() // 1000
+        bookings = await self.store.book(names, requests, **options)
+        for request, booking in zip(requests, bookings, strict=True):
+            if not isinstance(booking, AssignedSlot):
+                continue
+            known = self.slots.get(booking.event_id)
+            if booking.existing:
+                if known is None or known.scheduled_ms != booking.scheduled_ms:
+                    raise Violation(f"{booking} is said to exist, and {known} does")
+                continue
+            if known is not None:
+                raise Violation(f"{booking} was booked again, over {known}")
+            if booking.scheduled_ms < max(request.requested_ms, now_ms):
+                raise Violation(f"{booking} is before its time")
+            self.slots[booking.event_id] = booking
+        self.check_fresh({b.event_id for b in bookings if isinstance(b, AssignedSlot) and not b.existing})
+        return bookings
+
+    async def cancel(self, event_id: str, **options: Any) -> AssignedSlot | None:
+        slot = await self.store.cancel(event_id, **options)
+        if (slot is None) is (event_id in self.slots):
+            raise Violation(f"the cancellation of {event_id!r} gave {slot}")
+        self.slots.pop(event_id, None)
+        return slot
+
+    def check_fresh(self, event_ids: set[str]) -> None:
+        """No window that one of these lies in is over the limit of the policy in force."""
+        for name, version in self.active.items():
+            size = version.policy.size_ms
+            counts = Counter(align(s.scheduled_ms, size) for s in self.slots.values() if name in s.config_names)
+            for event_id in event_ids:
+                slot = self.slots[event_id]
+                if name in slot.config_names:
+                    start = align(slot.scheduled_ms, size)
+                    if counts[start] > version.policy.limit_at(start):
+                        raise Violation(f"{counts[start]} in the window {start} of {name}, {version.policy}")
+
+    def read_moves(self) -> None:
+        """What a re-plan moved, read from the store."""
+        slots = finished(self.store.booked(LATEST_MS - 1, None, 100_000))
+        if {slot.event_id for slot in slots} != set(self.slots):
+            raise Violation("a re-plan lost or made slots")
+        self.check_moved([slot for slot in slots if slot.scheduled_ms != self.slots[slot.event_id].scheduled_ms], slots)
+
+    def check_moved(self, moved: Sequence[AssignedSlot], slots: Sequence[AssignedSlot]) -> None:
+        for slot in moved:
+            before = self.slots[slot.event_id]
+            if slot.scheduled_ms > before.scheduled_ms or slot.scheduled_ms < slot.requested_ms:
+                raise Violation(f"{before} was moved to {slot}")
+        self.slots = {slot.event_id: slot for slot in slots}
+        self.check_fresh({slot.event_id for slot in moved})
+
+
+class WatchedReplans:
+    """The re-planner, with a look at each chunk right after it was moved."""
+
+    def __init__(self, store: ReplanStore, slots: WatchedSlots) -> None:
+        self._store = store
+        self._slots = slots
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            result = await method(*args, **options)
+            self._slots.read_moves()
+            return result
+
+        return call
+
+
+def policy(world: World) -> WindowPolicy:
+    random = world.random
+    return WindowPolicy(
+        max_per_window=random.choice([1, 2, 5, 10]),
+        window=timedelta(milliseconds=random.choice([500, 1000, 4000])),
+        spread=random.choice(["jitter", "even"]),
+        max_delay=None if random.random() < 0.8 else timedelta(seconds=60),
+    )
+
+
+async def play(world: World) -> None:
+    """Clients assign, repeat, cancel; an operator raises, lowers and resizes, and re-plans."""
+    random = world.random
+    server = world.server("database")
+    store: SlotStore = MemorySlotStore(clock=world, seed=random.getrandbits(32))
+    replans: ReplanStore | None = None
+    if random.random() < 0.25:
+        database = SimulatedDatabase(fresh_engine())
+        store, replans = SqlSlotStore(database), SqlReplanStore(database)
+    watched = WatchedSlots(world, store)
+    watching = None if replans is None else WatchedReplans(replans, watched)
+    for name in CONFIGS:
+        await watched.configure(name, policy(world))
+    answers: dict[str, set[int]] = {}
+    cancelled: set[str] = set()
+
+    async def assign(scheduler: SlotScheduler) -> None:
+        event_id = f"e{random.randrange(60)}"
+        at = from_ms(world.now_us() // 1000 + random.randrange(-2000, 8000))
+        names: str | list[str] = list(CONFIGS) if random.random() < 0.2 else random.choice(CONFIGS)
+        try:
+            slot = await scheduler.assign(event_id, names, at)
+        except (StoreUnavailable, SlotsExhausted):
+            return
+        answers.setdefault(event_id, set()).add(slot.scheduled_ms)
+
+    async def cancel(scheduler: SlotScheduler) -> None:
+        event_id = f"e{random.randrange(60)}"
+        cancelled.add(event_id)
+        try:
+            await scheduler.cancel(event_id)
+        except (StoreUnavailable, NotFound):
+            return
+
+    async def change(scheduler: SlotScheduler) -> None:
+        try:
+            if random.random() < 0.5:
+                await scheduler.configure(random.choice(CONFIGS), policy(world))
+            else:
+                await scheduler.change(random.choice(CONFIGS), {"max_per_window": random.choice([1, 3, 8])})
+        except StoreUnavailable:
+            return
+
+    async def replan(scheduler: SlotScheduler) -> None:
+        if watching is None:
+            return
+        try:
+            await scheduler.replan(random.choice(CONFIGS), notice=timedelta(seconds=random.choice([0, 2])))
+        except StoreUnavailable:
+            return
+
+    async def client(scheduler: SlotScheduler) -> None:
+        while True:
+            (act,) = random.choices([assign, cancel, change, replan], [80, 12, 4, 4])
+            await act(scheduler)
+            await asyncio.sleep(random.expovariate(1 / 0.3))
+
+    async def main(process: Process) -> None:
+        link = world.link(process, server)
+        remote_replans = None if watching is None else cast(ReplanStore, Remote(ReplanStore, watching, link))
+        scheduler = SlotScheduler(cast(SlotStore, Remote(SlotStore, watched, link)), replans=remote_replans, batch=8)
+        await asyncio.gather(*(client(scheduler) for _ in range(random.randint(1, 4))))
+
+    for number in range(random.randint(2, 3)):
+        world.process(f"app-{number}", main)
+    await world.endure(SECONDS)
+    for event_id, times in answers.items():
+        if event_id in cancelled or replans is not None:
+            continue
+        if len(times) > 1 or event_id not in watched.slots or watched.slots[event_id].scheduled_ms not in times:
+            raise Violation(f"{event_id} was answered {times}, and has {watched.slots.get(event_id)}")
+    stored = finished(watched.store.booked(LATEST_MS - 1, None, 100_000))
+    if {(slot.event_id, slot.scheduled_ms) for slot in stored} != {
+        (slot.event_id, slot.scheduled_ms) for slot in watched.slots.values()
+    }:
+        raise Violation("the store has other slots than were booked")
