@@ -19,6 +19,7 @@ from headgate.apps.payments.stores.sql import SqlPaymentStore
 from headgate.errors import StoreUnavailable
 from headgate.slots.stores import slot_store
 from headgate.slots.stores.sql import SqlSlotStore
+from headgate.sql import hints
 from headgate.sql.databases import database
 from headgate.sql.engine import Database
 from headgate.testing import eventually
@@ -126,7 +127,7 @@ async def _admitted(limiter: AsyncLimiter) -> object:
 
 
 async def test_a_primary_that_freezes_costs_one_deadline_and_a_standby_is_no_error_of_the_caller(
-    pair: PostgresPair,
+    pair: PostgresPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await (await slot_store(pair.url())).close()  # migrated
     # A proxy, or a name, that leads to the standby before it is promoted.
@@ -134,6 +135,11 @@ async def test_a_primary_that_freezes_costs_one_deadline_and_a_standby_is_no_err
     create = sa.text("CREATE TABLE misled (a int)")
     with pytest.raises(StoreUnavailable, match="standby"):
         await misled.write(lambda connection: connection.execute(create))
+
+    listening = Database(pair.url(), deadline=2)
+    monkeypatch.setattr(hints, "ECHO_SECONDS", 0.5)
+    listener = hints.Hints(listening)
+    await eventually(lambda: _is_woken(listener, pair.primary.url))
 
     store = SqlSlotStore(Database(pair.url(), deadline=2, pool_size=4))
     async with SlotScheduler(store) as slots:
@@ -158,3 +164,16 @@ async def test_a_primary_that_freezes_costs_one_deadline_and_a_standby_is_no_err
         assert (await slots.find("before")).event_id == "before"
     await misled.write(lambda connection: connection.execute(create))
     await misled.close()
+    # Who listens to the frozen server for hints finds out, and listens to the new one.
+    await eventually(lambda: _is_woken(listener, pair.standby.url), within=60)
+    await listener.close()
+    await listening.close()
+
+
+async def _is_woken(listener: hints.Hints, url: str) -> bool:
+    """Whether a hint that another process gives at a server is heard."""
+    bell = listener.bell("WORK")
+    await listener.wait(bell, 0.1)  # the first hint of a new listener is that it listens
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute("SELECT pg_notify(%s, %s)", (hints.CHANNEL, "WORK"))
+    return await listener.wait(bell, 0.5)

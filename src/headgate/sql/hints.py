@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import sqlalchemy as sa
@@ -22,6 +22,8 @@ import sqlalchemy as sa
 from headgate.errors import StoreError
 
 if TYPE_CHECKING:
+    import psycopg
+
     from headgate.sql.engine import Database
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ CHANNEL = "headgate_dispatch"
 QUIET_SECONDS = 0.02
 """The shortest time between two notifications of one name: every NOTIFY serialises its commit with all others."""
 LONGEST_PAUSE = 30.0
+ECHO_SECONDS = 30.0
+"""How often PostgreSQL has to show that hints still come."""
 WATCH_SECONDS = 0.1
 """How often the data version of an SQLite file is read. That is no transaction, and takes some microseconds."""
 
@@ -125,21 +129,30 @@ class Hints:
             try:
                 async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
-                    echo = f"echo:{uuid.uuid4().hex}"
-                    await self._database.once(ring, echo)
                     pause = 1.0
                     # What was said while nobody listened is unknown: look once.
                     self.ring(list(self._bells))
-                    async for notice in connection.notifies():
-                        if notice.payload == echo:
-                            self._is_listening = True
-                        self.ring([notice.payload])
+                    while await self._hear_echo(connection) or not self._is_listening:
+                        pass
+                log.info("listening for hints again: the server does not answer any more")
             except (psycopg.Error, StoreError) as error:
                 log.info("listening for hints again in %.0f s: %s", pause, str(error).partition("\n")[0])
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
             finally:
                 self._is_listening = False
+
+    async def _hear_echo(self, connection: psycopg.AsyncConnection[Any]) -> bool:
+        """Listens for a while, and returns whether a hint of our own came back. If the hints that came before do not
+        come any more, the server hangs, its host is gone, or another server is the primary now."""
+        echo = f"echo:{uuid.uuid4().hex}"
+        await self._database.once(ring, echo)
+        is_heard = False
+        async for notice in connection.notifies(timeout=ECHO_SECONDS):
+            if notice.payload == echo:
+                self._is_listening = is_heard = True
+            self.ring([notice.payload])
+        return is_heard
 
     async def _watch_commits(self) -> None:
         """Rings after commits to an SQLite file, of any process."""
