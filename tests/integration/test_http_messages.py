@@ -35,6 +35,7 @@ async def service() -> AsyncIterator[httpx.AsyncClient]:
         ("/api/v1/feeds?limits=5", "limits", "did you mean limit?"),
         ("/api/v1/forecast?configname=default", "configname", "did you mean configName?"),
         ("/admin/dispatch/PAYMENT/items?Status=READY", "Status", "did you mean status?"),
+        ("/admin/dispatch/PAYMENT/preview?change=cancel&stauts=READY", "stauts", "did you mean status?"),
         ("/admin/dispatch/PAYMENT/audit?item=x", "item", "did you mean itemId?"),
         ("/admin/sms/dead-letters?curser=x", "curser", "did you mean cursor?"),
         ("/admin/audit?befor=3", "befor", "did you mean before?"),

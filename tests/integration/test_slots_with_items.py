@@ -73,7 +73,7 @@ async def test_an_item_of_the_same_id_at_another_time_does_not_carry_the_slot(be
 async def test_the_slot_of_an_item_in_flight_is_not_cancelled_alone(bench: Bench) -> None:
     await bench.work("a")
     await bench.queue.store.claim("PAY", 10, timedelta(days=9000))
-    with pytest.raises(SlotInUse, match="item of type PAY is CLAIMED; cancel the item"):
+    with pytest.raises(SlotInUse, match="item 'a' of type PAY is CLAIMED; cancel the item"):
         await bench.slots.cancel("a")
     assert await bench.is_booked("a")
     assert await bench.queue.cancel("PAY", ["a"]) == 1
@@ -130,6 +130,22 @@ async def test_the_time_of_an_item_that_carries_a_slot_is_not_changed(bench: Ben
     assert await bench.queue.reschedule("PAY", prefix="a", execute_at="2031-01-01T00:00:00Z") == 0
     assert await bench.queue.reschedule("PAY", ["a"], priority=1) == 1
     assert (await bench.queue.show("PAY", "a")).item.execute_at == slot.scheduled_time
+
+
+async def test_an_item_of_another_id_carries_the_slot_that_it_was_queued_with(bench: Bench) -> None:
+    for event, item in (("e1", "i1"), ("e2", "i2"), ("e3", "i3")):
+        slot = await bench.slots.assign(event, "bank", AT)
+        await bench.queue.enqueue("PAY", item, slot=slot)
+    await bench.slots.cancel("e1")
+    assert await bench.status("i1") is Status.CANCELLED
+    await bench.slots.replan("bank")
+    moved = await bench.slots.find("e3")
+    assert moved.window_start == slot.window_start - timedelta(seconds=4)
+    assert (await bench.queue.show("PAY", "i3")).item.execute_at == moved.scheduled_time
+    with pytest.raises(Conflict, match="has a booked slot"):
+        await bench.queue.reschedule("PAY", ["i3"], execute_at=AT)
+    assert await bench.queue.cancel("PAY", prefix="i") == 2
+    assert [await bench.is_booked(event) for event in ("e2", "e3")] == [False, False]
 
 
 async def test_over_http_both_ways(bench: Bench) -> None:

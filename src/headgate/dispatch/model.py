@@ -48,6 +48,8 @@ class EnqueueRequest(NamedTuple):
     """The trace its execution will be part of."""
     lane: str = DEFAULT_LANE
     priority: int = DEFAULT_PRIORITY
+    slot_id: str | None = None
+    """The event of the slot that it carries, if that is not the item's own id."""
 
     @classmethod
     def of(
@@ -67,8 +69,10 @@ class EnqueueRequest(NamedTuple):
         """A checked request. A `slot` gives the time, unless `execute_at` says otherwise."""
         checked_type(item_type)
         checked_id(item_id, "item_id")
+        slot_id = None
         if slot is not None:
             slotted = True
+            slot_id = slot.event_id if slot.owner is None and slot.event_id != item_id else None
             execute_at = slot.scheduled_time if execute_at is None else execute_at
         moment = None if execute_at is None else parse_instant(execute_at, "execute_at")
         if init_workflow_id is not None:
@@ -79,7 +83,7 @@ class EnqueueRequest(NamedTuple):
                 )
         text = context_json(context, largest_context)
         place = checked_lane(lane), checked_priority(priority)
-        return cls(item_type, item_id, text, moment, bool(slotted), init_workflow_id, None, *place)
+        return cls(item_type, item_id, text, moment, bool(slotted), init_workflow_id, None, *place, slot_id)
 
 
 class EnqueueResult(NamedTuple):
@@ -307,6 +311,8 @@ class Item:
     """Lanes of one type take turns, so that none starves another."""
     priority: int = DEFAULT_PRIORITY
     """Within its lane: 0 first, 9 last."""
+    slot_id: str | None = None
+    """The event of the slot that it carries, if that is not the item's own id."""
 
     @property
     def attempt(self) -> int:

@@ -1,12 +1,12 @@
 """The slots of items that end: they are given back in the same transaction.
 
-An item carries the slot of the event that has its id, if its time is the slot's. A slot that belongs to an application
-is that application's to give back.
+An item carries the slot that it was queued with; if it names none, the slot of the event that has its id. Its time is
+the slot's. A slot that belongs to an application is that application's to give back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy.engine import Connection
@@ -24,15 +24,23 @@ def give_back(connection: Connection, items: Sequence[Item], now: datetime) -> N
     """Cancels the slots that these items carry; the items are locked, and stand as they did before they ended. A slot
     whose item was in flight at its time has been used: it stays."""
     unused = [item for item in items if not (item.status in IN_FLIGHT and item.execute_at <= now)]
-    event_ids = carried_slots(connection, unused)
-    if event_ids:
-        cancelling.cancel_many(connection, sorted(event_ids), None, WITH_ITEM)
+    carried = carried_slots(connection, unused)
+    if carried:
+        cancelling.cancel_many(
+            connection, sorted({_event(item) for item in unused if item.item_id in carried}), None, WITH_ITEM
+        )
 
 
-def carried_slots(connection: Connection, items: Iterable[Item]) -> set[str]:
-    """The events whose slots these items carry."""
-    times = {item.item_id: item.execute_at for item in items}
-    booked = slot_records.find_all(connection, list(times))
-    return {
-        event_id for event_id, slot in booked.items() if slot.owner is None and slot.scheduled_time == times[event_id]
-    }
+def carried_slots(connection: Connection, items: Sequence[Item]) -> set[str]:
+    """Those of these items, all of one type, that carry a slot."""
+    booked = slot_records.find_all(connection, list({_event(item) for item in items}))
+    carried: set[str] = set()
+    for item in items:
+        slot = booked.get(_event(item))
+        if slot is not None and slot.owner is None and slot.scheduled_time == item.execute_at:
+            carried.add(item.item_id)
+    return carried
+
+
+def _event(item: Item) -> str:
+    return item.slot_id or item.item_id

@@ -95,6 +95,7 @@ def _new_row(request: EnqueueRequest, now: datetime) -> dict[str, Any]:
         "traceparent": request.traceparent,
         "lane": request.lane,
         "priority": request.priority,
+        "slot_id": request.slot_id,
     }
 
 

@@ -41,17 +41,19 @@ _ENQUEUE = """
 WITH input AS MATERIALIZED (
     SELECT coalesce(item_type, %s::text) AS item_type, item_id, context_json, execute_at,
         coalesce(slotted, %s::boolean) AS slotted, init_workflow_id, traceparent, coalesce(lane, %s::text) AS lane,
-        coalesce(priority, %s::smallint) AS priority
+        coalesce(priority, %s::smallint) AS priority, slot_id
     FROM unnest(%s::text[], %s::text[], %s::text[], %s::timestamptz[], %s::boolean[], %s::text[], %s::text[],
-            %s::text[], %s::smallint[])
-        AS i (item_type, item_id, context_json, execute_at, slotted, init_workflow_id, traceparent, lane, priority)
+            %s::text[], %s::smallint[], %s::text[])
+        AS i (item_type, item_id, context_json, execute_at, slotted, init_workflow_id, traceparent, lane, priority,
+            slot_id)
 ), clock AS MATERIALIZED (
     SELECT coalesce(%s::timestamptz, clock_timestamp()) AS now
 ), queued AS (
     INSERT INTO headgate_dispatch_queue (item_type, item_id, queue_status, scheduled_exec_time, due_at, slotted,
-        init_workflow_id, traceparent, claim_epoch, retry_count, created_at, updated_at, lane, priority)
+        init_workflow_id, traceparent, claim_epoch, retry_count, created_at, updated_at, lane, priority,
+        slot_id)
     SELECT item_type, item_id, 'READY', coalesce(execute_at, now), greatest(execute_at, now), slotted,
-        init_workflow_id, traceparent, 0, 0, now, now, lane, priority
+        init_workflow_id, traceparent, 0, 0, now, now, lane, priority, slot_id
     FROM input, clock
     ON CONFLICT DO NOTHING
     RETURNING item_type, item_id
@@ -78,7 +80,7 @@ def enqueue_call(
     requests: Sequence[EnqueueRequest], now: datetime | None, hints: Sequence[str] = ()
 ) -> tuple[str, tuple[Any, ...]]:
     """The statement of `enqueue` and its parameters, for any connection of psycopg's."""
-    types, ids, contexts, times, slotted, workflows, traces, lanes, priorities = zip(*requests, strict=True)
+    types, ids, contexts, times, slotted, workflows, traces, lanes, priorities, slots = zip(*requests, strict=True)
     first = requests[0]
     return _ENQUEUE, (
         first.item_type,
@@ -95,6 +97,7 @@ def enqueue_call(
         _unless_all(traces, None),
         _unless_all(lanes, first.lane),
         _unless_all(priorities, first.priority),
+        _unless_all(slots, None),
         now,
         list(hints),
     )

@@ -50,7 +50,8 @@ class NewTime(NamedTuple):
 
 
 class QueueCarrier:
-    """The `SlotCarrier` of the queue: an item whose id is the slot's event, whatever its type.
+    """The `SlotCarrier` of the queue: an item that was queued with the slot, or whose id is the slot's event, whatever
+    its type.
 
     An item carries the slot only if its time is the slot's. For a move, any other item of that id counts as begun, and
     so does one that was tried, so that its slot stays. `followers` are what moves together with items, by type.
@@ -64,9 +65,12 @@ class QueueCarrier:
         types = list(within.execute(sa.select(config.c.item_type)).scalars())
         standings: dict[str, Standing] = {}
         for _, item_id, standing in item_standings(within, types, times, lock=lock):
-            if standings.get(item_id, standing) is not standing:
-                standing = Standing.BEGUN
-            standings[item_id] = standing
+            _add(standings, item_id, standing)
+        events = {(item_type, item_id): event_id for event_id, item_type, item_id in _links(within, list(times))}
+        linked = {item_id: times[event_id] for (_, item_id), event_id in events.items()}
+        for item_type, item_id, standing in item_standings(within, types, linked, lock=lock) if linked else ():
+            if (item_type, item_id) in events:
+                _add(standings, events[item_type, item_id], standing)
         return standings
 
     def known(self, within: Connection, slots: Sequence[AssignedSlot]) -> set[str]:
@@ -74,25 +78,57 @@ class QueueCarrier:
 
     def move(self, within: Connection, moves: Sequence[SlotMove], now: datetime) -> None:
         types = list(within.execute(sa.select(config.c.item_type)).scalars())
-        move_items(
-            within, [NewTime(kind, move.slot.event_id, move.scheduled_ms) for move in moves for kind in types], now
-        )
+        times = {move.slot.event_id: move.scheduled_ms for move in moves}
+        moved = [NewTime(kind, event_id, at) for event_id, at in times.items() for kind in types]
+        moved += [NewTime(kind, item_id, times[event_id]) for event_id, kind, item_id in _links(within, list(times))]
+        move_items(within, moved, now)
 
     def cancel(self, within: Connection, slot: AssignedSlot) -> None:
-        carrying = (queue.c.item_id == slot.event_id) & (queue.c.scheduled_exec_time == slot.scheduled_time)
         types = list(within.execute(sa.select(config.c.item_type)).scalars())
-        statement = sa.select(queue.c.item_type, queue.c.queue_status).where(queue.c.item_type.in_(types), carrying)
-        for kind, status in within.execute(statement.order_by(queue.c.item_type).with_for_update()).all():
+        by_id = queue.c.item_type.in_(types) & (queue.c.item_id == slot.event_id) & queue.c.slot_id.is_(None)
+        statement = (
+            sa.select(queue.c.item_type, queue.c.item_id, queue.c.queue_status)
+            .where(by_id | (queue.c.slot_id == slot.event_id), queue.c.scheduled_exec_time == slot.scheduled_time)
+            .order_by(queue.c.item_type, queue.c.item_id)
+        )
+        for kind, item_id, status in within.execute(statement.with_for_update()).all():
             if Status(status) in FINISHED:
                 continue
             if Status(status) in IN_FLIGHT:
-                raise SlotInUse(slot.event_id, f"its item of type {kind} is {status}; cancel the item instead")
+                problem = f"its item {item_id!r} of type {kind} is {status}; cancel the item instead"
+                raise SlotInUse(slot.event_id, problem)
             try:
                 changes.change_listed(
-                    within, kind, [slot.event_id], WITH_SLOT, None, self._followers.get(kind), with_slots=False
+                    within, kind, [item_id], WITH_SLOT, None, self._followers.get(kind), with_slots=False
                 )
             except Conflict as error:
                 raise SlotInUse(slot.event_id, str(error)) from error
+
+
+class Link(NamedTuple):
+    """An item that was queued with the slot of an event that has another id."""
+
+    event_id: str
+    item_type: str
+    item_id: str
+
+
+def _links(connection: Connection, event_ids: Sequence[str]) -> list[Link]:
+    """The items that carry slots of these events under other ids. There are nearly never any: that is read first."""
+    columns = (queue.c.slot_id, queue.c.item_type, queue.c.item_id)
+    if connection.execute(sa.select(queue.c.slot_id).where(queue.c.slot_id.is_not(None)).limit(1)).first() is None:
+        return []
+    links: list[Link] = []
+    for some in chunks(event_ids):
+        rows = connection.execute(sa.select(*columns).where(queue.c.slot_id.in_(list(some))))
+        links += [Link(*row) for row in rows]
+    return links
+
+
+def _add(standings: dict[str, Standing], event_id: str, standing: Standing) -> None:
+    """Two items of one slot that stand differently hold it where it is."""
+    is_same = standings.get(event_id, standing) is standing
+    standings[event_id] = standing if is_same else Standing.BEGUN
 
 
 def item_standings(

@@ -41,6 +41,13 @@ queue = sa.Table(
     # With defaults, for a version of headgate that does not know them and queues all the same.
     sa.Column("lane", sa.String(64), nullable=False, server_default=DEFAULT_LANE),
     sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(DEFAULT_PRIORITY)),
+    sa.Column("slot_id", sa.String(255)),
+    sa.Index(
+        "headgate_dispatch_queue_slot_ix",
+        "slot_id",
+        postgresql_where=sa.text("slot_id IS NOT NULL"),
+        sqlite_where=sa.text("slot_id IS NOT NULL"),
+    ),
     info={"about": "One row an item. claim_epoch fences off whoever lost the claim; seen_at is its last sign of life."},
 )
 

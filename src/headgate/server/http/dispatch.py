@@ -150,6 +150,7 @@ async def items(request: Request) -> Response:
 async def preview(request: Request) -> Response:
     """How many items match, and how many of them `change` would change. At least one filter is required; nothing is
     changed."""
+    check_query(request)
     change = request.query_params.get("change", "")
     previewed = await services_of(request).queue.preview(_item_type(request), change, **_filter(request))
     return json_response(Previewed.of(previewed))
