@@ -15,7 +15,6 @@ from headgate.dispatch.config import DispatchConfig, DispatchSettings
 from headgate.dispatch.heartbeats import Worker
 from headgate.dispatch.model import (
     AuditEntry,
-    EnqueueRequest,
     EnqueueResult,
     Item,
     ItemDetail,
@@ -112,19 +111,6 @@ class BlockingDispatchQueue(BackgroundQueue):
             lambda queue: queue.enqueue_many(
                 item_type, items, slotted=slotted, lane=lane, priority=priority, connection=connection
             ),
-        )
-
-    def enqueue_group(
-        self, head: EnqueueRequest, members: Sequence[EnqueueRequest], *, connection: Any = None
-    ) -> Sequence[EnqueueResult]:
-        """Queues members and the head that names them: the head, and up to 5000 members, in one transaction, and then
-        the others. The results are in this order, the head's last.
-
-        Raises:
-            InvalidInput: the key was used before, for other calls; nothing was queued.
-        """
-        return self._run_within(
-            connection, item_type, lambda queue: queue.enqueue_group(head, members, connection=connection)
         )
 
     def configure(self, item_type: str, **settings: Unpack[DispatchSettings]) -> DispatchConfig:
