@@ -68,7 +68,8 @@ def tables(quick: bool) -> list[Table]:
     """First paint and time to the data of each page, then each list by itself."""
     share, repeats = (10, 2) if quick else (100, 5)
     with services(share) as (filled, empty):
-        return [pages(filled, empty, repeats), lists(filled, empty, repeats * 4)]
+        size = f"{SLOTS * share // 100:,} slots, {ITEMS * share // 100:,} items, {DEAD * share // 100} dead letters"
+        return [pages(filled, empty, repeats, size), lists(filled, empty, repeats * 4, size)]
 
 
 @contextmanager
@@ -87,8 +88,8 @@ def services(share: int) -> Iterator[tuple[str, str]]:
             yield addresses[0], addresses[1]
 
 
-def pages(filled: str, empty: str, repeats: int) -> Table:
-    table = Table(f"Console: pages with {SLOTS:,} slots, {ITEMS:,} items, {DEAD} dead letters")
+def pages(filled: str, empty: str, repeats: int, size: str) -> Table:
+    table = Table(f"Console: pages with {size}")
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-headless-shell", "google-chrome"))), None)
     if chromium is None:
         table.note("no Chromium is installed: nothing was measured")
@@ -138,8 +139,8 @@ def opened(page: Page, address: str, painted: list[float]) -> Callable[[], float
     return load
 
 
-def lists(filled: str, empty: str, repeats: int) -> Table:
-    table = Table(f"Console: lists with {SLOTS:,} slots, {ITEMS:,} items, {DEAD} dead letters")
+def lists(filled: str, empty: str, repeats: int, size: str) -> Table:
+    table = Table(f"Console: lists with {size}")
     with httpx.Client(base_url=filled, timeout=60) as full, httpx.Client(base_url=empty, timeout=60) as bare:
         for name, address in LISTS.items():
             shown = race({"filled": answered(full, address), "empty": answered(bare, address)}, repeats=repeats)

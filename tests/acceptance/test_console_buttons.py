@@ -261,7 +261,8 @@ def quiet(page: Page) -> Iterator[None]:
     waiting: set[Request] = set()
 
     def begun(request: Request) -> None:
-        waiting.add(request)
+        if request.resource_type != "eventsource":  # which stays open
+            waiting.add(request)
 
     def ended(request: Request) -> None:
         waiting.discard(request)
